@@ -27,12 +27,12 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskRebuilt,
     AskRound,
     AskShadows,
     AskVectors,
     ModelQuestion,
     RecordQuestion,
+    ReplayQuestion,
     StoredQuestion,
     answer_questions,
 )  # fmt: skip
@@ -131,12 +131,12 @@ class Asking:
         """Compute and write the answers that are not on disk."""
         answer_questions(questions, self.states, self.records, self.method, attackers, progress)
 
-    def rebuilds(self, source: ObservedRun) -> list[AskRebuilt]:
+    def rebuilds(self, source: ObservedRun) -> list[ReplayQuestion]:
         """The replays of a run, one per server that replays messages. Their answers say which clients' models the
         server can attack, so they come before all other questions about models."""
         views = [v for name, v in source.views.items() if source is self.training or self._needs_twin(name)]
         replaying = [view for view in views if self.kind.replays and view.gives("sums of uploads")]
-        return [AskRebuilt(source.folder, ("clients",), view) for view in replaying]
+        return [ReplayQuestion(source.folder, ("clients",), view) for view in replaying]
 
     def _needs_twin(self, threat_model: str) -> bool:
         """Whether an attack of this adversary is compared with a twin of the federation."""
@@ -320,7 +320,7 @@ def parts_of(cell: Cell, federation: Federation) -> dict[str, Any]:
     }
 
 
-def read_rebuilt(question: AskRebuilt) -> list[Rebuilt]:
+def read_rebuilt(question: ReplayQuestion) -> list[Rebuilt]:
     """Every client as the server rebuilt it, read from the answer; one without an answer "never sent anything"."""
     states: dict[int, State] = {}
     for name, array in question.read("clients").items():

@@ -141,7 +141,7 @@ class ModelQuestion(StoredQuestion):
 
 
 @dataclass(frozen=True)
-class AskRebuilt(StoredQuestion):
+class ReplayQuestion(StoredQuestion):
     """Asks for every client's model as a server rebuilds it by replaying all messages. Its one part, `clients`, holds
     arrays named "client/tensor", with the round of the client's last message as "client/seen". A client that cannot
     be rebuilt is left out."""
