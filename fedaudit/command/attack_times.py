@@ -25,7 +25,7 @@ from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_plan import Asking, parts_of
-from fedaudit.pipeline.questions import AskRound, Desk, ModelQuestion, StoredQuestion, merged
+from fedaudit.pipeline.questions import Desk, MessageQuestion, ModelQuestion, StoredQuestion, merged
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
@@ -142,7 +142,7 @@ def _of_messages(
     found = {"replays": (time.perf_counter() - started) * whole / len(rounds)}
     parts = {"messages": asking.kind.parts(asking.wanted(servers[0])), "solved": ("solved",)}
     for kind in (kind for kind in parts if asked[kind]):
-        question = AskRound(Path(), parts[kind], view, target, r)
+        question = MessageQuestion(Path(), parts[kind], view, target, r)
         found[kind] = _seconds(question, desk)
     return found
 

@@ -27,9 +27,9 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskRound,
     AskShadows,
     AskVectors,
+    MessageQuestion,
     ModelQuestion,
     RecordQuestion,
     ReplayQuestion,
@@ -217,8 +217,8 @@ class Asking:
             rounds = self.kind.history(view, attacked, most) if view.gives("broadcasts") else []
             return {"history": [self._released(source, view, k, r, attacked.records) for r in rounds]}
 
-        def messages(parts: tuple[str, ...], rounds: Sequence[int]) -> list[AskRound]:
-            return [AskRound(source.folder, parts, view, target, r) for r in rounds]
+        def messages(parts: tuple[str, ...], rounds: Sequence[int]) -> list[MessageQuestion]:
+            return [MessageQuestion(source.folder, parts, view, target, r) for r in rounds]
 
         questions = {"heard": messages(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
         if wanted.solved:

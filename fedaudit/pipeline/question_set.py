@@ -13,9 +13,9 @@ from attacks.attacked_models import Target
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskRound,
     AskShadows,
     AskVectors,
+    MessageQuestion,
     ModelQuestion,
     RecordQuestion,
     StoredQuestion,
@@ -40,8 +40,8 @@ class Inquiry:
     before: ModelQuestion | None = None  # the released model before the target first took part
     history: Sequence[ModelQuestion] = ()  # as `Knowledge.history`
     sequence: Sequence[ModelQuestion] = ()  # as `Knowledge.sequence`
-    heard: Sequence[AskRound] = ()  # messages of rounds; empty where the adversary sees none
-    solved: Sequence[AskRound] = ()  # the target's messages that are solved for their batches
+    heard: Sequence[MessageQuestion] = ()  # messages of rounds; empty where the adversary sees none
+    solved: Sequence[MessageQuestion] = ()  # the target's messages that are solved for their batches
     shadows: AskShadows | None = None
     vectors: AskVectors | None = None
     twin: Inquiry | None = None  # the model's counterpart in a simulated federation that drew its members anew

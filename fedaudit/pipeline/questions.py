@@ -163,7 +163,7 @@ class ReplayQuestion(StoredQuestion):
 
 
 @dataclass(frozen=True)
-class AskRound(StoredQuestion):
+class MessageQuestion(StoredQuestion):
     """Asks the messages of one round about a target's records. Parts as in `attacks.asked.base.Messages.round`."""
 
     view: View
