@@ -27,12 +27,12 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskShadows,
     AskVectors,
     MessageQuestion,
     ModelQuestion,
     RecordQuestion,
     ReplayQuestion,
+    ShadowQuestion,
     StoredQuestion,
     answer_questions,
 )  # fmt: skip
@@ -234,7 +234,7 @@ class Asking:
         if self.recipe is None or self.bank_folder is None or attacked.role is None:
             return {}
         parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences
-        shadows = AskShadows(self.bank_folder, parts, self.recipe, target, attacked.role, self.stand_ins)
+        shadows = ShadowQuestion(self.bank_folder, parts, self.recipe, target, attacked.role, self.stand_ins)
         if not wanted.vectors:
             return {"shadows": shadows}
         weights = model.weights[0], start.weights[0]

@@ -13,11 +13,11 @@ from attacks.attacked_models import Target
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskShadows,
     AskVectors,
     MessageQuestion,
     ModelQuestion,
     RecordQuestion,
+    ShadowQuestion,
     StoredQuestion,
 )
 
@@ -42,7 +42,7 @@ class Inquiry:
     sequence: Sequence[ModelQuestion] = ()  # as `Knowledge.sequence`
     heard: Sequence[MessageQuestion] = ()  # messages of rounds; empty where the adversary sees none
     solved: Sequence[MessageQuestion] = ()  # the target's messages that are solved for their batches
-    shadows: AskShadows | None = None
+    shadows: ShadowQuestion | None = None
     vectors: AskVectors | None = None
     twin: Inquiry | None = None  # the model's counterpart in a simulated federation that drew its members anew
     drawn: AskDrawn | None = None  # which members the twin federation drew
@@ -85,7 +85,7 @@ class Inquiry:
         public = public_records(self.public.read("public"))
         vectors = self.vectors.read("projections") if self.vectors else {}
         drawn = question.read("drawn")
-        parts = {part: question.read(part) for part in question.parts if part not in AskShadows.OTHER}
+        parts = {part: question.read(part) for part in question.parts if part not in ShadowQuestion.OTHER}
 
         def outputs(s: int) -> dict[str, Arrays]:
             return {part: {name: array[s] for name, array in arrays.items()} for part, arrays in parts.items()}

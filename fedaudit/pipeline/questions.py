@@ -188,7 +188,7 @@ class MessageQuestion(StoredQuestion):
 
 
 @dataclass(frozen=True)
-class AskShadows(StoredQuestion):
+class ShadowQuestion(StoredQuestion):
     """Asks the S shadow models of a target for their outputs on its records [n]. Parts: one per arithmetic, each array
     with the axis S in front; `norms` of gradients [S, n], NaN beyond the first `with_norms` shadows; `sequence`
     [S, T, n], see `Knowledge.sequence`; `drawn`: which candidates each was trained on, `member` [S, candidates], and
@@ -251,7 +251,7 @@ class AskVectors(StoredQuestion):
     `moved` [n] of the attacked model, `still` [n] of the public start, and `shadows` [S, n]. Directions are taken at
     the public start plus the shadows' mean change."""
 
-    shadows: AskShadows
+    shadows: ShadowQuestion
     weights: tuple[str, str]  # digests: of the attacked model, and of the public start
     states: tuple[bytes, ...] = ()  # these weights, packed; filled in when the question goes to a worker
 
@@ -338,7 +338,7 @@ def answer_questions(
         for folder in sorted({question.folder for question in questions}):
             locks.enter_context(claim(folder).lock(progress.say))
         todo = _unanswered(questions, lambda folder, file: Folder(folder).usable(file, progress.say))
-        todo.sort(key=lambda question: not isinstance(question, AskShadows))  # the longest first
+        todo.sort(key=lambda question: not isinstance(question, ShadowQuestion))  # the longest first
         if not todo:
             return
         workers, label = attackers(), f"{len(todo)} question{'s' * (len(todo) > 1)} to the model"
