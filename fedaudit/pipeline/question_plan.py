@@ -27,9 +27,9 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskVectors,
     MessageQuestion,
     ModelQuestion,
+    ProjectionQuestion,
     RecordQuestion,
     ReplayQuestion,
     ShadowQuestion,
@@ -238,7 +238,10 @@ class Asking:
         if not wanted.vectors:
             return {"shadows": shadows}
         weights = model.weights[0], start.weights[0]
-        return {"shadows": shadows, "vectors": AskVectors(self.training.folder, ("projections",), shadows, weights)}
+        return {
+            "shadows": shadows,
+            "vectors": ProjectionQuestion(self.training.folder, ("projections",), shadows, weights),
+        }
 
     def public(self, source: ObservedRun, records: Sequence[str]) -> RecordQuestion:
         """The question for public facts of some records; its answer lies with those of `source`."""

@@ -13,9 +13,9 @@ from attacks.attacked_models import Target
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
 from fedaudit.pipeline.questions import (
     AskDrawn,
-    AskVectors,
     MessageQuestion,
     ModelQuestion,
+    ProjectionQuestion,
     RecordQuestion,
     ShadowQuestion,
     StoredQuestion,
@@ -43,7 +43,7 @@ class Inquiry:
     heard: Sequence[MessageQuestion] = ()  # messages of rounds; empty where the adversary sees none
     solved: Sequence[MessageQuestion] = ()  # the target's messages that are solved for their batches
     shadows: ShadowQuestion | None = None
-    vectors: AskVectors | None = None
+    vectors: ProjectionQuestion | None = None
     twin: Inquiry | None = None  # the model's counterpart in a simulated federation that drew its members anew
     drawn: AskDrawn | None = None  # which members the twin federation drew
 

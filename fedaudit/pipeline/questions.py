@@ -246,7 +246,7 @@ def _sequences(desk: Desk, shadows: shadow_models.ShadowModels, records: Sequenc
 
 
 @dataclass(frozen=True)
-class AskVectors(StoredQuestion):
+class ProjectionQuestion(StoredQuestion):
     """Asks how far training has moved a model along each record's descent direction. Its one part, `projections`, has
     `moved` [n] of the attacked model, `still` [n] of the public start, and `shadows` [S, n]. Directions are taken at
     the public start plus the shadows' mean change."""
@@ -353,6 +353,6 @@ def answer_questions(
 
 def _with_weights(question: StoredQuestion, states: Mapping[str, Callable[[], State]]) -> StoredQuestion:
     """The question with the weights it is about, for a worker; without any, as it is."""
-    if isinstance(question, ModelQuestion | AskVectors):
+    if isinstance(question, ModelQuestion | ProjectionQuestion):
         return replace(question, states=tuple(pack(states[digest]()) for digest in question.weights))
     return question
