@@ -26,7 +26,6 @@ from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_set import Inquiry
 from fedaudit.pipeline.questions import (
-    AskDrawn,
     MessageQuestion,
     ModelQuestion,
     ProjectionQuestion,
@@ -34,6 +33,7 @@ from fedaudit.pipeline.questions import (
     ReplayQuestion,
     ShadowQuestion,
     StoredQuestion,
+    TwinQuestion,
     answer_questions,
 )  # fmt: skip
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of
@@ -156,7 +156,7 @@ class Asking:
         """Fields `twin` and `drawn` of an `Inquiry`, by its `way`; {} where there is no twin."""
         if (source := self.twin) is None or self.recipe is None or target.client is None:
             return {}
-        drawn = AskDrawn(source.folder, ("drawn",), self.recipe, target.client)
+        drawn = TwinQuestion(source.folder, ("drawn",), self.recipe, target.client)
         wanted = replace(wanted, norms=False, vectors=False)
         return {
             attacked.way: {"twin": self._question_set(source, attacked, target, wanted), "drawn": drawn}

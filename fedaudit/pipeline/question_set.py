@@ -12,13 +12,13 @@ from attacks.answers import Arrays, PublicRecords, public_records
 from attacks.attacked_models import Target
 from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
 from fedaudit.pipeline.questions import (
-    AskDrawn,
     MessageQuestion,
     ModelQuestion,
     ProjectionQuestion,
     RecordQuestion,
     ShadowQuestion,
     StoredQuestion,
+    TwinQuestion,
 )
 
 
@@ -45,7 +45,7 @@ class Inquiry:
     shadows: ShadowQuestion | None = None
     vectors: ProjectionQuestion | None = None
     twin: Inquiry | None = None  # the model's counterpart in a simulated federation that drew its members anew
-    drawn: AskDrawn | None = None  # which members the twin federation drew
+    drawn: TwinQuestion | None = None  # which members the twin federation drew
 
     def questions(self) -> Iterator[StoredQuestion]:
         """All questions, those about the twin included."""

@@ -284,7 +284,7 @@ class ProjectionQuestion(StoredQuestion):
 
 
 @dataclass(frozen=True)
-class AskDrawn(StoredQuestion):
+class TwinQuestion(StoredQuestion):
     """Asks which of a target's candidates [n] the twin federation was trained on: `member` of its one part, `drawn`.
     The twin is the federation that the adversary simulates for comparison (`ShadowRecipe.twin`)."""
 
