@@ -25,7 +25,7 @@ from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_plan import Asking, parts_of
-from fedaudit.pipeline.questions import Desk, MessageQuestion, ModelQuestion, StoredQuestion, merged
+from fedaudit.pipeline.questions import MessageQuestion, ModelQuestion, ModelWorker, StoredQuestion, merged
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
@@ -112,7 +112,7 @@ def timed(
     """The seconds of each kind of question that is asked; trains two rounds in a folder that is thrown away where
     messages are."""
     asking = forecast(cell, federation)
-    desk, target = Desk(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
+    desk, target = ModelWorker(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
     state = pack(_model(cell, bench))
     found = {
@@ -127,7 +127,7 @@ def timed(
 
 
 def _of_messages(
-    asking: Forecast, desk: Desk, target: Target, transcript: Transcript, asked: Mapping[str, float], whole: int
+    asking: Forecast, desk: ModelWorker, target: Target, transcript: Transcript, asked: Mapping[str, float], whole: int
 ) -> dict[str, float]:  # fmt: skip
     """Seconds of a round's messages, of one that is solved, and of the replay of a `whole` run."""
     rounds = range(transcript.schedule.rounds)
@@ -170,7 +170,7 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
         )  # fmt: skip
 
 
-def _seconds(question: StoredQuestion, desk: Desk) -> float:
+def _seconds(question: StoredQuestion, desk: ModelWorker) -> float:
     """Of an answer, and of what an attack solves in it."""
     started = time.perf_counter()
     if solved := question.ask(desk).get("solved"):

@@ -36,7 +36,7 @@ CACHED = 6  # replayed runs, shadow models and descent directions that a worker 
 
 
 @dataclass(frozen=True)
-class Desk:
+class ModelWorker:
     """A worker that answers questions: it has the frozen model and the records."""
 
     kind: Askable
@@ -63,7 +63,7 @@ class Desk:
         return self.cached(key, lambda: shadows_of(self.bench, recipe, client))
 
 
-# results of `Desk.cached` in this process, by learner
+# results of `ModelWorker.cached` in this process, by learner
 _CACHE: weakref.WeakKeyDictionary[Any, collections.OrderedDict[tuple[object, ...], Any]] = weakref.WeakKeyDictionary()
 
 
@@ -83,7 +83,7 @@ class StoredQuestion:
         return f"{self.name}-{part}.safetensors"
 
     @abstractmethod
-    def ask(self, desk: Desk) -> dict[str, Arrays]:
+    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
         """Compute the answer: arrays by part and name."""
 
     def work(self, target_records: int) -> Mapping[str, float]:
@@ -109,7 +109,7 @@ class RecordQuestion(StoredQuestion):
     def name(self) -> str:
         return f"records-{records_digest(tuple(self.records))}"
 
-    def ask(self, desk: Desk) -> dict[str, Arrays]:
+    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
         return {"public": desk.kind.public_records(desk.bench.learner, self.records)}
 
 
@@ -130,7 +130,7 @@ class ModelQuestion(StoredQuestion):
         share = len(self.records) / target_records
         return {"answers": share * (self.parts != ("norms",)), "gradients": share * ("norms" in self.parts)}
 
-    def ask(self, desk: Desk) -> dict[str, Arrays]:
+    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
         model, learner, answer = unpack(self.states[0]), desk.bench.learner, dict[str, Arrays]()
         if arithmetics := [part for part in self.parts if part != "norms"]:
             (answer,) = desk.kind.answers(learner, desk.method, [model], self.records, arithmetics)
@@ -155,7 +155,7 @@ class ReplayQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"replays": 1}
 
-    def ask(self, desk: Desk) -> dict[str, Arrays]:
+    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
         messages: Any = desk.messages(self.view)
         clients = [messages.rebuilt(k) for k in self.view.clients]
         states = {c.client: c.state | {"seen": torch.tensor(c.seen)} for c in clients if c.state is not None}
@@ -178,7 +178,7 @@ class MessageQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"messages": float(self.parts != ("solved",)), "solved": float("solved" in self.parts)}
 
-    def ask(self, desk: Desk) -> dict[str, Arrays]:
+    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
         k, records = self.target.client, self.target.records
         assert k is not None
         arrays = desk.messages(self.view).round(
@@ -209,7 +209,7 @@ class ShadowQuestion(StoredQuestion):
         answers = shadows * (1 + rounds * ("sequence" in self.parts))
         return {"answers": answers, "gradients": min(self.with_norms, shadows) * ("norms" in self.parts)}
 
-    def ask(self, desk: Desk) -> dict[str, Arrays]:
+    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
         k, records, learner = self.target.client, self.target.records, desk.bench.learner
         assert k is not None
         shadows = desk.shadows(self.recipe, k)
@@ -226,7 +226,7 @@ class ShadowQuestion(StoredQuestion):
         return answer | {part: more[part]() for part in self.parts if part in more}
 
 
-def _norms(desk: Desk, models: Sequence[State], records: Sequence[str], with_norms: int) -> Floats:
+def _norms(desk: ModelWorker, models: Sequence[State], records: Sequence[str], with_norms: int) -> Floats:
     learner, norms = desk.bench.learner, np.full((len(models), len(records)), np.nan)
     assert isinstance(learner, Differentiable)
     for s, model in enumerate(models[:with_norms]):
@@ -234,7 +234,7 @@ def _norms(desk: Desk, models: Sequence[State], records: Sequence[str], with_nor
     return norms
 
 
-def _sequences(desk: Desk, shadows: shadow_models.ShadowModels, records: Sequence[str]) -> Floats:
+def _sequences(desk: ModelWorker, shadows: shadow_models.ShadowModels, records: Sequence[str]) -> Floats:
     """Confidences [S, T, n] of S shadows' released models after T rounds; see `Knowledge.sequence`."""
     learner = desk.bench.learner
     public = public_records(desk.kind.public_records(learner, records))
@@ -262,7 +262,7 @@ class ProjectionQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"gradients": 1}
 
-    def ask(self, desk: Desk) -> dict[str, Arrays]:
+    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
         model, public = map(unpack, self.states)
         client = self.shadows.target.client
         assert client is not None
@@ -275,7 +275,7 @@ class ProjectionQuestion(StoredQuestion):
         )
         return {"projections": {"moved": moved, "still": still, "shadows": np.stack(shadows)}}
 
-    def _descents(self, desk: Desk, public: State, pairs: Sequence[tuple[State, State]]) -> Floats:
+    def _descents(self, desk: ModelWorker, public: State, pairs: Sequence[tuple[State, State]]) -> Floats:
         """Unit descent directions [n, weights] at the public start plus the mean change over `pairs` (model, start)."""
         assert isinstance(desk.bench.learner, Differentiable)
         change = {name: torch.stack([model[name] - start[name] for model, start in pairs]).mean(0) for name in public}
@@ -295,7 +295,7 @@ class TwinQuestion(StoredQuestion):
     def name(self) -> str:
         return f"twin-{self.client:03d}"
 
-    def ask(self, desk: Desk) -> dict[str, Arrays]:
+    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
         recipe = self.recipe
         assert recipe.twin is not None
         transcript = recipe.simulated(recipe.twin)
@@ -308,7 +308,7 @@ class TwinQuestion(StoredQuestion):
 def _answer(bench: AttackBench, job: tuple[str, Method[Any] | None, StoredQuestion]) -> dict[str, Arrays]:
     """In a worker: compute the answer of a question. A job is (kind of records, method, question)."""
     kind, method, question = job
-    return question.ask(Desk(KINDS[kind], method, bench))
+    return question.ask(ModelWorker(KINDS[kind], method, bench))
 
 
 def merged(questions: Iterable[StoredQuestion]) -> list[StoredQuestion]:
