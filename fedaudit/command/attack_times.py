@@ -112,22 +112,22 @@ def timed(
     """The seconds of each kind of question that is asked; trains two rounds in a folder that is thrown away where
     messages are."""
     asking = forecast(cell, federation)
-    desk, target = ModelWorker(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
+    worker, target = ModelWorker(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
     state = pack(_model(cell, bench))
     found = {
-        kind: _seconds(ModelQuestion(Path(), part, ("",), target.records, (state,)), desk)
+        kind: _seconds(ModelQuestion(Path(), part, ("",), target.records, (state,)), worker)
         for kind, part in parts.items()
         if asked[kind]
     }
     if not asked["messages"] and not asked["replays"]:
         return found
     with _transcript(cell, federation, bench, progress) as transcript:
-        return found | _of_messages(asking, desk, target, transcript, asked, cell.plan.rounds)
+        return found | _of_messages(asking, worker, target, transcript, asked, cell.plan.rounds)
 
 
 def _of_messages(
-    asking: Forecast, desk: ModelWorker, target: Target, transcript: Transcript, asked: Mapping[str, float], whole: int
+    asking: Forecast, worker: ModelWorker, target: Target, transcript: Transcript, asked: Mapping[str, float], whole: int
 ) -> dict[str, float]:  # fmt: skip
     """Seconds of a round's messages, of one that is solved, and of the replay of a `whole` run."""
     rounds = range(transcript.schedule.rounds)
@@ -138,12 +138,12 @@ def _of_messages(
     (client, r), view = turns[0], View(transcript, servers[0])
     target = dataclasses.replace(target, client=client)
     started = time.perf_counter()
-    desk.messages(view)
+    worker.messages(view)
     found = {"replays": (time.perf_counter() - started) * whole / len(rounds)}
     parts = {"messages": asking.kind.parts(asking.wanted(servers[0])), "solved": ("solved",)}
     for kind in (kind for kind in parts if asked[kind]):
         question = MessageQuestion(Path(), parts[kind], view, target, r)
-        found[kind] = _seconds(question, desk)
+        found[kind] = _seconds(question, worker)
     return found
 
 
@@ -170,9 +170,9 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
         )  # fmt: skip
 
 
-def _seconds(question: StoredQuestion, desk: ModelWorker) -> float:
+def _seconds(question: StoredQuestion, worker: ModelWorker) -> float:
     """Of an answer, and of what an attack solves in it."""
     started = time.perf_counter()
-    if solved := question.ask(desk).get("solved"):
+    if solved := question.ask(worker).get("solved"):
         solve(Mixture.of(solved))
     return time.perf_counter() - started

@@ -83,7 +83,7 @@ class StoredQuestion:
         return f"{self.name}-{part}.safetensors"
 
     @abstractmethod
-    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
+    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
         """Compute the answer: arrays by part and name."""
 
     def work(self, target_records: int) -> Mapping[str, float]:
@@ -109,8 +109,8 @@ class RecordQuestion(StoredQuestion):
     def name(self) -> str:
         return f"records-{records_digest(tuple(self.records))}"
 
-    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
-        return {"public": desk.kind.public_records(desk.bench.learner, self.records)}
+    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+        return {"public": worker.kind.public_records(worker.bench.learner, self.records)}
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,13 @@ class ModelQuestion(StoredQuestion):
         share = len(self.records) / target_records
         return {"answers": share * (self.parts != ("norms",)), "gradients": share * ("norms" in self.parts)}
 
-    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
-        model, learner, answer = unpack(self.states[0]), desk.bench.learner, dict[str, Arrays]()
+    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+        model, learner, answer = unpack(self.states[0]), worker.bench.learner, dict[str, Arrays]()
         if arithmetics := [part for part in self.parts if part != "norms"]:
-            (answer,) = desk.kind.answers(learner, desk.method, [model], self.records, arithmetics)
+            (answer,) = worker.kind.answers(learner, worker.method, [model], self.records, arithmetics)
         if "norms" in self.parts:
             assert isinstance(learner, Differentiable)
-            answer["norms"] = {"norms": gradients.gradient_norms(desk.method, learner, model, self.records)}
+            answer["norms"] = {"norms": gradients.gradient_norms(worker.method, learner, model, self.records)}
         return answer
 
 
@@ -155,8 +155,8 @@ class ReplayQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"replays": 1}
 
-    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
-        messages: Any = desk.messages(self.view)
+    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+        messages: Any = worker.messages(self.view)
         clients = [messages.rebuilt(k) for k in self.view.clients]
         states = {c.client: c.state | {"seen": torch.tensor(c.seen)} for c in clients if c.state is not None}
         return {"clients": {f"{k}/{name}": t.numpy() for k, state in states.items() for name, t in state.items()}}
@@ -178,10 +178,10 @@ class MessageQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"messages": float(self.parts != ("solved",)), "solved": float("solved" in self.parts)}
 
-    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
+    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
         k, records = self.target.client, self.target.records
         assert k is not None
-        arrays = desk.messages(self.view).round(
+        arrays = worker.messages(self.view).round(
             k, self.round, records, self.parts, len(self.target.own), self.target.complete
         )
         return {p: {n.removeprefix(f"{p}/"): a for n, a in arrays.items() if n.startswith(f"{p}/")} for p in self.parts}
@@ -209,37 +209,40 @@ class ShadowQuestion(StoredQuestion):
         answers = shadows * (1 + rounds * ("sequence" in self.parts))
         return {"answers": answers, "gradients": min(self.with_norms, shadows) * ("norms" in self.parts)}
 
-    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
-        k, records, learner = self.target.client, self.target.records, desk.bench.learner
+    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+        k, records, learner = self.target.client, self.target.records, worker.bench.learner
         assert k is not None
-        shadows = desk.shadows(self.recipe, k)
+        shadows = worker.shadows(self.recipe, k)
         models: Sequence[State] = getattr(shadows, self.role)
         answer = dict[str, Arrays]()
         if arithmetics := [part for part in self.parts if part not in self.OTHER]:
-            outputs = desk.kind.answers(learner, desk.method, models, records, arithmetics)
+            outputs = worker.kind.answers(learner, worker.method, models, records, arithmetics)
             answer = {p: {n: np.stack([one[p][n] for one in outputs]) for n in outputs[0][p]} for p in arithmetics}
         more: dict[str, Callable[[], Arrays]] = {
-            "norms": lambda: {"norms": _norms(desk, models, records, self.with_norms)},
-            "sequence": lambda: {"sequence": _sequences(desk, shadows, records)},
+            "norms": lambda: {"norms": _norms(worker, models, records, self.with_norms)},
+            "sequence": lambda: {"sequence": _sequences(worker, shadows, records)},
             "drawn": lambda: {"member": shadows.member, "trajectory": shadows.trajectory},
         }
         return answer | {part: more[part]() for part in self.parts if part in more}
 
 
-def _norms(desk: ModelWorker, models: Sequence[State], records: Sequence[str], with_norms: int) -> Floats:
-    learner, norms = desk.bench.learner, np.full((len(models), len(records)), np.nan)
+def _norms(worker: ModelWorker, models: Sequence[State], records: Sequence[str], with_norms: int) -> Floats:
+    learner, norms = worker.bench.learner, np.full((len(models), len(records)), np.nan)
     assert isinstance(learner, Differentiable)
     for s, model in enumerate(models[:with_norms]):
-        norms[s] = gradients.gradient_norms(desk.method, learner, model, records)
+        norms[s] = gradients.gradient_norms(worker.method, learner, model, records)
     return norms
 
 
-def _sequences(desk: ModelWorker, shadows: shadow_models.ShadowModels, records: Sequence[str]) -> Floats:
+def _sequences(worker: ModelWorker, shadows: shadow_models.ShadowModels, records: Sequence[str]) -> Floats:
     """Confidences [S, T, n] of S shadows' released models after T rounds; see `Knowledge.sequence`."""
-    learner = desk.bench.learner
-    public = public_records(desk.kind.public_records(learner, records))
+    learner = worker.bench.learner
+    public = public_records(worker.kind.public_records(learner, records))
     confidences = [
-        [public.answers(one).confidence for one in desk.kind.answers(learner, desk.method, models, records, ["exact"])]
+        [
+            public.answers(one).confidence
+            for one in worker.kind.answers(learner, worker.method, models, records, ["exact"])
+        ]
         for models in zip(*shadows.sequence, strict=True)
     ]
     return np.swapaxes(np.array(confidences), 0, 1)
@@ -262,25 +265,25 @@ class ProjectionQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"gradients": 1}
 
-    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
+    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
         model, public = map(unpack, self.states)
         client = self.shadows.target.client
         assert client is not None
-        trained = desk.shadows(self.shadows.recipe, client)
+        trained = worker.shadows(self.shadows.recipe, client)
         pairs = [*zip(getattr(trained, self.shadows.role), trained.start, strict=True)]
         key = "descents", self.folder, self.shadows.name
-        directions = desk.cached(key, lambda: self._descents(desk, public, pairs))
+        directions = worker.cached(key, lambda: self._descents(worker, public, pairs))
         moved, still, *shadows = (
             directions @ gradients.change(model, start) for model, start in [(model, public), (public, public), *pairs]
         )
         return {"projections": {"moved": moved, "still": still, "shadows": np.stack(shadows)}}
 
-    def _descents(self, desk: ModelWorker, public: State, pairs: Sequence[tuple[State, State]]) -> Floats:
+    def _descents(self, worker: ModelWorker, public: State, pairs: Sequence[tuple[State, State]]) -> Floats:
         """Unit descent directions [n, weights] at the public start plus the mean change over `pairs` (model, start)."""
-        assert isinstance(desk.bench.learner, Differentiable)
+        assert isinstance(worker.bench.learner, Differentiable)
         change = {name: torch.stack([model[name] - start[name] for model, start in pairs]).mean(0) for name in public}
         middle = {name: public[name] + mean for name, mean in change.items()}
-        return gradients.descents(desk.method, desk.bench.learner, middle, self.shadows.target.records)
+        return gradients.descents(worker.method, worker.bench.learner, middle, self.shadows.target.records)
 
 
 @dataclass(frozen=True)
@@ -295,12 +298,12 @@ class TwinQuestion(StoredQuestion):
     def name(self) -> str:
         return f"twin-{self.client:03d}"
 
-    def ask(self, desk: ModelWorker) -> dict[str, Arrays]:
+    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
         recipe = self.recipe
         assert recipe.twin is not None
         transcript = recipe.simulated(recipe.twin)
         (member,) = shadow_models.members(
-            desk.bench, recipe.method, transcript, self.client, seed=recipe.seed, shadows=[recipe.twin]
+            worker.bench, recipe.method, transcript, self.client, seed=recipe.seed, shadows=[recipe.twin]
         )
         return {"drawn": {"member": member}}
 
