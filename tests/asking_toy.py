@@ -16,7 +16,7 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs
 from fedaudit.pipeline.question_plan import Asking
-from fedaudit.pipeline.question_set import Inquiry
+from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.scoring import Tables, score
 from fedaudit.pipeline.workers import Attackers
 
@@ -50,7 +50,7 @@ def asking(
     )
 
 
-def asked(bench: Any, asking: Asking) -> list[Inquiry]:
+def asked(bench: Any, asking: Asking) -> list[QuestionSet]:
     """Everything answered."""
     with Executor(lambda: bench) as executor:
         return asking.answer_all(lambda: Attackers(executor), QUIET)

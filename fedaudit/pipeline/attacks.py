@@ -21,7 +21,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_plan import Asking, asking_of
-from fedaudit.pipeline.question_set import Inquiry, answers_of
+from fedaudit.pipeline.question_set import QuestionSet, answers_of
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.targets import shared_of, trained_on
@@ -43,7 +43,7 @@ class UnderAttack:
     cell: Cell
     federation: Federation
     asking: Asking
-    question_sets: Sequence[Inquiry]
+    question_sets: Sequence[QuestionSet]
     run: ScoredRun | None  # None: no attack could run
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -100,7 +100,7 @@ def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAtt
     return UnderAttack(cell, federation, asking, question_sets, run)
 
 
-def scoring_jobs(asking: Asking, question_sets: Sequence[Inquiry]) -> list[ScoringJob]:
+def scoring_jobs(asking: Asking, question_sets: Sequence[QuestionSet]) -> list[ScoringJob]:
     """One job per target, in the order of `asking.targets`."""
     by_target = ([one for one in question_sets if one.target == target] for target in asking.targets)
     alone = asking.kind.over_rounds_alone

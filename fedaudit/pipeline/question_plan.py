@@ -24,7 +24,7 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_set import Inquiry
+from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.questions import (
     MessageQuestion,
     ModelQuestion,
@@ -110,7 +110,7 @@ class Asking:
         """Records of another distribution; empty where the task has none."""
         return next((target.candidates for target in self.targets if target.client is None), ())
 
-    def answer_all(self, attackers: Callable[[], Attackers], progress: Progress) -> list[Inquiry]:
+    def answer_all(self, attackers: Callable[[], Attackers], progress: Progress) -> list[QuestionSet]:
         """Answer all questions about all targets; returns them, a set per target, adversary and attacked model.
         `attackers` starts the workers if any answer is missing. InputError: a parameter of an attack does not fit the
         records."""
@@ -142,7 +142,7 @@ class Asking:
         """Whether an attack of this adversary is compared with a twin of the federation."""
         return any(ATTACKS[name].facts.needs for name in self.attacks[threat_model])
 
-    def inquiries(self, target: Target) -> Iterator[Inquiry]:
+    def inquiries(self, target: Target) -> Iterator[QuestionSet]:
         """The sets of questions about one target, of every adversary about every model that it attacks."""
         for name in self.attacks:
             wanted = self.wanted(name)
@@ -153,7 +153,7 @@ class Asking:
                 yield replace(question_set, **twins[attacked.way]) if has_twin else question_set
 
     def _twins(self, threat_model: str, target: Target, wanted: Wanted) -> dict[str, dict[str, Any]]:
-        """Fields `twin` and `drawn` of an `Inquiry`, by its `way`; {} where there is no twin."""
+        """Fields `twin` and `drawn` of an `QuestionSet`, by its `way`; {} where there is no twin."""
         if (source := self.twin) is None or self.recipe is None or target.client is None:
             return {}
         drawn = TwinQuestion(source.folder, ("drawn",), self.recipe, target.client)
@@ -187,7 +187,7 @@ class Asking:
             ways=frozenset(params.ways for params in parameters if isinstance(params, RebuiltWays)) - {"all"},
         )
 
-    def _question_set(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> Inquiry:
+    def _question_set(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> QuestionSet:
         """The questions about one attacked model of a run; a twin's are added by `inquiries`."""
         view, k, more = source.views[attacked.threat_model], target.client, dict[str, Any]()
         arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
@@ -203,13 +203,13 @@ class Asking:
         if k is not None and source is self.training and attacked.of_target:
             more["before"] = self._before(k, attacked.records, arithmetics)
             more |= self._shadows(attacked, target, wanted, model, start)
-        return Inquiry(
+        return QuestionSet(
             attacked.threat_model, attacked.way, attacked.client, attacked.round, target, attacked.records,
             len(view.clients), self.public(source, attacked.records), model, start, attacked.over_rounds, **more,
         )  # fmt: skip
 
     def _over_rounds(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
-        """Questions about several rounds, as fields of an `Inquiry`: about messages (`heard`, `solved`) if the
+        """Questions about several rounds, as fields of an `QuestionSet`: about messages (`heard`, `solved`) if the
         adversary sees their sums, else about broadcasts (`history`)."""
         view, k, most = source.views[attacked.threat_model], target.client, self.adversary.observed_rounds
         assert k is not None
@@ -230,7 +230,7 @@ class Asking:
     def _shadows(
         self, attacked: Held, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion
     ) -> dict[str, Any]:
-        """Fields `shadows` and, if wanted, `vectors` of an `Inquiry`; {} where no shadow models fit the model."""
+        """Fields `shadows` and, if wanted, `vectors` of an `QuestionSet`; {} where no shadow models fit the model."""
         if self.recipe is None or self.bank_folder is None or attacked.role is None:
             return {}
         parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences

@@ -23,7 +23,7 @@ from fedaudit.pipeline.questions import (
 
 
 @dataclass(frozen=True)
-class Inquiry:
+class QuestionSet:
     """One model that an adversary attacks, with all questions about some records whose answers it may use."""
 
     threat_model: str
@@ -44,7 +44,7 @@ class Inquiry:
     solved: Sequence[MessageQuestion] = ()  # the target's messages that are solved for their batches
     shadows: ShadowQuestion | None = None
     vectors: ProjectionQuestion | None = None
-    twin: Inquiry | None = None  # the model's counterpart in a simulated federation that drew its members anew
+    twin: QuestionSet | None = None  # the model's counterpart in a simulated federation that drew its members anew
     drawn: TwinQuestion | None = None  # which members the twin federation drew
 
     def questions(self) -> Iterator[StoredQuestion]:

@@ -20,7 +20,7 @@ from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.source import whose
 from fedaudit.machinery.executor import one_thread
-from fedaudit.pipeline.question_set import Inquiry, answers_of
+from fedaudit.pipeline.question_set import QuestionSet, answers_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -35,7 +35,7 @@ ModelKey = tuple[str, str, int | None, int]  # threat model, way, client (None: 
 class ScoringJob:
     """One target's attacked models, with their answers, and the attacks on them."""
 
-    question_sets: Sequence[Inquiry]
+    question_sets: Sequence[QuestionSet]
     attacks: Mapping[str, Mapping[str, DataclassInstance]]  # parameters by threat model and attack
     over_rounds_alone: bool  # whether attacks on one model also use its states after several rounds
     stand_ins: int  # how many of the shadows, the first ones, play the attacked model
@@ -72,7 +72,7 @@ class Scorer:
         self.job = job
         self._results: dict[object, Any] = {}
 
-    def tables(self, question_set: Inquiry) -> Tables:
+    def tables(self, question_set: QuestionSet) -> Tables:
         """The tables of one attacked model, see `score`; {} if no attack has a score."""
         shadows, records = question_set.shadows, question_set.records
         key = shadows.name if shadows else "", records[0], len(records)
@@ -125,7 +125,7 @@ class Scorer:
         return self._results[key]
 
     def _before_first_round(
-        self, attack: Attack, question_set: Inquiry, knowledge: Knowledge, start: Mapping[str, Floats]
+        self, attack: Attack, question_set: QuestionSet, knowledge: Knowledge, start: Mapping[str, Floats]
     ) -> dict[str, Floats]:
         """The attack's scores of the released model before the target's first round, as a control for those scores
         that are constant on the public start (`start`). {} without such scores or such a model."""
@@ -136,7 +136,7 @@ class Scorer:
         scores = attack.score(dataclasses.replace(knowledge.before_training(), answers=answers))
         return {name: values for name, values in scores.items() if name in constant}
 
-    def _shadow_targets(self, question_set: Inquiry, attack: Attack, knowledge: Knowledge) -> list[pd.DataFrame]:
+    def _shadow_targets(self, question_set: QuestionSet, attack: Attack, knowledge: Knowledge) -> list[pd.DataFrame]:
         """The attack's scores with each of the first `stand_ins` shadows as the attacked model; see `_with_membership`
         for the columns."""
         assert knowledge.shadows is not None
@@ -144,7 +144,7 @@ class Scorer:
         some = range(min(self.job.stand_ins, len(member)))
         return [_with_membership(question_set, attack.score(knowledge.leave_out(s)), member[s]) for s in some]
 
-    def _twin(self, question_set: Inquiry, knowledge: Knowledge) -> tuple[Knowledge, NDArray[np.bool_]] | None:
+    def _twin(self, question_set: QuestionSet, knowledge: Knowledge) -> tuple[Knowledge, NDArray[np.bool_]] | None:
         """The adversary's knowledge of the twin federation, and which of the records [n] were members there; None
         without a twin. Shadows of the twin's own trajectory are left out."""
         if question_set.twin is None or question_set.drawn is None:
@@ -155,7 +155,9 @@ class Scorer:
         return twin, question_set.target.of_records(question_set.drawn.read("drawn")["member"])
 
 
-def _with_membership(question_set: Inquiry, scores: Mapping[str, Floats], member: NDArray[np.bool_]) -> pd.DataFrame:
+def _with_membership(
+    question_set: QuestionSet, scores: Mapping[str, Floats], member: NDArray[np.bool_]
+) -> pd.DataFrame:
     """A row per candidate and reference record, indexed by record: `member`, and a column per score."""
     n = len(question_set.target.own)
     index = pd.Index(question_set.records[:n], name="record")
