@@ -232,7 +232,7 @@ def answers(
         asking = asking_toy.asking(place, "classes", method, run, [target], {threat_model: attacks}, **more)
         asking = dataclasses.replace(asking, candidates=[list(records) for records in world.training])
         inquiries = asking_toy.asked(Bench(world.learner, [], [], candidates=asking.candidates), asking)
-        known[threat_model] = [inquiry.knowledge() for inquiry in inquiries]
+        known[threat_model] = [question_set.knowledge() for question_set in inquiries]
     return known
 
 

@@ -95,9 +95,9 @@ def test_answers_are_named_by_what_was_asked_and_not_by_who_asked(asked: tuple[s
     with Workshop(plan, QUIET) as workshop:
         attack = under_attack(plan.cells[0], workshop, QUIET)
     names: dict[str, set[str]] = {}
-    for inquiry in attack.question_sets:
-        names.setdefault(inquiry.model.name, set()).add(inquiry.threat_model)
-        for question in (inquiry.model, inquiry.base, inquiry.public):
+    for question_set in attack.question_sets:
+        names.setdefault(question_set.model.name, set()).add(question_set.threat_model)
+        for question in (question_set.model, question_set.base, question_set.public):
             assert not any(threat_model in question.name for threat_model in plan.trained.threat_models)
     if plan.trained.records == "classes":
         assert {"server", "owner"} in names.values()

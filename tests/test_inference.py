@@ -166,10 +166,13 @@ class TestTruth:
                 source.rebuilt["server"] = [
                     dataclasses.replace(one, state={"prompt": torch.zeros(1)}) for one in clients
                 ]
-            asked = [inquiry for target in asking.targets for inquiry in asking.inquiries(target)]
-            assert [inquiry.threat_model for inquiry in asked] == 2 * [*ADVERSARIES]
+            asked = [question_set for target in asking.targets for question_set in asking.inquiries(target)]
+            assert [question_set.threat_model for question_set in asked] == 2 * [*ADVERSARIES]
             views = [view for source in asking.sources for view in source.views.values()]
-            questions = [*asking.rebuilds(asking.training), *(q for inquiry in asked for q in inquiry.questions())]
+            questions = [
+                *asking.rebuilds(asking.training),
+                *(q for question_set in asked for q in question_set.questions()),
+            ]
             held.append(pickle.dumps([views, questions, scoring_jobs(asking, asked)]))
         assert held[0] == held[1]
 
