@@ -60,8 +60,8 @@ def prepare(words: str, out: str) -> Setting:
         train_banks([cell], workshop, progress)
         federation = workshop.federation
         asking = replace(asking_of(cell, federation), stand_ins=plan.adversary.shadows)
-        inquiries = asking.answer_all(lambda: workshop.attackers, progress)
-    seen = {one.target.client: one.knowledge() for one in inquiries if one.threat_model == "server"}
+        question_sets = asking.answer_all(lambda: workshop.attackers, progress)
+    seen = {one.target.client: one.knowledge() for one in question_sets if one.threat_model == "server"}
     made = [(ATTACKS[name], own) for name, own in asking.attacks["server"].items()]
     return Setting(federation, seen, [(plugin, plugin.make(own)) for plugin, own in made])
 

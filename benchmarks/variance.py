@@ -95,8 +95,8 @@ def knowledge(words: str) -> Knowledge:
     with Workshop(plan, progress) as workshop:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
-        inquiries = asking_of(cell, workshop.federation).answer_all(lambda: workshop.attackers, progress)
-    return next(one for one in inquiries if one.threat_model == "owner").knowledge()
+        question_sets = asking_of(cell, workshop.federation).answer_all(lambda: workshop.attackers, progress)
+    return next(one for one in question_sets if one.threat_model == "owner").knowledge()
 
 
 def main() -> None:

@@ -115,7 +115,7 @@ def test_the_questions_of_an_attack_do_not_depend_on_its_company(tmp_path: Path)
             for question in asking.rebuilds(source):
                 source.rebuilt[question.view.threat_model] = read_rebuilt(question)
         questions[attacks] = {
-            q.name for target in asking.targets for i in asking.inquiries(target) for q in i.questions()
+            q.name for target in asking.targets for i in asking.question_sets(target) for q in i.questions()
         }
     assert questions["loss"] == questions["loss,entropy"] == questions["entropy,loss"]
     assert questions["loss"]

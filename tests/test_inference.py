@@ -166,7 +166,7 @@ class TestTruth:
                 source.rebuilt["server"] = [
                     dataclasses.replace(one, state={"prompt": torch.zeros(1)}) for one in clients
                 ]
-            asked = [question_set for target in asking.targets for question_set in asking.inquiries(target)]
+            asked = [question_set for target in asking.targets for question_set in asking.question_sets(target)]
             assert [question_set.threat_model for question_set in asked] == 2 * [*ADVERSARIES]
             views = [view for source in asking.sources for view in source.views.values()]
             questions = [

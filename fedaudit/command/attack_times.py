@@ -80,7 +80,7 @@ class Forecast(Asking):
                 rebuilt = [Rebuilt(k, "", dict[str, Any]() if turns else None, 0, 0, 0) for k, turns in clients.items()]
                 source.rebuilt[question.view.threat_model] = rebuilt
         for target in self.targets:
-            found += [question for question_set in self.inquiries(target) for question in question_set.questions()]
+            found += [question for question_set in self.question_sets(target) for question in question_set.questions()]
             found += [question for _, question in self.curve(target)]
         return merged(found)
 

@@ -122,7 +122,7 @@ class Asking:
         for source in self.sources:
             for question in self.rebuilds(source):
                 source.rebuilt[question.view.threat_model] = read_rebuilt(question)
-        question_sets = [question_set for target in self.targets for question_set in self.inquiries(target)]
+        question_sets = [question_set for target in self.targets for question_set in self.question_sets(target)]
         curves = [question for target in self.targets for _, question in self.curve(target)]
         self.ask([*(q for one in question_sets for q in one.questions()), *curves], attackers, progress)
         return question_sets
@@ -142,7 +142,7 @@ class Asking:
         """Whether an attack of this adversary is compared with a twin of the federation."""
         return any(ATTACKS[name].facts.needs for name in self.attacks[threat_model])
 
-    def inquiries(self, target: Target) -> Iterator[QuestionSet]:
+    def question_sets(self, target: Target) -> Iterator[QuestionSet]:
         """The sets of questions about one target, of every adversary about every model that it attacks."""
         for name in self.attacks:
             wanted = self.wanted(name)
@@ -188,7 +188,7 @@ class Asking:
         )
 
     def _question_set(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> QuestionSet:
-        """The questions about one attacked model of a run; a twin's are added by `inquiries`."""
+        """The questions about one attacked model of a run; a twin's are added by `question_sets`."""
         view, k, more = source.views[attacked.threat_model], target.client, dict[str, Any]()
         arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
         read_start = functools.partial(self.kind.public, view, self.method)
