@@ -112,7 +112,7 @@ def test_the_questions_of_an_attack_do_not_depend_on_its_company(tmp_path: Path)
         plan = cli.read_command([*words.split(), "--out", str(tmp_path)]).plan
         asking = asking_of(plan.cells[0], federation_of(plan))
         for source in asking.sources:
-            for question in asking.rebuilds(source):
+            for question in asking.replay_questions(source):
                 source.rebuilt[question.view.threat_model] = read_rebuilt(question)
         questions[attacks] = {
             q.name for target in asking.targets for i in asking.question_sets(target) for q in i.questions()

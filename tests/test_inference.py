@@ -170,7 +170,7 @@ class TestTruth:
             assert [question_set.threat_model for question_set in asked] == 2 * [*ADVERSARIES]
             views = [view for source in asking.sources for view in source.views.values()]
             questions = [
-                *asking.rebuilds(asking.training),
+                *asking.replay_questions(asking.training),
                 *(q for question_set in asked for q in question_set.questions()),
             ]
             held.append(pickle.dumps([views, questions, scoring_jobs(asking, asked)]))

@@ -74,7 +74,7 @@ class Forecast(Asking):
         """All of them."""
         found: list[StoredQuestion] = []
         for source in self.sources:
-            for question in self.rebuilds(source):
+            for question in self.replay_questions(source):
                 found.append(question)
                 clients = {k: source.transcript.participations(k) for k in question.view.clients}
                 rebuilt = [Rebuilt(k, "", dict[str, Any]() if turns else None, 0, 0, 0) for k, turns in clients.items()]

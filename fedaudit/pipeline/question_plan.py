@@ -115,12 +115,12 @@ class Asking:
         `attackers` starts the workers if any answer is missing. InputError: a parameter of an attack does not fit the
         records."""
         public = [self.public(self.training, target.records) for target in self.targets]
-        replays = [question for source in self.sources for question in self.rebuilds(source)]
+        replays = [question for source in self.sources for question in self.replay_questions(source)]
         self.ask([*public, *replays], attackers, progress)
         records = [public_records(question.read("public")) for question in public]
         self.kind.check([params for attacks in self.attacks.values() for params in attacks.values()], records)
         for source in self.sources:
-            for question in self.rebuilds(source):
+            for question in self.replay_questions(source):
                 source.rebuilt[question.view.threat_model] = read_rebuilt(question)
         question_sets = [question_set for target in self.targets for question_set in self.question_sets(target)]
         curves = [question for target in self.targets for _, question in self.curve(target)]
@@ -131,7 +131,7 @@ class Asking:
         """Compute and write the answers that are not on disk."""
         answer_questions(questions, self.states, self.records, self.method, attackers, progress)
 
-    def rebuilds(self, source: ObservedRun) -> list[ReplayQuestion]:
+    def replay_questions(self, source: ObservedRun) -> list[ReplayQuestion]:
         """The replays of a run, one per server that replays messages. Their answers say which clients' models the
         server can attack, so they come before all other questions about models."""
         views = [v for name, v in source.views.items() if source is self.training or self._needs_twin(name)]
