@@ -31,7 +31,7 @@ from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell, Plan
-from fedaudit.pipeline.question_plan import Asking, asking_of
+from fedaudit.pipeline.question_plan import QuestionPlan, asking_of
 from fedaudit.pipeline.question_set import answers_of
 from fedaudit.pipeline.targets import trained_on
 from fedaudit.pipeline.trainings import train_all
@@ -120,7 +120,7 @@ def losses(cell: Cell, workshop: Workshop) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def curve(asking: Asking, target: Target, workshop: Workshop) -> list[tuple[int, Floats]]:
+def curve(asking: QuestionPlan, target: Target, workshop: Workshop) -> list[tuple[int, Floats]]:
     """A client's losses on some records by round."""
     asked, public = asking.curve(target), asking.public(asking.training, target.records)
     asking.ask([public, *(question for _, question in asked)], lambda: workshop.attackers, workshop.progress)

@@ -34,7 +34,7 @@ from fedaudit.pipeline.analysis import audit, sort_audits, subject_of
 from fedaudit.pipeline.attacks import scoring_jobs, under_attack
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_plan import Asking, asking_of
+from fedaudit.pipeline.question_plan import QuestionPlan, asking_of
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -80,7 +80,7 @@ class Lab:
         return asking_toy.attacked(self.bench, anew(cell, self.federation))
 
 
-def anew(cell: Cell, federation: Any) -> Asking:
+def anew(cell: Cell, federation: Any) -> QuestionPlan:
     """What the adversaries of a cell ask, as if nobody had asked yet."""
     asking, place = asking_of(cell, federation), cell.plan.out / "anew" / str(next(PLACES))
     return dataclasses.replace(asking, folder=place / "answers", bank_folder=place / "shadows")
@@ -476,7 +476,7 @@ def steps_of(name: str) -> tuple[Any, Any]:
     return plugin.make(plugin.params(), settings=settings), prompt_toy.federation(SIZES, test=1).learner(settings)
 
 
-def learnt_by_heart(name: str, path: Path) -> tuple[Bench, Asking]:
+def learnt_by_heart(name: str, path: Path) -> tuple[Bench, QuestionPlan]:
     """Two targets of three clients with random pictures and labels, trained for long, with the shadows of both if they are needed, and what the owner asks."""
     rounds, world = ROUNDS[name], prompt_toy.federation(SIZES, test=1)
     schedule, (method, learner) = Schedule(rounds, 3, 3, seed=1), steps_of(name)

@@ -24,7 +24,7 @@ from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_plan import Asking, parts_of
+from fedaudit.pipeline.question_plan import QuestionPlan, parts_of
 from fedaudit.pipeline.questions import MessageQuestion, ModelQuestion, ModelWorker, StoredQuestion, merged
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
@@ -60,7 +60,7 @@ class Foreseen(Transcript):
         return {name: torch.zeros(0) for name in names}
 
 
-class Forecast(Asking):
+class Forecast(QuestionPlan):
     """What will be asked of it, at most: weights that are not there are told apart by what they are, and not by
     content."""
 

@@ -20,7 +20,7 @@ from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_plan import Asking, asking_of
+from fedaudit.pipeline.question_plan import QuestionPlan, asking_of
 from fedaudit.pipeline.question_set import QuestionSet, answers_of
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
 from fedaudit.pipeline.shadow_trainings import train_banks
@@ -42,7 +42,7 @@ class UnderAttack:
 
     cell: Cell
     federation: Federation
-    asking: Asking
+    asking: QuestionPlan
     question_sets: Sequence[QuestionSet]
     run: ScoredRun | None  # None: no attack could run
 
@@ -100,7 +100,7 @@ def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAtt
     return UnderAttack(cell, federation, asking, question_sets, run)
 
 
-def scoring_jobs(asking: Asking, question_sets: Sequence[QuestionSet]) -> list[ScoringJob]:
+def scoring_jobs(asking: QuestionPlan, question_sets: Sequence[QuestionSet]) -> list[ScoringJob]:
     """One job per target, in the order of `asking.targets`."""
     by_target = ([one for one in question_sets if one.target == target] for target in asking.targets)
     alone = asking.kind.over_rounds_alone
@@ -112,7 +112,9 @@ def sort_models(scored: Mapping[ModelKey, Tables], threat_models: Sequence[str])
     return dict(sorted(scored.items(), key=lambda pair: (threat_models.index(pair[0][0]), pair[0][2] or 0)))
 
 
-def _scored_run(cell: Cell, scored: Mapping[ModelKey, Tables], asking: Asking, federation: Federation) -> ScoredRun:
+def _scored_run(
+    cell: Cell, scored: Mapping[ModelKey, Tables], asking: QuestionPlan, federation: Federation
+) -> ScoredRun:
     """Join the scores and controls of all models with the true members, for audits."""
     models = [ScoredModel(*key, **tables) for key, tables in scored.items()]
     signals = dict.fromkeys(signal for model in models for signal in model.scores)
@@ -208,7 +210,7 @@ def _blind(pairs: list[tuple[str, Record]], member: list[bool]) -> dict[str, flo
     return blind_scores([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
 
 
-def _coverage(asking: Asking) -> pd.DataFrame:
+def _coverage(asking: QuestionPlan) -> pd.DataFrame:
     """How much of each client's model a server can rebuild (`coverage_table`): a row per client, also of others than
     the targets."""
     source = asking.training
@@ -229,7 +231,7 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["round", "model"])
 
 
-def _trajectories(asking: Asking, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
+def _trajectories(asking: QuestionPlan, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
     """Loss by round of the targets' true models: the mean over each kind of the target's records (`record` is "mean"),
     and that of every exposed record. Columns record, client, kind, round, loss; no rows where there are no curves."""
     frames = []

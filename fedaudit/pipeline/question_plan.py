@@ -58,7 +58,7 @@ class ObservedRun:
 
 
 @dataclass(frozen=True, eq=False)
-class Asking:
+class QuestionPlan:
     """Everything that the adversaries of a training ask, and where the answers lie. Models' weights stay on disk: a
     question names them by a digest, and they are read when it is answered."""
 
@@ -303,13 +303,13 @@ class Asking:
         return state_digest(read())
 
 
-def asking_of(cell: Cell, federation: Federation) -> Asking:
+def asking_of(cell: Cell, federation: Federation) -> QuestionPlan:
     """The questions that the adversaries of a cell ask about its training."""
-    return Asking(transcript=transcript_of(cell), **parts_of(cell, federation))
+    return QuestionPlan(transcript=transcript_of(cell), **parts_of(cell, federation))
 
 
 def parts_of(cell: Cell, federation: Federation) -> dict[str, Any]:
-    """All arguments of `Asking` but the transcript."""
+    """All arguments of `QuestionPlan` but the transcript."""
     return {
         "records": cell.plan.trained.records,
         "method": method_of(cell, federation.sizes) if cell.variant else None,
