@@ -20,7 +20,7 @@ from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_plan import QuestionPlan, asking_of
+from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
 from fedaudit.pipeline.question_set import QuestionSet, answers_of
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
 from fedaudit.pipeline.shadow_trainings import train_banks
@@ -87,7 +87,7 @@ def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAtt
     """Run all attacks of the plan on a cell's finished training. Answers that are on disk are read, not computed."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
-    asking = asking_of(cell, federation)
+    asking = question_plan_of(cell, federation)
     question_sets = asking.answer_all(lambda: workshop.attackers, progress)
     jobs = scoring_jobs(asking, question_sets)
     parts = list[tuple[ModelKey, Tables]]()

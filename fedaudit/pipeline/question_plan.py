@@ -303,7 +303,7 @@ class QuestionPlan:
         return state_digest(read())
 
 
-def asking_of(cell: Cell, federation: Federation) -> QuestionPlan:
+def question_plan_of(cell: Cell, federation: Federation) -> QuestionPlan:
     """The questions that the adversaries of a cell ask about its training."""
     return QuestionPlan(transcript=transcript_of(cell), **parts_of(cell, federation))
 
