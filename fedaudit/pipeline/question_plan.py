@@ -305,10 +305,10 @@ class QuestionPlan:
 
 def question_plan_of(cell: Cell, federation: Federation) -> QuestionPlan:
     """The questions that the adversaries of a cell ask about its training."""
-    return QuestionPlan(transcript=transcript_of(cell), **parts_of(cell, federation))
+    return QuestionPlan(transcript=transcript_of(cell), **question_plan_fields(cell, federation))
 
 
-def parts_of(cell: Cell, federation: Federation) -> dict[str, Any]:
+def question_plan_fields(cell: Cell, federation: Federation) -> dict[str, Any]:
     """All arguments of `QuestionPlan` but the transcript."""
     return {
         "records": cell.plan.trained.records,
