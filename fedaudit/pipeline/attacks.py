@@ -37,7 +37,7 @@ Row = tuple[tuple[int, str], tuple[tuple[str, bool], ...]]  # client and kind of
 
 
 @dataclasses.dataclass(frozen=True)
-class UnderAttack:
+class AttackedTraining:
     """A training with all questions of its adversaries, answered, and the attacks' scores."""
 
     cell: Cell
@@ -83,7 +83,7 @@ class UnderAttack:
 BATCHES = ["client", "round", "residual", "least", "error"]
 
 
-def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAttack:
+def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> AttackedTraining:
     """Run all attacks of the plan on a cell's finished training. Answers that are on disk are read, not computed."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
@@ -97,7 +97,7 @@ def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAtt
             advance()
     scored = sort_models(concatenate_targets(parts), list(asking.attacks))
     run = _scored_run(cell, scored, asking, federation) if scored else None
-    return UnderAttack(cell, federation, asking, question_sets, run)
+    return AttackedTraining(cell, federation, asking, question_sets, run)
 
 
 def scoring_jobs(asking: QuestionPlan, question_sets: Sequence[QuestionSet]) -> list[ScoringJob]:
