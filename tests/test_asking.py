@@ -17,7 +17,7 @@ from attacks.tokens.signals import row_signals, stacked
 from fedaudit.command import cli
 from fedaudit.machinery import closure
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.attacks import under_attack
+from fedaudit.pipeline.attacks import attack_training
 from fedaudit.pipeline.question_plan import question_plan_of, read_rebuilt
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.workers import Workshop, federation_of
@@ -93,7 +93,7 @@ def test_answers_are_named_by_what_was_asked_and_not_by_who_asked(asked: tuple[s
     words, out = asked
     plan = cli.read_command([*words.split(), "--attack", "loss", "--out", str(out)]).plan
     with Workshop(plan, QUIET) as workshop:
-        attack = under_attack(plan.cells[0], workshop, QUIET)
+        attack = attack_training(plan.cells[0], workshop, QUIET)
     names: dict[str, set[str]] = {}
     for question_set in attack.question_sets:
         names.setdefault(question_set.model.name, set()).add(question_set.threat_model)

@@ -31,7 +31,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import permitted, shadow_models, targets
 from fedaudit.pipeline.analysis import audit, sort_audits, subject_of
-from fedaudit.pipeline.attacks import scoring_jobs, under_attack
+from fedaudit.pipeline.attacks import attack_training, scoring_jobs
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
@@ -227,7 +227,7 @@ class TestTables:
 
     def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
-        attack = under_attack(lab.cell, lab.workshop, QUIET)
+        attack = attack_training(lab.cell, lab.workshop, QUIET)
         table = attack.tables()["trajectories"]
         asked = attack.asking.targets[0]
         owner = found[asked.client]["owner"]["facts"]
@@ -406,7 +406,7 @@ class TestOneRound:
             seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
             adversary=dataclasses.replace(plan.adversary, targets=1),
         )  # fmt: skip
-        attack = under_attack(cell, lab.workshop, QUIET)
+        attack = attack_training(cell, lab.workshop, QUIET)
         subject = subject_of(cell, attack.run, lab.workshop)
         for name in sort_audits(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})

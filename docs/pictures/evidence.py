@@ -110,7 +110,7 @@ def _measured(cell: Cell) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
 
 def _scored(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     transcript = transcript_of(cell)
-    run = attacks.under_attack(cell, workshop, progress).run
+    run = attacks.attack_training(cell, workshop, progress).run
     assert run is not None
     cohorts = [transcript.cohort(r) for r in range(cell.plan.rounds)]
     signals = list(run.signals)

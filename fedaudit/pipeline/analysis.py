@@ -13,7 +13,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.resource_usage import Spent, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim
 from fedaudit.pipeline import on_shares
-from fedaudit.pipeline.attacks import under_attack
+from fedaudit.pipeline.attacks import attack_training
 from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.newcomers import newcomer_accuracies
@@ -46,7 +46,7 @@ def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[
 def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
     """Attack and audit a training; write findings and tables to `folder`. A damaged training is run again first."""
     train_all([cell], workshop, progress)
-    attack = under_attack(cell, workshop, progress) if cell.plan.attacks else None
+    attack = attack_training(cell, workshop, progress) if cell.plan.attacks else None
     run = attack.run if attack else None
     accuracies = newcomer_accuracies(cell, folder, workshop, progress)
     with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attack is not None)) as advance:

@@ -83,7 +83,7 @@ class AttackedTraining:
 BATCHES = ["client", "round", "residual", "least", "error"]
 
 
-def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> AttackedTraining:
+def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> AttackedTraining:
     """Run all attacks of the plan on a cell's finished training. Answers that are on disk are read, not computed."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
