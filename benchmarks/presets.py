@@ -33,7 +33,7 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell, Plan
 from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
 from fedaudit.pipeline.question_set import answers_of
-from fedaudit.pipeline.targets import trained_on
+from fedaudit.pipeline.targets import trained_records
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.settings import Privacy
@@ -111,7 +111,7 @@ def losses(cell: Cell, workshop: Workshop) -> pd.DataFrame:
     """Loss of every client's own members and reference records by its own prompt, by round."""
     federation, frames, asking = workshop.federation, [], question_plan_of(cell, workshop.federation)
     for k, client in enumerate(federation.clients):
-        members = sorted(trained_on(cell, federation, k))
+        members = sorted(trained_records(cell, federation, k))
         reference = [record.id for record in client.reference]
         member = dict.fromkeys(members, True) | dict.fromkeys(reference, False)
         for r, loss in curve(asking, Target(k, [*member], []), workshop):

@@ -415,7 +415,7 @@ class TestOneRound:
     def test_members_are_those_of_the_coin_whatever_a_batch_held(self, lab: Lab, tmp_path: Path) -> None:
         cell, findings, tables = self.audited(lab, 8, tmp_path)
         client = lab.federation.clients[0]
-        seen = targets.trained_on(cell, lab.federation, 0)
+        seen = targets.trained_records(cell, lab.federation, 0)
         members = {r.id for r, inside in client.drawn if inside}
         assert seen < members
         table = tables["records"][tables["records"].threat_model == "owner"]

@@ -24,7 +24,7 @@ from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
 from fedaudit.pipeline.question_set import QuestionSet, answers_of
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
 from fedaudit.pipeline.shadow_trainings import train_banks
-from fedaudit.pipeline.targets import shared_of, trained_on
+from fedaudit.pipeline.targets import shared_of, trained_records
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation, Record, client_name
 from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES, NOVEL_OBJECTS
@@ -120,7 +120,7 @@ def _scored_run(
     signals = dict.fromkeys(signal for model in models for signal in model.scores)
     clients = {k: federation.clients[k] for k in cell.targets}
     pooled = any(model.client is None for model in models)
-    trained = {k: trained_on(cell, federation, k) for k in clients} if cell.variant else {}
+    trained = {k: trained_records(cell, federation, k) for k in clients} if cell.variant else {}
     transcript = asking.training.transcript
     run = ScoredRun(
         models=models,

@@ -33,7 +33,7 @@ def _others(cell: Cell, federation: Federation, client: int) -> list[str]:
     return [rest[i] for i in sorted(drawn)]
 
 
-def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
+def trained_records(cell: Cell, federation: Federation, client: int) -> set[str]:
     """The records that a client really trained on: those that were in a batch, with a weight above 0."""
     holder = federation.clients[client]
     method = method_of(cell, federation.sizes)
