@@ -123,7 +123,7 @@ def losses(cell: Cell, workshop: Workshop) -> pd.DataFrame:
 def curve(asking: QuestionPlan, target: Target, workshop: Workshop) -> list[tuple[int, Floats]]:
     """A client's losses on some records by round."""
     asked, public = asking.curve(target), asking.public(asking.training, target.records)
-    asking.ask([public, *(question for _, question in asked)], lambda: workshop.attackers, workshop.progress)
+    asking.answer([public, *(question for _, question in asked)], lambda: workshop.attackers, workshop.progress)
     records = public_records(public.read("public"))
     return [(r, answers_of(records, question).loss) for r, question in asked]
 

@@ -173,6 +173,6 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
 def _seconds(question: StoredQuestion, worker: ModelWorker) -> float:
     """Of an answer, and of what an attack solves in it."""
     started = time.perf_counter()
-    if solved := question.ask(worker).get("solved"):
+    if solved := question.answer(worker).get("solved"):
         solve(Mixture.of(solved))
     return time.perf_counter() - started

@@ -68,17 +68,17 @@ def bank_modules(cell: Cell) -> tuple[str, ...]:
     return *training_modules(cell), "fedaudit.pipeline.shadow_trainings", "attacks.settings"
 
 
-ASKING = "fedaudit.pipeline.questions"
+QUESTIONS = "fedaudit.pipeline.questions"
 
 
 def answers(cell: Cell) -> dict[str, Any]:
     """Description of the answers of a training's models; no adversary and no attack is part of it."""
-    return {"training": cell.training_key, "code": _code((*training_modules(cell), ASKING))}
+    return {"training": cell.training_key, "code": _code((*training_modules(cell), QUESTIONS))}
 
 
 def bank_answers(cell: Cell) -> dict[str, Any]:
     """Description of the answers of a cell's shadow models."""
-    return {"bank": key_of(cell.bank_description), "code": _code((*bank_modules(cell), ASKING))}
+    return {"bank": key_of(cell.bank_description), "code": _code((*bank_modules(cell), QUESTIONS))}
 
 
 def analysis(cell: Cell) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class QuestionPlan:
         records."""
         public = [self.public(self.training, target.records) for target in self.targets]
         replays = [question for source in self.sources for question in self.replay_questions(source)]
-        self.ask([*public, *replays], attackers, progress)
+        self.answer([*public, *replays], attackers, progress)
         records = [public_records(question.read("public")) for question in public]
         self.kind.check([params for attacks in self.attacks.values() for params in attacks.values()], records)
         for source in self.sources:
@@ -124,10 +124,12 @@ class QuestionPlan:
                 source.rebuilt[question.view.threat_model] = read_rebuilt(question)
         question_sets = [question_set for target in self.targets for question_set in self.question_sets(target)]
         curves = [question for target in self.targets for _, question in self.curve(target)]
-        self.ask([*(q for one in question_sets for q in one.questions()), *curves], attackers, progress)
+        self.answer([*(q for one in question_sets for q in one.questions()), *curves], attackers, progress)
         return question_sets
 
-    def ask(self, questions: Sequence[StoredQuestion], attackers: Callable[[], Attackers], progress: Progress) -> None:
+    def answer(
+        self, questions: Sequence[StoredQuestion], attackers: Callable[[], Attackers], progress: Progress
+    ) -> None:
         """Compute and write the answers that are not on disk."""
         answer_questions(questions, self.states, self.records, self.method, attackers, progress)
 

@@ -83,7 +83,7 @@ class StoredQuestion:
         return f"{self.name}-{part}.safetensors"
 
     @abstractmethod
-    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         """Compute the answer: arrays by part and name."""
 
     def work(self, target_records: int) -> Mapping[str, float]:
@@ -109,7 +109,7 @@ class RecordQuestion(StoredQuestion):
     def name(self) -> str:
         return f"records-{records_digest(tuple(self.records))}"
 
-    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         return {"public": worker.kind.public_records(worker.bench.learner, self.records)}
 
 
@@ -130,7 +130,7 @@ class ModelQuestion(StoredQuestion):
         share = len(self.records) / target_records
         return {"answers": share * (self.parts != ("norms",)), "gradients": share * ("norms" in self.parts)}
 
-    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         model, learner, answer = unpack(self.states[0]), worker.bench.learner, dict[str, Arrays]()
         if arithmetics := [part for part in self.parts if part != "norms"]:
             (answer,) = worker.kind.answers(learner, worker.method, [model], self.records, arithmetics)
@@ -155,7 +155,7 @@ class ReplayQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"replays": 1}
 
-    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         messages: Any = worker.messages(self.view)
         clients = [messages.rebuilt(k) for k in self.view.clients]
         states = {c.client: c.state | {"seen": torch.tensor(c.seen)} for c in clients if c.state is not None}
@@ -178,7 +178,7 @@ class MessageQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"messages": float(self.parts != ("solved",)), "solved": float("solved" in self.parts)}
 
-    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         k, records = self.target.client, self.target.records
         assert k is not None
         arrays = worker.messages(self.view).round(
@@ -209,7 +209,7 @@ class ShadowQuestion(StoredQuestion):
         answers = shadows * (1 + rounds * ("sequence" in self.parts))
         return {"answers": answers, "gradients": min(self.with_norms, shadows) * ("norms" in self.parts)}
 
-    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         k, records, learner = self.target.client, self.target.records, worker.bench.learner
         assert k is not None
         shadows = worker.shadows(self.recipe, k)
@@ -265,7 +265,7 @@ class ProjectionQuestion(StoredQuestion):
     def work(self, target_records: int) -> Mapping[str, float]:
         return {"gradients": 1}
 
-    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         model, public = map(unpack, self.states)
         client = self.shadows.target.client
         assert client is not None
@@ -298,7 +298,7 @@ class TwinQuestion(StoredQuestion):
     def name(self) -> str:
         return f"twin-{self.client:03d}"
 
-    def ask(self, worker: ModelWorker) -> dict[str, Arrays]:
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         recipe = self.recipe
         assert recipe.twin is not None
         transcript = recipe.simulated(recipe.twin)
@@ -311,7 +311,7 @@ class TwinQuestion(StoredQuestion):
 def _answer(bench: AttackBench, job: tuple[str, Method[Any] | None, StoredQuestion]) -> dict[str, Arrays]:
     """In a worker: compute the answer of a question. A job is (kind of records, method, question)."""
     kind, method, question = job
-    return question.ask(ModelWorker(KINDS[kind], method, bench))
+    return question.answer(ModelWorker(KINDS[kind], method, bench))
 
 
 def merged(questions: Iterable[StoredQuestion]) -> list[StoredQuestion]:
@@ -331,8 +331,8 @@ def _unanswered(questions: Iterable[StoredQuestion], usable: Callable[[Path, str
 
 
 def answer_questions(
-    questions: Iterable[StoredQuestion], states: Mapping[str, Callable[[], State]], kind: str, method: Method[Any] | None,
-    attackers: Callable[[], Attackers], progress: Progress,
+    questions: Iterable[StoredQuestion], states: Mapping[str, Callable[[], State]], kind: str,
+    method: Method[Any] | None, attackers: Callable[[], Attackers], progress: Progress,
 ) -> None:  # fmt: skip
     """Compute and write the answers that are not on disk. `states` reads weights by their digest; `attackers` starts
     the workers, and is called only if something is missing. Another process with the same folders waits."""
