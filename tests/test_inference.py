@@ -229,7 +229,7 @@ class TestTables:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
         attack = attack_training(lab.cell, lab.workshop, QUIET)
         table = attack.tables()["trajectories"]
-        asked = attack.asking.targets[0]
+        asked = attack.question_plan.targets[0]
         owner = found[asked.client]["owner"]["facts"]
         kinds = attack.run.kinds(0)
         for kind in ("member", "held-out"):

@@ -127,7 +127,8 @@ def timed(
 
 
 def _of_messages(
-    asking: Forecast, worker: ModelWorker, target: Target, transcript: Transcript, asked: Mapping[str, float], whole: int
+    asking: Forecast, worker: ModelWorker, target: Target, transcript: Transcript, asked: Mapping[str, float],
+    whole: int,
 ) -> dict[str, float]:  # fmt: skip
     """Seconds of a round's messages, of one that is solved, and of the replay of a `whole` run."""
     rounds = range(transcript.schedule.rounds)

@@ -42,27 +42,27 @@ class AttackedTraining:
 
     cell: Cell
     federation: Federation
-    asking: QuestionPlan
+    question_plan: QuestionPlan
     question_sets: Sequence[QuestionSet]
     run: ScoredRun | None  # None: no attack could run
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables that a report shows beside the findings, by name; empty ones are left out."""
-        cell, run, asking = self.cell, self.run, self.asking
+        cell, run, question_plan = self.cell, self.run, self.question_plan
         tables = {"refused": refused_table(cell)}
         if run is not None:
             tables |= evidence(run, self.federation.records, confidence=cell.plan.confidence)
             if words := self._tokens([*panels(tables).values()]):
                 tables["tokens"] = tokens_table(run, tables, words)
             exposed = set(tables["exposed"].record) if "exposed" in tables else set()
-            tables["trajectories"] = _trajectories(asking, run, exposed)
+            tables["trajectories"] = _trajectories(question_plan, run, exposed)
             solved = {m.client: m.batches for m in run.models if m.client is not None and m.batches is not None}
             rows = [table.assign(client=client_name(k)) for k, table in solved.items()]
             tables["batches"] = pd.concat(rows, ignore_index=True)[BATCHES] if rows else pd.DataFrame()
-        tables["coverage"] = _coverage(asking)
+        tables["coverage"] = _coverage(question_plan)
         tables = {name: table for name, table in tables.items() if len(table)}
-        if "clients" not in asking.training.transcript.initial["utility"]:  # of prompts an audit shows it
-            tables["utility"] = _utility(asking.training.transcript)
+        if "clients" not in question_plan.training.transcript.initial["utility"]:  # of prompts an audit shows it
+            tables["utility"] = _utility(question_plan.training.transcript)
             if "rounds" in tables and "loss" in tables["utility"]:
                 of_all = tables["utility"][tables["utility"].model == "global"]
                 losses = of_all.set_index("round").loss
@@ -87,24 +87,24 @@ def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> Attac
     """Run all attacks of the plan on a cell's finished training. Answers that are on disk are read, not computed."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
-    asking = question_plan_of(cell, federation)
-    question_sets = asking.answer_all(lambda: workshop.attackers, progress)
-    jobs = scoring_jobs(asking, question_sets)
+    question_plan = question_plan_of(cell, federation)
+    question_sets = question_plan.answer_all(lambda: workshop.attackers, progress)
+    jobs = scoring_jobs(question_plan, question_sets)
     parts = list[tuple[ModelKey, Tables]]()
     with progress.stage(f"attacks on {len(cell.targets)} clients of {cell.method}", len(jobs)) as advance:
         for tables_by_model in workshop.each(score, jobs):
             parts += tables_by_model
             advance()
-    scored = sort_models(concatenate_targets(parts), list(asking.attacks))
-    run = _scored_run(cell, scored, asking, federation) if scored else None
-    return AttackedTraining(cell, federation, asking, question_sets, run)
+    scored = sort_models(concatenate_targets(parts), list(question_plan.attacks))
+    run = _scored_run(cell, scored, question_plan, federation) if scored else None
+    return AttackedTraining(cell, federation, question_plan, question_sets, run)
 
 
-def scoring_jobs(asking: QuestionPlan, question_sets: Sequence[QuestionSet]) -> list[ScoringJob]:
-    """One job per target, in the order of `asking.targets`."""
-    by_target = ([one for one in question_sets if one.target == target] for target in asking.targets)
-    alone = asking.kind.over_rounds_alone
-    return [ScoringJob(some, asking.attacks, alone, asking.stand_ins) for some in by_target]
+def scoring_jobs(question_plan: QuestionPlan, question_sets: Sequence[QuestionSet]) -> list[ScoringJob]:
+    """One job per target, in the order of `question_plan.targets`."""
+    by_target = ([one for one in question_sets if one.target == target] for target in question_plan.targets)
+    alone = question_plan.kind.over_rounds_alone
+    return [ScoringJob(some, question_plan.attacks, alone, question_plan.stand_ins) for some in by_target]
 
 
 def sort_models(scored: Mapping[ModelKey, Tables], threat_models: Sequence[str]) -> dict[ModelKey, Tables]:
@@ -113,7 +113,7 @@ def sort_models(scored: Mapping[ModelKey, Tables], threat_models: Sequence[str])
 
 
 def _scored_run(
-    cell: Cell, scored: Mapping[ModelKey, Tables], asking: QuestionPlan, federation: Federation
+    cell: Cell, scored: Mapping[ModelKey, Tables], question_plan: QuestionPlan, federation: Federation
 ) -> ScoredRun:
     """Join the scores and controls of all models with the true members, for audits."""
     models = [ScoredModel(*key, **tables) for key, tables in scored.items()]
@@ -121,14 +121,14 @@ def _scored_run(
     clients = {k: federation.clients[k] for k in cell.targets}
     pooled = any(model.client is None for model in models)
     trained = {k: trained_records(cell, federation, k) for k in clients} if cell.variant else {}
-    transcript = asking.training.transcript
+    transcript = question_plan.training.transcript
     run = ScoredRun(
         models=models,
         **assign_signals(cell, signals),
         blind={},
         records={k: [r.id for r in client.records] for k, client in clients.items()},
         reference={k: [r.id for r in client.reference] for k, client in clients.items()},
-        others={target.client: list(target.others) for target in asking.targets if target.client is not None},
+        others={target.client: list(target.others) for target in question_plan.targets if target.client is not None},
         canaries={k: [r.id for r in client.canaries] for k, client in clients.items() if client.canaries},
         # few rounds leave members out of every batch; they stay members, as canaries do: what is guessed is the coin
         unused={k: _unused(federation, k, trained[k]) for k in trained},
@@ -138,7 +138,7 @@ def _scored_run(
         truth=federation.truth,
         group={name: record.group for name, record in federation.records.items()},
         guesses=[s for name in cell.plan.attacks for s in ATTACKS[name].facts.guesses],
-        novel=next((target.candidates for target in asking.targets if target.client is None), ()),
+        novel=next((target.candidates for target in question_plan.targets if target.client is None), ()),
         cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],
         few=not pooled or len(clients) < len(federation.clients),
     )
@@ -210,11 +210,11 @@ def _blind(pairs: list[tuple[str, Record]], member: list[bool]) -> dict[str, flo
     return blind_scores([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
 
 
-def _coverage(asking: QuestionPlan) -> pd.DataFrame:
+def _coverage(question_plan: QuestionPlan) -> pd.DataFrame:
     """How much of each client's model a server can rebuild (`coverage_table`): a row per client, also of others than
     the targets."""
-    source = asking.training
-    if asking.kind.replays:
+    source = question_plan.training
+    if question_plan.kind.replays:
         clients = next(iter(source.rebuilt.values()), [])
     else:
         view = next((view for view in source.views.values() if view.gives("uploads")), None)
@@ -231,15 +231,15 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["round", "model"])
 
 
-def _trajectories(asking: QuestionPlan, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
+def _trajectories(question_plan: QuestionPlan, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
     """Loss by round of the targets' true models: the mean over each kind of the target's records (`record` is "mean"),
     and that of every exposed record. Columns record, client, kind, round, loss; no rows where there are no curves."""
     frames = []
-    for target in asking.targets:
-        for r, question in asking.curve(target):
+    for target in question_plan.targets:
+        for r, question in question_plan.curve(target):
             assert target.client is not None
             kinds = run.kinds(target.client)
-            public = public_records(asking.public(asking.training, target.records).read("public"))
+            public = public_records(question_plan.public(question_plan.training, target.records).read("public"))
             loss = pd.Series(answers_of(public, question).loss, list(target.records))[list(target.candidates)]
             columns = {"client": target.client, "record": loss.index, "round": r, "loss": loss.to_numpy()}
             frames.append(pd.DataFrame(columns | {"kind": [kinds[record] for record in loss.index]}))
