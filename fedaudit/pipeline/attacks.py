@@ -138,7 +138,7 @@ def _scored_run(
         truth=federation.truth,
         group={name: record.group for name, record in federation.records.items()},
         guesses=[s for name in cell.plan.attacks for s in ATTACKS[name].facts.guesses],
-        novel=next((target.candidates for target in question_plan.targets if target.client is None), ()),
+        novel=question_plan.out_of_distribution,
         cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],
         few=not pooled or len(clients) < len(federation.clients),
     )

@@ -53,14 +53,14 @@ def bank(cell: Cell) -> dict[str, Any]:
     If only some clients take part in a round, the seed counts after all: shadows copy the training's cohorts.
     """
     adversary, some = fields(cell.plan.adversary), cell.plan.per_round < cell.plan.clients
-    observed = {"training": cell.training_key} if adversary["trajectory"] == "observed" else {}
     return {
         "setting": {name: value for name, value in cell.setting.items() if name != "seed"},
         "shadows": {n: v for n, v in adversary.items() if n.startswith("shadow") or n == "trajectory"},
         "code": _code(bank_modules(cell)),
         "versions": versions(NUMERIC_LIBRARIES),
         **({"public_seed": cell.seed} if some else {}),
-    } | observed
+        **({"training": cell.training_key} if adversary["trajectory"] == "observed" else {}),
+    }
 
 
 def bank_modules(cell: Cell) -> tuple[str, ...]:

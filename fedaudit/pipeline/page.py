@@ -40,7 +40,7 @@ def read_evidence(cell: Cell) -> Evidence:
     folder = claim(cell.analysis_folder)
     names = [n for n in folder.names() if n.endswith(".parquet") and not n.startswith("scores-")]
     tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in names}
-    stored = folder.read_json("findings.json")
+    plan, findings = cell.plan, folder.read_json("findings.json")
     setting = setting_of(cell) | {
         "keys": {"training": cell.training_key, "analysis": cell.analysis_key},
         "manifests": manifests(cell),
@@ -48,9 +48,7 @@ def read_evidence(cell: Cell) -> Evidence:
         "fedaudit": __version__,
         "code": cell.analysis_description["code"],
     }
-    return Evidence(
-        cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, limits(cell.plan)
-    )
+    return Evidence(cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, limits(plan))
 
 
 def setting_of(cell: Cell) -> dict[str, Any]:

@@ -145,13 +145,11 @@ class Cell:
     @functools.cached_property
     def setting(self) -> dict[str, Any]:
         """Everything that a training's numbers depend on, except code and versions: nested dicts for JSON."""
-        p, variant = self.plan, self.variant
-        if isinstance(p.backbone, ClipSource):
-            backbone = {
-                "name": p.backbone.name, "activation": p.backbone.activation, "sha256": p.backbone.sha256
-            }  # fmt: skip
+        p, variant, model = self.plan, self.variant, self.plan.backbone
+        if isinstance(model, ClipSource):
+            backbone = {"name": model.name, "activation": model.activation, "sha256": model.sha256}
         else:
-            backbone = {"name": display_name(p.backbone), "sha256": weights_hash(p.backbone), "dtype": p.dtype}
+            backbone = {"name": display_name(model), "sha256": weights_hash(model), "dtype": p.dtype}
         if p.backbone_code:
             backbone["code"] = fingerprint([Path(p.backbone_code)], root=Path(p.backbone_code).parent)
         later = {"newcomers": p.newcomers} if p.newcomers else {}

@@ -53,8 +53,7 @@ class ObservedRun:
     transcript: Transcript
     folder: Path  # of the answers
     views: Mapping[str, View]  # by threat model
-    # by threat model, for servers that replay messages; filled in once the replays are answered
-    rebuilt: dict[str, list[Rebuilt]]
+    rebuilt: dict[str, list[Rebuilt]]  # by threat model that replays messages; filled in once replays are answered
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,10 +78,8 @@ class Scorer:
         key = shadows.name if shadows else "", records[0], len(records)
         knowledge = question_set.knowledge(self._cached((*key, "shadow answers"), question_set.shadow_answers))
         alone = dataclasses.replace(knowledge, history=None, rounds=None)  # equal for equal models
-        scores: dict[str, Floats] = {}
-        base: dict[str, Floats] = {}
-        before_first_round: dict[str, Floats] = {}
-        shadow_targets: list[pd.DataFrame] = []
+        scores, base, before_first_round = dict[str, Floats](), dict[str, Floats](), dict[str, Floats]()
+        shadow_targets = list[pd.DataFrame]()
         for name, params in self.job.attacks[question_set.threat_model].items():
             facts = ATTACKS[name].facts
             if (facts.shadows and knowledge.shadows is None) or (facts.needs and not question_set.over_rounds):

@@ -171,8 +171,7 @@ class _Shadows:
 
 def train_shadows(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int, folder: Folder, *,
-    seed: int, shadows: range,
-    until: int, say: Callable[[str], None],
+    seed: int, shadows: range, until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Train shadows of `client`, by their numbers, for `until` rounds along the trajectories `others`, and write them
     to `folder`. Continues from the newest file there; older files are removed.

@@ -86,18 +86,12 @@ def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
     if not cell.needs_shadows:
         return None
     plan, method = cell.plan, method_of(cell, federation.sizes)
+    observed = cell.training_folder if plan.adversary.trajectory == "observed" else None
+    whole = plan.adversary.shadow_kind == "federations"
     return ShadowRecipe(
-        method,
-        schedule_of(cell),
-        cell.bank_folder,
-        cell.training_folder if plan.adversary.trajectory == "observed" else None,
-        plan.adversary.shadow_kind == "federations",
-        plan.trained.together,
-        plan.adversary.shadows,
-        plan.adversary.trajectories,
-        plan.seed,
-        cell.bank_description,
-    )
+        method, schedule_of(cell), cell.bank_folder, observed, whole, plan.trained.together, plan.adversary.shadows,
+        plan.adversary.trajectories, plan.seed, cell.bank_description,
+    )  # fmt: skip
 
 
 Simulation = tuple[ShadowRecipe, int]  # a simulated federation, by its number
