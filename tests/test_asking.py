@@ -168,7 +168,7 @@ def imported_names(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["scoring", "attacks", "question_set", "inquiries", "targets", "permitted", "analysis"]
+    "name", ["scoring", "attacks", "question_set", "question_plan", "targets", "permitted", "analysis"]
 )
 def test_after_asking_nobody_has_a_model(name: str) -> None:
     assert not MODELS & imported_names(PIPELINE / f"{name}.py")
