@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import norm, t
 
 from audits.curves import Params, curves
-from fedaudit.pipeline.page import audited
+from fedaudit.pipeline.page import audited_run
 from reports import comparison, report
 from tests.prompt_evidence import attacked, prompt_evidence
 
@@ -45,7 +45,7 @@ def page() -> None:
     while sum(len(e.findings) for e in evidence) < FINDINGS:
         evidence += [attacked(prompt_evidence("dpfpl", e, seed), pictures=False) for e in EPSILONS]
         seed += 1
-    runs, count = [audited(e) for e in evidence], sum(len(e.findings) for e in evidence)
+    runs, count = [audited_run(e) for e in evidence], sum(len(e.findings) for e in evidence)
     started = time.perf_counter()
     found = {"curves": curves(runs, Params())}
     compared = time.perf_counter()

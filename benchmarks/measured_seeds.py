@@ -23,7 +23,7 @@ from audits.findings import MeasuredEpsilon
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.analysis import subject_of
-from fedaudit.pipeline.attacks import under_attack
+from fedaudit.pipeline.attacks import attack_training
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
@@ -39,7 +39,7 @@ def bounds(seed: int, words: Sequence[str], out: str) -> list[MeasuredEpsilon]:
     (cell,) = plan.cells
     with Workshop(plan, progress) as workshop:
         train_all([cell], workshop, progress)
-        run = under_attack(cell, workshop, progress).run
+        run = attack_training(cell, workshop, progress).run
         found = epsilon(subject_of(cell, run, workshop), Params()).findings
     return [f for f in found if isinstance(f, MeasuredEpsilon)]
 

@@ -30,8 +30,8 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import shadow_models
-from fedaudit.pipeline.inquiries import asking_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_plan import question_plan_of
 from fedaudit.pipeline.shadow_trainings import recipe_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
@@ -59,9 +59,9 @@ def prepare(words: str, out: str) -> Setting:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
         federation = workshop.federation
-        asking = replace(asking_of(cell, federation), stand_ins=plan.adversary.shadows)
-        inquiries = asking.asked(lambda: workshop.attackers, progress)
-    seen = {one.target.client: one.knowledge() for one in inquiries if one.threat_model == "server"}
+        asking = replace(question_plan_of(cell, federation), stand_ins=plan.adversary.shadows)
+        question_sets = asking.answer_all(lambda: workshop.attackers, progress)
+    seen = {one.target.client: one.knowledge() for one in question_sets if one.threat_model == "server"}
     made = [(ATTACKS[name], own) for name, own in asking.attacks["server"].items()]
     return Setting(federation, seen, [(plugin, plugin.make(own)) for plugin, own in made])
 

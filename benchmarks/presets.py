@@ -29,11 +29,11 @@ from audits.statistics.stratified import stratified_auroc
 from audits.utility import accuracies
 from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.inquiries import Asking, asking_of
-from fedaudit.pipeline.inquiry import answers_of
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell, Plan
-from fedaudit.pipeline.targets import trained_on
+from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
+from fedaudit.pipeline.question_set import answers_of
+from fedaudit.pipeline.targets import trained_records
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.settings import Privacy
@@ -109,9 +109,9 @@ def memorising(more: Sequence[str]) -> None:
 
 def losses(cell: Cell, workshop: Workshop) -> pd.DataFrame:
     """Loss of every client's own members and reference records by its own prompt, by round."""
-    federation, frames, asking = workshop.federation, [], asking_of(cell, workshop.federation)
+    federation, frames, asking = workshop.federation, [], question_plan_of(cell, workshop.federation)
     for k, client in enumerate(federation.clients):
-        members = sorted(trained_on(cell, federation, k))
+        members = sorted(trained_records(cell, federation, k))
         reference = [record.id for record in client.reference]
         member = dict.fromkeys(members, True) | dict.fromkeys(reference, False)
         for r, loss in curve(asking, Target(k, [*member], []), workshop):
@@ -120,10 +120,10 @@ def losses(cell: Cell, workshop: Workshop) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def curve(asking: Asking, target: Target, workshop: Workshop) -> list[tuple[int, Floats]]:
+def curve(asking: QuestionPlan, target: Target, workshop: Workshop) -> list[tuple[int, Floats]]:
     """A client's losses on some records by round."""
     asked, public = asking.curve(target), asking.public(asking.training, target.records)
-    asking.ask([public, *(question for _, question in asked)], lambda: workshop.attackers, workshop.progress)
+    asking.answer([public, *(question for _, question in asked)], lambda: workshop.attackers, workshop.progress)
     records = public_records(public.read("public"))
     return [(r, answers_of(records, question).loss) for r, question in asked]
 

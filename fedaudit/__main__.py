@@ -1,4 +1,4 @@
-"""The command, as `fedaudit` and `python -m fedaudit`: looks whether our own packages are in reach before it imports
+"""The command, as `fedaudit` and `python -m fedaudit`. Checks that other packages do not hide ours before it imports
 them."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fedaudit.machinery.errors import InputError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code as `fedaudit.command.cli.main` does, 2 where another package hides one of
+    """Run the command. Returns its exit code, see `fedaudit.command.cli.main`; 2 if another package hides one of
     ours."""
     try:
         refuse_shadowed()
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # `python -m` puts the folder of the call first, where the installed command does not look
+    # `python -m` puts the current folder first in sys.path; the installed command does not
     if sys.path[0] == os.getcwd() != str(HOME):
         del sys.path[0]
     sys.exit(main())

@@ -14,7 +14,7 @@ from fedaudit.command.cli import Command, read_command
 from fedaudit.command.flags import OUT
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.collected import collected
+from fedaudit.pipeline.collected import collect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found: a row per number (see docs/audits.md), and the report's page."""
+    """The result of `audit`."""
 
-    findings: pd.DataFrame
-    report: Path
+    findings: pd.DataFrame  # a row per number, see docs/audits.md
+    report: Path  # its page
     crossed: tuple[str, ...]  # a sentence per finding that crossed a limit of `fail_if`
 
 
 def audit(**options: Any) -> Audit:
     """Train, attack and audit as the command does; the options are its flags with underscores.
 
-    `audit(method=["fedavg", "fedrand"], rounds=5, out="runs", fail_if=["auroc.low > 0.6"])`. Lists stand for
-    comma-separated values. InputError (a ValueError): an option that does not exist or does not fit. What is on disk
-    under `out` is reused.
+    Example: `audit(method=["fedavg", "fedrand"], rounds=5, out="runs", fail_if=["auroc.low > 0.6"])`. Lists stand for
+    comma-separated values. Results on disk under `out` are reused. InputError (a ValueError): an option does not exist
+    or does not fit.
     """
     import pandas as pd
 
@@ -53,8 +53,8 @@ def audit(**options: Any) -> Audit:
 
 
 def dry_run(**options: Any) -> str:
-    """What `audit` with these options would run, how long and how much disk: a few lines. Nothing is trained.
-    InputError as of `audit`."""
+    """A few lines on what `audit` with these options would run, with its time and disk space. Nothing is trained.
+    InputError as `audit`."""
     from fedaudit.command.dry_run import estimate
     from fedaudit.machinery.executor import restored_threads
 
@@ -64,30 +64,30 @@ def dry_run(**options: Any) -> str:
 
 
 def findings(out: str | Path = OUT) -> pd.DataFrame:
-    """All findings of the finished reports under `out`, a row per number; a run that several reports show comes once.
+    """The findings of all finished reports under `out`, a row per number. A run in several reports comes once.
 
-    `run` says which run a row is of; `fedaudit.findings(out).merge(fedaudit.runs(out))` has beside each what it was
-    made of. A report that is not finished, was damaged or is of another schema is left out with a warning. InputError:
+    Column `run` names the run of a row: `fedaudit.findings(out).merge(fedaudit.runs(out))` adds each run's
+    configuration. A report that is unfinished, damaged or of another schema is left out with a warning. InputError:
     `out` is no folder, or no report in it can be read.
     """
     import pandas as pd
 
-    return pd.DataFrame(collected(Path(out)).findings)
+    return pd.DataFrame(collect(Path(out)).findings)
 
 
 def runs(out: str | Path = OUT) -> pd.DataFrame:
-    """The runs that `findings(out)` are of, a row each. Warnings and InputError as there.
+    """The runs of `findings(out)`, a row each. Warnings and InputError as there.
 
-    Columns are schema, run, method, task, seed, attacks, and every entry of the report's configuration by its path, as
-    `schedule.rounds`, `method.rho` or `versions.torch`; what a run does not have is missing.
+    Columns are schema, run, method, task, seed, attacks, and every entry of the report's configuration by its path,
+    such as `schedule.rounds`, `method.rho` or `versions.torch`; entries that a run does not have are missing values.
     """
     import pandas as pd
 
-    return pd.DataFrame(list(collected(Path(out)).runs.values()))
+    return pd.DataFrame(list(collect(Path(out)).runs.values()))
 
 
 def _command(options: dict[str, Any]) -> Command:
-    """InputError for what only the command can do, and for what is wrong."""
-    if own := next((name for name in ("list", "help", "debug", "paper", "nightly") if name in options), None):
-        raise InputError(f"{own}: is of the command only, audit.py --{own}")
+    """The options as a checked command. InputError: an option is wrong, or is of the command line only."""
+    if name := next((name for name in ("list", "help", "debug", "paper", "nightly") if name in options), None):
+        raise InputError(f"{name}: is of the command only, audit.py --{name}")
     return read_command(words_of(options))

@@ -15,8 +15,8 @@ from attacks.settings import Adversary
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs
-from fedaudit.pipeline.inquiries import Asking
-from fedaudit.pipeline.inquiry import Inquiry
+from fedaudit.pipeline.question_plan import QuestionPlan
+from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.scoring import Tables, score
 from fedaudit.pipeline.workers import Attackers
 
@@ -33,10 +33,10 @@ def asking(
     attacks: Any,
     recipe: Any = None,
     **adversary: Any,
-) -> Asking:
+) -> QuestionPlan:
     """What the adversaries of a run ask, without a plan."""
     own = [target.candidates for target in targets]
-    return Asking(
+    return QuestionPlan(
         records,
         method,
         transcript,
@@ -50,13 +50,13 @@ def asking(
     )
 
 
-def asked(bench: Any, asking: Asking) -> list[Inquiry]:
+def asked(bench: Any, asking: QuestionPlan) -> list[QuestionSet]:
     """Everything answered."""
     with Executor(lambda: bench) as executor:
-        return asking.asked(lambda: Attackers(executor), QUIET)
+        return asking.answer_all(lambda: Attackers(executor), QUIET)
 
 
-def attacked(bench: Any, asking: Asking) -> Found:
+def attacked(bench: Any, asking: QuestionPlan) -> Found:
     """What one adversary's model of each target scores, with its controls."""
     found: Found = {}
     for target, job in zip(asking.targets, scoring_jobs(asking, asked(bench, asking)), strict=True):

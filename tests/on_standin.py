@@ -230,9 +230,9 @@ def answers(
         }
         place, more = run.folder.path.with_name(f"asked-{threat_model}"), {"observed_rounds": ROUNDS}
         asking = asking_toy.asking(place, "classes", method, run, [target], {threat_model: attacks}, **more)
-        asking = dataclasses.replace(asking, dealt=[list(records) for records in world.training])
-        inquiries = asking_toy.asked(Bench(world.learner, [], [], candidates=asking.dealt), asking)
-        known[threat_model] = [inquiry.knowledge() for inquiry in inquiries]
+        asking = dataclasses.replace(asking, candidates=[list(records) for records in world.training])
+        question_sets = asking_toy.asked(Bench(world.learner, [], [], candidates=asking.candidates), asking)
+        known[threat_model] = [question_set.knowledge() for question_set in question_sets]
     return known
 
 

@@ -17,8 +17,8 @@ from attacks.tokens.signals import row_signals, stacked
 from fedaudit.command import cli
 from fedaudit.machinery import closure
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.attacks import under_attack
-from fedaudit.pipeline.inquiries import asking_of, rebuilt
+from fedaudit.pipeline.attacks import attack_training
+from fedaudit.pipeline.question_plan import question_plan_of, read_rebuilt
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.workers import Workshop, federation_of
 
@@ -93,11 +93,11 @@ def test_answers_are_named_by_what_was_asked_and_not_by_who_asked(asked: tuple[s
     words, out = asked
     plan = cli.read_command([*words.split(), "--attack", "loss", "--out", str(out)]).plan
     with Workshop(plan, QUIET) as workshop:
-        attack = under_attack(plan.cells[0], workshop, QUIET)
+        attack = attack_training(plan.cells[0], workshop, QUIET)
     names: dict[str, set[str]] = {}
-    for inquiry in attack.inquiries:
-        names.setdefault(inquiry.model.name, set()).add(inquiry.threat_model)
-        for question in (inquiry.model, inquiry.base, inquiry.public):
+    for question_set in attack.question_sets:
+        names.setdefault(question_set.model.name, set()).add(question_set.threat_model)
+        for question in (question_set.model, question_set.base, question_set.public):
             assert not any(threat_model in question.name for threat_model in plan.trained.threat_models)
     if plan.trained.records == "classes":
         assert {"server", "owner"} in names.values()
@@ -110,12 +110,12 @@ def test_the_questions_of_an_attack_do_not_depend_on_its_company(tmp_path: Path)
         words = f"{PROMPTS} --attack {attacks}"
         audited(words, tmp_path)
         plan = cli.read_command([*words.split(), "--out", str(tmp_path)]).plan
-        asking = asking_of(plan.cells[0], federation_of(plan))
+        asking = question_plan_of(plan.cells[0], federation_of(plan))
         for source in asking.sources:
-            for question in asking.rebuilds(source):
-                source.rebuilt[question.view.threat_model] = rebuilt(question)
+            for question in asking.replay_questions(source):
+                source.rebuilt[question.view.threat_model] = read_rebuilt(question)
         questions[attacks] = {
-            q.name for target in asking.targets for i in asking.inquiries(target) for q in i.questions()
+            q.name for target in asking.targets for i in asking.question_sets(target) for q in i.questions()
         }
     assert questions["loss"] == questions["loss,entropy"] == questions["entropy,loss"]
     assert questions["loss"]
@@ -167,7 +167,9 @@ def imported_names(path: Path) -> set[str]:
     return {alias.name for node in nodes for alias in node.names}
 
 
-@pytest.mark.parametrize("name", ["scoring", "attacks", "inquiry", "inquiries", "targets", "permitted", "analysis"])
+@pytest.mark.parametrize(
+    "name", ["scoring", "attacks", "question_set", "question_plan", "targets", "permitted", "analysis"]
+)
 def test_after_asking_nobody_has_a_model(name: str) -> None:
     assert not MODELS & imported_names(PIPELINE / f"{name}.py")
 
@@ -195,7 +197,7 @@ def test_no_file_of_the_pipeline_names_a_kind_of_records() -> None:
 
 def test_no_answer_knows_an_attack() -> None:
     """A changed or a new attack asks nothing again: what asking reaches is in the key of the answers."""
-    reached = closure.closure("fedaudit.pipeline.asking")
+    reached = closure.closure("fedaudit.pipeline.questions")
     attacks = Path(closure.source_file("attacks") or "").parent
     own = {f"attacks/{path.name}" for path in attacks.glob("*.py") if "class Params" in path.read_text()}
     assert own & set(reached) == set()

@@ -300,16 +300,16 @@ def test_all_shares_together_are_what_was_shared(whole: Transcript) -> None:
 
 def test_the_tables_of_a_run(whole: Transcript) -> None:
     protocol = secfpp().protocol(USERS, entries=64)
-    revealed, sent = on_shares.revealed(whole), on_shares.sent(whole)
+    revealed, sent = on_shares.revealed_table(whole), on_shares.sent_table(whole)
     for r in range(SCHEDULE.rounds):
         about = whole.round(r)
         own = sent[sent["round"] == r]
         assert own[["shares", "masks", "answers"]].to_numpy().sum() == about["bytes_up"]
         assert revealed.distances[r] == USERS * len(about["revealed"].get("groups", []))
-    located = on_shares.located(whole, protocol)
+    located = on_shares.located_table(whole, protocol)
     assert located["round"].tolist() == [1, 2, 3, 4]
     assert (located["rank"].diff().dropna() >= 0).all()
-    colluding = on_shares.colluding(whole, protocol)
+    colluding = on_shares.colluding_table(whole, protocol)
     for _, table in colluding.groupby("what"):
         assert table.right.tolist()[0] == 0
         assert table.error.tolist()[0] == 1
@@ -355,7 +355,7 @@ def test_distances_of_independent_prompts_hold_what_the_theorem_says(
             rows += [(r, g, k in group, 30, k, np.square(prompts[k]).sum(), apart[k]) for k in range(n)]
     made_up = pd.DataFrame(rows, columns=["round", "centre", "inside", "size", "client", "length", "distance"])
     monkeypatch.setattr(on_shares, "_points", lambda *_: (made_up, d))
-    found = on_shares.informed(None, protocol)  # type: ignore[arg-type]
+    found = on_shares.information_table(None, protocol)  # type: ignore[arg-type]
     assert found.centre.tolist() == ["own", "other"]
     for row in found.itertuples():
         assert (row.points, row.users, row.d) == (240, 30, d)
@@ -370,8 +370,8 @@ def test_a_run_without_masks_is_the_same_and_shows_slices(whole: Transcript, tmp
         torch.testing.assert_close(bare.broadcast(r + 1), whole.broadcast(r + 1), atol=0, rtol=0)
         assert ("polynomials" in bare.revealed(r)) == (r >= 1)
     protocol = secfpp().protocol(USERS, entries=64)
-    assert on_shares.located(bare, protocol).slices_error.notna().all()
-    assert on_shares.located(whole, protocol).slices_error.isna().all()
+    assert on_shares.located_table(bare, protocol).slices_error.notna().all()
+    assert on_shares.located_table(whole, protocol).slices_error.isna().all()
 
 
 def test_a_run_that_was_cut_off_ends_with_the_same_files(whole: Transcript, tmp_path: Path) -> None:

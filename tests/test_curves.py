@@ -23,7 +23,7 @@ from audits.statistics.pareto import front_probability, on_front
 from fedaudit.command import cli, compare_runs
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import runs_on_disk
-from fedaudit.pipeline.page import audited
+from fedaudit.pipeline.page import audited_run
 from reports.comparison import build
 from reports.section import Page
 from reports.sections.curves import section
@@ -119,7 +119,7 @@ def runs(epsilons=(math.inf, 0.4, 0.1), seeds=2, methods=("dpfpl",), ranks=(8,),
                 for seed in range(seeds):
                     e = attacked(prompt_evidence(method, epsilon, seed, rank=rank), *attacks, pictures=False)
                     rated = [f | {"z": (z or {}).get(f.get("attack"))} for f in e.findings]
-                    found.append(audited(replace(e, findings=rated, setting=e.setting | {"data_seed": 0})))
+                    found.append(audited_run(replace(e, findings=rated, setting=e.setting | {"data_seed": 0})))
     return found
 
 

@@ -87,7 +87,7 @@ def test_a_second_command_reads_nothing(
 
     for name in ("_regular", "sha256"):
         monkeypatch.setattr(user_files, name, guarded(getattr(user_files, name)))
-    monkeypatch.setattr(data, "_described", lambda _: pytest.fail("the data were dealt again"))
+    monkeypatch.setattr(data, "_content", lambda _: pytest.fail("the data were dealt again"))
     assert digest(words, root, tmp_path / "out") == first
 
 

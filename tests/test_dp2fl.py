@@ -423,7 +423,7 @@ def test_data_prompts_are_shown_to_those_alone_who_are_sent_them(
 
 def test_only_methods_that_pass_parts_on_have_peers() -> None:
     plan = read_command(["--method", "dp2fl,fedprox", "--attack", "loss"]).plan
-    found = {cell.method: permitted.allowed(cell, "peer")["loss"] for cell in plan.cells}
+    found = {cell.method: permitted.refusal_reasons(cell, "peer")["loss"] for cell in plan.cells}
     assert found == {"dp2fl": None, "fedprox": "this method passes no part of a client on to others"}
     with pytest.raises(InputError, match="peer sees nothing here"):
         read_command(["--method", "promptfl", "--attack", "loss", "--fail-if", "peer leak"])
@@ -499,7 +499,7 @@ def test_a_step_of_one_record_is_its_descent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("attack", ["cosine", "slope", "gradnorm", "fedmia", "source", "outputfree"])
 def test_attacks_on_gradients_and_messages_work_on_dual_prompts(attack: str) -> None:
     cells = read_command(["--method", "dp2fl,fedprox", "--attack", attack]).plan.cells
-    assert all(permitted.allowed(cell, "server")[attack] is None for cell in cells)
+    assert all(permitted.refusal_reasons(cell, "server")[attack] is None for cell in cells)
 
 
 # --- validation records as members of their own ---------------------------------------------------------------------

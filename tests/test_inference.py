@@ -30,11 +30,11 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import permitted, shadow_models, targets
-from fedaudit.pipeline.analysis import audit, in_order, subject_of
-from fedaudit.pipeline.attacks import scoring_jobs, under_attack
-from fedaudit.pipeline.inquiries import Asking, asking_of
+from fedaudit.pipeline.analysis import audit, sort_audits, subject_of
+from fedaudit.pipeline.attacks import attack_training, scoring_jobs
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -80,9 +80,9 @@ class Lab:
         return asking_toy.attacked(self.bench, anew(cell, self.federation))
 
 
-def anew(cell: Cell, federation: Any) -> Asking:
+def anew(cell: Cell, federation: Any) -> QuestionPlan:
     """What the adversaries of a cell ask, as if nobody had asked yet."""
-    asking, place = asking_of(cell, federation), cell.plan.out / "anew" / str(next(PLACES))
+    asking, place = question_plan_of(cell, federation), cell.plan.out / "anew" / str(next(PLACES))
     return dataclasses.replace(asking, folder=place / "answers", bank_folder=place / "shadows")
 
 
@@ -160,16 +160,19 @@ class TestTruth:
         """With everything that their fields lead to they are the same bytes whoever the members are."""
         held = []
         for federation in (lab.federation, inverted(lab.federation)):
-            asking = asking_of(lab.cell, federation)
+            asking = question_plan_of(lab.cell, federation)
             for source in asking.sources:
                 clients = [Rebuilt(k, "rebuilt", None, None, None, None) for k in range(3)]
                 source.rebuilt["server"] = [
                     dataclasses.replace(one, state={"prompt": torch.zeros(1)}) for one in clients
                 ]
-            asked = [inquiry for target in asking.targets for inquiry in asking.inquiries(target)]
-            assert [inquiry.threat_model for inquiry in asked] == 2 * [*ADVERSARIES]
+            asked = [question_set for target in asking.targets for question_set in asking.question_sets(target)]
+            assert [question_set.threat_model for question_set in asked] == 2 * [*ADVERSARIES]
             views = [view for source in asking.sources for view in source.views.values()]
-            questions = [*asking.rebuilds(asking.training), *(q for inquiry in asked for q in inquiry.questions())]
+            questions = [
+                *asking.replay_questions(asking.training),
+                *(q for question_set in asked for q in question_set.questions()),
+            ]
             held.append(pickle.dumps([views, questions, scoring_jobs(asking, asked)]))
         assert held[0] == held[1]
 
@@ -224,9 +227,9 @@ class TestTables:
 
     def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
-        attack = under_attack(lab.cell, lab.workshop, QUIET)
+        attack = attack_training(lab.cell, lab.workshop, QUIET)
         table = attack.tables()["trajectories"]
-        asked = attack.asking.targets[0]
+        asked = attack.question_plan.targets[0]
         owner = found[asked.client]["owner"]["facts"]
         kinds = attack.run.kinds(0)
         for kind in ("member", "held-out"):
@@ -340,7 +343,7 @@ ALLOWED: dict[str, dict[str, dict[str, str | None]]] = {
 @pytest.mark.parametrize("words", ALLOWED)
 def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
     plan = cli.read_command([*words.split(), "--attack", "cosine,slope,loss,lira", "--epsilon", "none"]).plan
-    found = permitted.allowed(plan.cells[0], threat_model)
+    found = permitted.refusal_reasons(plan.cells[0], threat_model)
     for attack, expected in ALLOWED[words][threat_model].items():
         sees = expected in SEES.values()
         assert found[attack] == (f"the threat model {threat_model} {expected}" if sees else expected), attack
@@ -350,9 +353,9 @@ def test_messages_that_are_no_sums_of_gradients_are_not_solved(monkeypatch: pyte
     """A method that refuses to explain its messages says why; attacks that solve none run."""
     monkeypatch.setattr(PromptFL, "refuses", {"explains": "its messages hold control variates"})
     plan = cli.read_command("--method promptfl --attack decompose,cosine --epsilon none".split()).plan
-    found = permitted.allowed(plan.cells[0], "server")
+    found = permitted.refusal_reasons(plan.cells[0], "server")
     assert found == {"decompose": "its messages hold control variates", "cosine": None}
-    (row,) = permitted.refused(plan.cells[0]).query("threat_model == 'server'").itertuples()
+    (row,) = permitted.refused_table(plan.cells[0]).query("threat_model == 'server'").itertuples()
     assert (row.attack, row.why) == ("decompose", "its messages hold control variates")
 
 
@@ -403,16 +406,16 @@ class TestOneRound:
             seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
             adversary=dataclasses.replace(plan.adversary, targets=1),
         )  # fmt: skip
-        attack = under_attack(cell, lab.workshop, QUIET)
+        attack = attack_training(cell, lab.workshop, QUIET)
         subject = subject_of(cell, attack.run, lab.workshop)
-        for name in in_order(cell):
+        for name in sort_audits(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
         return cell, list(subject.before["membership"].findings), attack.tables()
 
     def test_members_are_those_of_the_coin_whatever_a_batch_held(self, lab: Lab, tmp_path: Path) -> None:
         cell, findings, tables = self.audited(lab, 8, tmp_path)
         client = lab.federation.clients[0]
-        seen = targets.trained_on(cell, lab.federation, 0)
+        seen = targets.trained_records(cell, lab.federation, 0)
         members = {r.id for r, inside in client.labelled_candidates if inside}
         assert seen < members
         table = tables["records"][tables["records"].threat_model == "owner"]
@@ -473,7 +476,7 @@ def steps_of(name: str) -> tuple[Any, Any]:
     return plugin.make(plugin.params(), settings=settings), prompt_toy.federation(SIZES, test=1).learner(settings)
 
 
-def learnt_by_heart(name: str, path: Path) -> tuple[Bench, Asking]:
+def learnt_by_heart(name: str, path: Path) -> tuple[Bench, QuestionPlan]:
     """Two targets of three clients with random pictures and labels, trained for long, with the shadows of both if they are needed, and what the owner asks."""
     rounds, world = ROUNDS[name], prompt_toy.federation(SIZES, test=1)
     schedule, (method, learner) = Schedule(rounds, 3, 3, seed=1), steps_of(name)

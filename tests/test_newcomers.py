@@ -145,7 +145,7 @@ def test_accuracies_by_one_model_and_test_set_at_a_time(tmp_path: Path) -> None:
             expected[name, "after", "all", k] = sum(accuracy(models[k], own) for own in weights) / 3
     found = {}
     for name in ("personal", "global", "init_glo", "init"):
-        for *place, client, value in newcomers.measured(bench, (METHOD, run, name, weights)):
+        for *place, client, value in newcomers.measure(bench, (METHOD, run, name, weights)):
             found[(*place, client)] = value
     named = {(*place, client_name(k)): value for (*place, k), value in expected.items()}
     assert found == pytest.approx(named)
@@ -169,16 +169,16 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
         patch.setattr(newcomers, "transcript_of", lambda _: run)
         evaluation = Personalisation([[]] * 3, 50, weights_of().tolist())
         shop: Any = SimpleNamespace(federation=SimpleNamespace(sizes=()), evaluation=evaluation, executor=executor)
-        first = newcomers.newcomers(cell, folder, shop, Progress(quiet=True))
+        first = newcomers.newcomer_accuracies(cell, folder, shop, Progress(quiet=True))
         assert asked == ["personal", "global", "init_glo", "init"]
         asked.clear()
         folder.remove("newcomers-init_glo.parquet")
-        again = newcomers.newcomers(cell, folder, shop, Progress(quiet=True))
+        again = newcomers.newcomer_accuracies(cell, folder, shop, Progress(quiet=True))
         assert asked == ["init_glo"]
         assert first is not None
         pd.testing.assert_frame_equal(first, again)
         cell.plan = read_command("--method dp2fl --clients 3".split()).plan
-        assert newcomers.newcomers(cell, folder, shop, Progress(quiet=True)) is None
+        assert newcomers.newcomer_accuracies(cell, folder, shop, Progress(quiet=True)) is None
 
 
 # --- what is said ---------------------------------------------------------------------------------------------------

@@ -76,11 +76,11 @@ def test_trainings_are_examined_on_reference_records() -> None:
         federation = workshop.federation
         kept = {record.id for client in federation.clients for record in client.reference}
         assert {record.id for record in federation.test} == kept
-        trained_on = {record.id for client in federation.clients for record in client.training_records}
-        assert not trained_on & kept
+        trained_records = {record.id for client in federation.clients for record in client.training_records}
+        assert not trained_records & kept
         loss = presets.losses(cells[0], workshop)
     assert set(loss.record[~loss.member]) == kept
-    assert set(loss.record[loss.member]) <= trained_on
+    assert set(loss.record[loss.member]) <= trained_records
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_without_an_attack_by_shadows_no_shadow_is_trained(tmp_path: Path) -> No
 def test_only_the_server_may_take_the_messages_that_it_observed(tmp_path: Path) -> None:
     words = "--method fedavg --attack lira --trajectory observed --out"
     (cell,) = cli.read_command([*words.split(), str(tmp_path)]).plan.cells
-    reasons = {view: permitted.allowed(cell, view)["lira"] for view in ("released-model", "server", "owner")}
+    reasons = {view: permitted.refusal_reasons(cell, view)["lira"] for view in ("released-model", "server", "owner")}
     assert reasons["server"] is None
     assert all("only the server" in str(reasons[view]) for view in ("released-model", "owner"))
 

@@ -110,7 +110,7 @@ def _measured(cell: Cell) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
 
 def _scored(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     transcript = transcript_of(cell)
-    run = attacks.under_attack(cell, workshop, progress).run
+    run = attacks.attack_training(cell, workshop, progress).run
     assert run is not None
     cohorts = [transcript.cohort(r) for r in range(cell.plan.rounds)]
     signals = list(run.signals)
@@ -170,7 +170,7 @@ def _attacked(cell: Cell, scores: pd.DataFrame, records: pd.DataFrame, cohorts: 
             for (threat_model, way, client, r), table in tables.items()
             if way not in ("base", "earlier")
         ],
-        **attacks.named(cell, signals),
+        **attacks.assign_signals(cell, signals),
         blind={(None, n.removeprefix(BLIND)): own[n].dropna().to_dict() for n in records if n.startswith(BLIND)},
         records=_of_clients(candidates),
         reference=_of_clients(records[records.kind == "reference"]),

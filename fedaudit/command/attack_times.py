@@ -22,10 +22,10 @@ from attacks.messages.rebuild import Rebuilt
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.pipeline.asking import Ask, AskModel, AskRound, Desk, merged
-from fedaudit.pipeline.inquiries import Asking, parts_of
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_fields
+from fedaudit.pipeline.questions import MessageQuestion, ModelQuestion, ModelWorker, StoredQuestion, merged
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
@@ -60,7 +60,7 @@ class PlannedTranscript(Transcript):
         return {name: torch.zeros(0) for name in names}
 
 
-class Forecast(Asking):
+class Forecast(QuestionPlan):
     """Lists all questions about a run that has not been trained: an upper bound, as equal states are not recognised."""
 
     def simulated(self, recipe: ShadowRecipe, shadow: int) -> Transcript:
@@ -69,17 +69,19 @@ class Forecast(Asking):
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
         return "-".join(map(str, place[1:]))
 
-    def questions(self) -> list[Ask]:
+    def questions(self) -> list[StoredQuestion]:
         """All questions about the run, each once."""
-        questions: list[Ask] = []
+        questions: list[StoredQuestion] = []
         for source in self.sources:
-            for question in self.rebuilds(source):
+            for question in self.replay_questions(source):
                 questions.append(question)
                 clients = {k: source.transcript.participations(k) for k in question.view.clients}
                 rebuilt = [Rebuilt(k, "", dict[str, Any]() if turns else None, 0, 0, 0) for k, turns in clients.items()]
                 source.rebuilt[question.view.threat_model] = rebuilt
         for target in self.targets:
-            questions += [question for inquiry in self.inquiries(target) for question in inquiry.questions()]
+            questions += [
+                question for question_set in self.question_sets(target) for question in question_set.questions()
+            ]
             questions += [question for _, question in self.curve(target)]
         return merged(questions)
 
@@ -87,15 +89,15 @@ class Forecast(Asking):
 def forecast(cell: Cell, federation: Federation) -> Forecast:
     """The questions about the run of a cell, before it is trained."""
     run = PlannedTranscript(Folder(cell.training_folder), schedule_of(cell), sizes=federation.sizes)
-    return Forecast(transcript=run, **parts_of(cell, federation))
+    return Forecast(transcript=run, **question_plan_fields(cell, federation))
 
 
 def work(cell: Cell, federation: Federation) -> dict[str, float]:
     """{kind of work: number of questions} of all attacks on a cell, counted in questions about all records of a
     target."""
-    asking, counts = forecast(cell, federation), dict.fromkeys(KINDS_OF_WORK, 0.0)
-    whole = len(asking.targets[0].records)
-    for question in asking.questions():
+    question_plan, counts = forecast(cell, federation), dict.fromkeys(KINDS_OF_WORK, 0.0)
+    whole = len(question_plan.targets[0].records)
+    for question in question_plan.questions():
         for kind, count in question.work(whole).items():
             counts[kind] += count
     return counts
@@ -112,40 +114,41 @@ def timed(
 ) -> dict[str, float]:
     """Measured seconds of one question, by kind of work, for the kinds with a count above 0. If uploads are needed, two
     rounds are trained in a temporary folder."""
-    asking = forecast(cell, federation)
-    desk, target = Desk(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
+    question_plan = forecast(cell, federation)
+    worker, target = ModelWorker(question_plan.kind, question_plan.method, bench.of_attackers), question_plan.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
     state = pack(_model(cell, bench))
     times = {
-        kind: _seconds(AskModel(Path(), part, ("",), target.records, (state,)), desk)
+        kind: _seconds(ModelQuestion(Path(), part, ("",), target.records, (state,)), worker)
         for kind, part in parts.items()
         if counts[kind]
     }
     if not counts["messages"] and not counts["replays"]:
         return times
     with _transcript(cell, federation, bench, progress) as transcript:
-        return times | _message_seconds(asking, desk, target, transcript, counts, cell.plan.rounds)
+        return times | _message_seconds(question_plan, worker, target, transcript, counts, cell.plan.rounds)
 
 
 def _message_seconds(
-    asking: Forecast, desk: Desk, target: Target, transcript: Transcript, counts: Mapping[str, float], whole: int
+    question_plan: Forecast, worker: ModelWorker, target: Target, transcript: Transcript, counts: Mapping[str, float],
+    whole: int,
 ) -> dict[str, float]:  # fmt: skip
     """Seconds for the uploads of a round ("messages"), for solving one ("solved"), for replaying `whole` rounds
     ("replays"); {} if no client took part or no adversary sees sums of uploads."""
     rounds = range(transcript.schedule.rounds)
     turns = [(transcript.cohort(r)[0], r) for r in reversed(rounds) if transcript.cohort(r)]
-    servers = [name for name, view in asking.training.views.items() if view.gives("sums of uploads")]
+    servers = [name for name, view in question_plan.training.views.items() if view.gives("sums of uploads")]
     if not turns or not servers:
         return {}
     (client, r), view = turns[0], View(transcript, servers[0])
     target = dataclasses.replace(target, client=client)
     started = time.perf_counter()
-    desk.messages(view)
+    worker.messages(view)
     times = {"replays": (time.perf_counter() - started) * whole / len(rounds)}
-    parts = {"messages": asking.kind.parts(asking.wanted(servers[0])), "solved": ("solved",)}
+    parts = {"messages": question_plan.kind.parts(question_plan.wanted(servers[0])), "solved": ("solved",)}
     for kind in (kind for kind in parts if counts[kind]):
-        question = AskRound(Path(), parts[kind], view, target, r)
-        times[kind] = _seconds(question, desk)
+        question = MessageQuestion(Path(), parts[kind], view, target, r)
+        times[kind] = _seconds(question, worker)
     return times
 
 
@@ -173,9 +176,9 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
         )  # fmt: skip
 
 
-def _seconds(question: Ask, desk: Desk) -> float:
+def _seconds(question: StoredQuestion, worker: ModelWorker) -> float:
     """Seconds to answer a question, and to solve the mixture in the answer if there is one."""
     started = time.perf_counter()
-    if solved := question.ask(desk).get("solved"):
+    if solved := question.answer(worker).get("solved"):
         solve(Mixture.of(solved))
     return time.perf_counter() - started

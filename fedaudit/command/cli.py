@@ -116,7 +116,7 @@ def _compare(request: compare_runs.ComparisonRequest) -> int:
 
     progress = Progress(quiet=request.quiet)
     if request.dry_run:
-        print(runs_on_disk.described(request.out, request.across, progress))
+        print(runs_on_disk.describe(request.out, request.across, progress))
         return exits.DONE
     comparison = runs_on_disk.compare(request.out, request.across, progress)
     for sentence in comparison.sentences:

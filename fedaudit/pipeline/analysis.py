@@ -1,4 +1,4 @@
-"""From a finished training to findings: what every adversary makes of it, and what every audit says."""
+"""From a finished training to findings: runs the attacks, then the audits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.resource_usage import ResourceUsage, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim
 from fedaudit.pipeline import on_shares
-from fedaudit.pipeline.attacks import under_attack
+from fedaudit.pipeline.attacks import attack_training
 from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, transcript_of
-from fedaudit.pipeline.newcomers import newcomers
+from fedaudit.pipeline.newcomers import newcomer_accuracies
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 
 
 def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
-    """Make sure that the findings of a cell are on disk; returns what was."""
+    """Compute the findings of a cell if they are not on disk. Returns [name for messages] if they were, else []."""
     folder = claim(cell.analysis_folder)
     with folder.lock(progress.say):
         if complete(folder, progress.say):
             return [f"analysis of {cell.method}, seed {cell.seed}"]
-        spent = ResourceUsage()
-        with spent.phase("attacks and audits"):
+        usage = ResourceUsage()
+        with usage.phase("attacks and audits"):
             try:
                 analyse(cell, folder, workshop, progress)
-            except (Damaged, Missing) as lost:  # found on the way: what it belongs to is computed again, once
-                progress.say(f"{lost}; computing it again")
+            except (Damaged, Missing) as error:  # a file that was needed; a second try computes its folder again
+                progress.say(f"{error}; computing it again")
                 analyse(cell, folder, workshop, progress)
-        note(folder.path, {}, spent)
+        note(folder.path, {}, usage)
     return []
 
 
 def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
-    """Attack and audit a training; write findings and tables. It is trained again if it was damaged since."""
+    """Attack and audit a training; write findings and tables to `folder`. A damaged training is run again first."""
     train_all([cell], workshop, progress)
-    attack = under_attack(cell, workshop, progress) if cell.plan.attacks else None
+    attack = attack_training(cell, workshop, progress) if cell.plan.attacks else None
     run = attack.run if attack else None
-    came = newcomers(cell, folder, workshop, progress)
+    accuracies = newcomer_accuracies(cell, folder, workshop, progress)
     with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attack is not None)) as advance:
-        subject = dataclasses.replace(subject_of(cell, run, workshop), newcomers=came)
-        for name in in_order(cell):
+        subject = dataclasses.replace(subject_of(cell, run, workshop), newcomers=accuracies)
+        for name in sort_audits(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
             advance()
         tables = {}
@@ -60,7 +60,7 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
             advance()
     if cell.variant and cell.variant.plugin.facts.on_shares:
         tables |= on_shares.tables(cell)
-    results = [*subject.before.values()][::-1]  # what stands beside what others say is read first
+    results = [*subject.before.values()][::-1]  # audits that build on others come first in the report
     for result in results:
         tables |= result.tables
         for name, kept in result.kept.items():
@@ -72,7 +72,8 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
 
 
 def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject:
-    """A training as audits are given it, before any of them."""
+    """The subject of the first audit: a training, its attacks' scores (`run`), coins of canaries. Later audits also get
+    the results of those before (`Subject.before`)."""
     plan, clients = cell.plan, workshop.federation.clients
     return Subject(
         transcript=transcript_of(cell),
@@ -88,20 +89,18 @@ def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject
 
 
 def _coins(client: Client) -> dict[str, bool]:
-    """A client's canaries, and whether each was inserted."""
+    """Whether each of a client's canaries was inserted, by record."""
     return {r.id: bool(used) for r, used in zip(client.canaries, client.canary_included, strict=True)}
 
 
-def in_order(cell: Cell) -> list[str]:
-    """The audits of a cell, each behind those that its file names (`Facts.after`)."""
-    wanted = {
-        name: [before for before in AUDITS[name].facts.after if before in cell.plan.audits] for name in cell.plan.audits
-    }
-    return [*graphlib.TopologicalSorter(wanted).static_order()]
+def sort_audits(cell: Cell) -> list[str]:
+    """The names of a cell's audits, each behind those that its file names (`Facts.after`)."""
+    audits = cell.plan.audits
+    needed = {name: [before for before in AUDITS[name].facts.after if before in audits] for name in audits}
+    return [*graphlib.TopologicalSorter(needed).static_order()]
 
 
 def audit(cell: Cell, name: str, subject: Subject) -> Result:
-    """What one audit says."""
+    """Run one audit, by its name, with the plan's parameters."""
     plugin = AUDITS[name]
-    found: Result = plugin.load()(subject, plugin.own(cell.plan.audits[name]))
-    return found
+    return plugin.load()(subject, plugin.own(cell.plan.audits[name]))

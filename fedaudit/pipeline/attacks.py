@@ -1,4 +1,4 @@
-"""A training under attack: everything asked, scored, and put beside the truth."""
+"""Attacks a finished training: answers all questions, runs the attacks, and joins their scores with the truth."""
 
 from __future__ import annotations
 
@@ -18,114 +18,117 @@ from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.inquiries import Asking, asking_of
-from fedaudit.pipeline.inquiry import Inquiry, answers_of
-from fedaudit.pipeline.permitted import refused
+from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.scoring import Place, ScoringJob, Tables, score, together
+from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
+from fedaudit.pipeline.question_set import QuestionSet, answers_of
+from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
 from fedaudit.pipeline.shadow_trainings import train_banks
-from fedaudit.pipeline.targets import shared_of, trained_on
+from fedaudit.pipeline.targets import shared_of, trained_records
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation, Record, client_name
 from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES, NOVEL_OBJECTS
 from trainers.base import Transcript
 
-Blind = Mapping[tuple[int | None, str], Mapping[str, float]]
+Blind = Mapping[
+    tuple[int | None, str], Mapping[str, float]
+]  # scores by client (None: all), kind of non-members; record
 Row = tuple[tuple[int, str], tuple[tuple[str, bool], ...]]  # client and kind of non-members; record, whether a member
 
 
 @dataclasses.dataclass(frozen=True)
-class UnderAttack:
-    """A training and everything that its adversaries asked; `run` is None if no attack could run."""
+class AttackedTraining:
+    """A training with all questions of its adversaries, answered, and the attacks' scores."""
 
     cell: Cell
     federation: Federation
-    asking: Asking
-    inquiries: Sequence[Inquiry]
-    run: ScoredRun | None
+    question_plan: QuestionPlan
+    question_sets: Sequence[QuestionSet]
+    run: ScoredRun | None  # None: no attack could run
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """What a report shows beside the findings."""
-        cell, run, asking = self.cell, self.run, self.asking
-        found = {"refused": refused(cell)}
+        """The tables that a report shows beside the findings, by name; empty ones are left out."""
+        cell, run, question_plan = self.cell, self.run, self.question_plan
+        tables = {"refused": refused_table(cell)}
         if run is not None:
-            found |= evidence(run, self.federation.records, confidence=cell.plan.confidence)
-            if words := self._tokens([*panels(found).values()]):
-                found["tokens"] = tokens_table(run, found, words)
-            exposed = set(found["exposed"].record) if "exposed" in found else set()
-            found["trajectories"] = _trajectories(asking, run, exposed)
+            tables |= evidence(run, self.federation.records, confidence=cell.plan.confidence)
+            if words := self._tokens([*panels(tables).values()]):
+                tables["tokens"] = tokens_table(run, tables, words)
+            exposed = set(tables["exposed"].record) if "exposed" in tables else set()
+            tables["trajectories"] = _trajectories(question_plan, run, exposed)
             solved = {m.client: m.batches for m in run.models if m.client is not None and m.batches is not None}
             rows = [table.assign(client=client_name(k)) for k, table in solved.items()]
-            found["batches"] = pd.concat(rows, ignore_index=True)[BATCHES] if rows else pd.DataFrame()
-        found["coverage"] = _coverage(asking)
-        found = {name: table for name, table in found.items() if len(table)}
-        if "clients" not in asking.training.transcript.initial["utility"]:  # of prompts an audit shows it
-            found["utility"] = _utility(asking.training.transcript)
-            if "rounds" in found and "loss" in found["utility"]:
-                whole = found["utility"][found["utility"].model == "global"]
-                losses = whole.set_index("round").loss
-                found["rounds"]["heldout_loss"] = (found["rounds"]["round"] - 1).map(losses)
-        return found
+            tables["batches"] = pd.concat(rows, ignore_index=True)[BATCHES] if rows else pd.DataFrame()
+        tables["coverage"] = _coverage(question_plan)
+        tables = {name: table for name, table in tables.items() if len(table)}
+        if "clients" not in question_plan.training.transcript.initial["utility"]:  # of prompts an audit shows it
+            tables["utility"] = _utility(question_plan.training.transcript)
+            if "rounds" in tables and "loss" in tables["utility"]:
+                of_all = tables["utility"][tables["utility"].model == "global"]
+                losses = of_all.set_index("round").loss
+                tables["rounds"]["heldout_loss"] = (tables["rounds"]["round"] - 1).map(losses)
+        return tables
 
     def _tokens(self, records: Sequence[str]) -> dict[str, Sequence[str]]:
-        """The tokens of some records as words."""
-        wanted, found = set(records), dict[str, Sequence[str]]()
-        for inquiry in self.inquiries:
-            if wanted & {*inquiry.records} - found.keys():
-                public = public_records(inquiry.public.read("public"))
-                found |= dict(zip(inquiry.records, getattr(public, "tokens", ()), strict=False))
-        return found
+        """The tokens of some records as words, by record; others of the same question sets may be there too. {} where
+        records have no tokens."""
+        wanted, tokens = set(records), dict[str, Sequence[str]]()
+        for question_set in self.question_sets:
+            if wanted & {*question_set.records} - tokens.keys():
+                public = public_records(question_set.public.read("public"))
+                tokens |= dict(zip(question_set.records, getattr(public, "tokens", ()), strict=False))
+        return tokens
 
 
 BATCHES = ["client", "round", "residual", "least", "error"]
 
 
-def under_attack(cell: Cell, workshop: Workshop, progress: Progress) -> UnderAttack:
-    """The scores of everything that any adversary holds, with truth and controls; what was asked before is not asked
-    again."""
+def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> AttackedTraining:
+    """Run all attacks of the plan on a cell's finished training. Answers that are on disk are read, not computed."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
-    asking = asking_of(cell, federation)
-    inquiries = asking.asked(lambda: workshop.attackers, progress)
-    jobs = scoring_jobs(asking, inquiries)
-    parts = list[tuple[Place, Tables]]()
+    question_plan = question_plan_of(cell, federation)
+    question_sets = question_plan.answer_all(lambda: workshop.attackers, progress)
+    jobs = scoring_jobs(question_plan, question_sets)
+    parts = list[tuple[ModelKey, Tables]]()
     with progress.stage(f"attacks on {len(cell.targets)} clients of {cell.method}", len(jobs)) as advance:
-        for found in workshop.each(score, jobs):
-            parts += found
+        for tables_by_model in workshop.each(score, jobs):
+            parts += tables_by_model
             advance()
-    scored = in_order(together(parts), list(asking.attacks))
-    run = with_truth(cell, scored, asking, federation) if scored else None
-    return UnderAttack(cell, federation, asking, inquiries, run)
+    scored = sort_models(concatenate_targets(parts), list(question_plan.attacks))
+    run = _scored_run(cell, scored, question_plan, federation) if scored else None
+    return AttackedTraining(cell, federation, question_plan, question_sets, run)
 
 
-def scoring_jobs(asking: Asking, inquiries: Sequence[Inquiry]) -> list[ScoringJob]:
-    """One for each target."""
-    of_targets = ([one for one in inquiries if one.target == target] for target in asking.targets)
-    alone = asking.kind.over_rounds_alone
-    return [ScoringJob(mine, asking.attacks, alone, asking.stand_ins) for mine in of_targets]
+def scoring_jobs(question_plan: QuestionPlan, question_sets: Sequence[QuestionSet]) -> list[ScoringJob]:
+    """One job per target, in the order of `question_plan.targets`."""
+    by_target = ([one for one in question_sets if one.target == target] for target in question_plan.targets)
+    alone = question_plan.kind.over_rounds_alone
+    return [ScoringJob(some, question_plan.attacks, alone, question_plan.stand_ins) for some in by_target]
 
 
-def in_order(scored: Mapping[Place, Tables], threat_models: Sequence[str]) -> dict[Place, Tables]:
-    """By threat model, then by client."""
+def sort_models(scored: Mapping[ModelKey, Tables], threat_models: Sequence[str]) -> dict[ModelKey, Tables]:
+    """Sort the entries by threat model, in the given order, then by client; a model of all clients is first."""
     return dict(sorted(scored.items(), key=lambda pair: (threat_models.index(pair[0][0]), pair[0][2] or 0)))
 
 
-def with_truth(cell: Cell, scored: Mapping[Place, Tables], asking: Asking, federation: Federation) -> ScoredRun:
-    """The scores with the truth and the controls beside them."""
-    models = [ScoredModel(*place, **tables) for place, tables in scored.items()]
-    there = dict.fromkeys(signal for model in models for signal in model.scores)
-    own = [target for target in asking.targets if target.client is not None]
+def _scored_run(
+    cell: Cell, scored: Mapping[ModelKey, Tables], question_plan: QuestionPlan, federation: Federation
+) -> ScoredRun:
+    """Join the scores and controls of all models with the true members, for audits."""
+    models = [ScoredModel(*key, **tables) for key, tables in scored.items()]
+    signals = dict.fromkeys(signal for model in models for signal in model.scores)
     clients = {k: federation.clients[k] for k in cell.targets}
     pooled = any(model.client is None for model in models)
-    trained = {k: trained_on(cell, federation, k) for k in clients} if cell.variant else {}
-    transcript = asking.training.transcript
+    trained = {k: trained_records(cell, federation, k) for k in clients} if cell.variant else {}
+    transcript = question_plan.training.transcript
     run = ScoredRun(
         models=models,
-        **named(cell, there),
+        **assign_signals(cell, signals),
         blind={},
         records={k: [r.id for r in client.records] for k, client in clients.items()},
         reference={k: [r.id for r in client.reference] for k, client in clients.items()},
-        others={target.client: list(target.others) for target in own if target.client is not None},
+        others={target.client: list(target.others) for target in question_plan.targets if target.client is not None},
         canaries={k: [r.id for r in client.canaries] for k, client in clients.items() if client.canaries},
         # few rounds leave members out of every batch; they stay members, as canaries do: what is guessed is the coin
         unused={k: _unused(federation, k, trained[k]) for k in trained},
@@ -135,78 +138,83 @@ def with_truth(cell: Cell, scored: Mapping[Place, Tables], asking: Asking, feder
         truth=federation.truth,
         group={name: record.group for name, record in federation.records.items()},
         guesses=[s for name in cell.plan.attacks for s in ATTACKS[name].facts.guesses],
-        novel=next((target.candidates for target in asking.targets if target.client is None), ()),
+        novel=question_plan.out_of_distribution,
         cohorts=[transcript.cohort(r) for r in range(transcript.schedule.rounds)],
         few=not pooled or len(clients) < len(federation.clients),
     )
     if pooled:
         return dataclasses.replace(run, blind=_blind_of_all(federation))
-    rows = tuple((place, tuple(row.items())) for place, row in run.rows.items())
+    rows = tuple((key, tuple(row.items())) for key, row in run.rows.items())
     return dataclasses.replace(run, blind=_blind_of_clients(federation, rows))
 
 
 def _unused(federation: Federation, client: int, trained: Set[str]) -> list[str]:
-    """A client's members that were in no batch."""
+    """A client's members that were in no batch; `trained` are those that were in one."""
     holder = federation.clients[client]
     return [r.id for r, used in zip(holder.records, holder.member, strict=True) if used and r.id not in trained]
 
 
-class Named(TypedDict):
-    """Fields of `Attacked`."""
+class SignalFields(TypedDict):
+    """Two fields of `ScoredRun`."""
 
-    headlines: dict[str, tuple[str, ...]]
-    signals: dict[str, str]
+    headlines: dict[str, tuple[str, ...]]  # by attack
+    signals: dict[str, str]  # attack by score
 
 
-def named(cell: Cell, there: Iterable[str]) -> Named:
-    """Of the scores that are there, those that were fixed before looking, each attack's own, and those beside them.
+def assign_signals(cell: Cell, signals: Iterable[str]) -> SignalFields:
+    """Which attack each of the scores belongs to, and which are its headline scores (declared in its file).
 
-    A score that several attacks compute belongs to the one whose file declares it, if that runs.
+    A score that several attacks compute belongs to the one whose file declares it; if that does not run, to the one
+    whose headline it is, else to the first attack with headlines.
     """
-    known, there = ATTACKS, set(there)
-    own = {signal: name for name in cell.plan.attacks for signal in known[name].facts.names() if signal in there}
-    shared = [s for plugin in known.values() for s in plugin.facts.names() if s in there and s not in own]
+    present = set(signals)
+    owner_of = {
+        signal: name for name in cell.plan.attacks for signal in ATTACKS[name].facts.names() if signal in present
+    }
+    shared = [s for plugin in ATTACKS.values() for s in plugin.facts.names() if s in present and s not in owner_of]
     headlines: dict[str, tuple[str, ...]] = {}
-    signals: dict[str, str] = {}
+    attack_of: dict[str, str] = {}
     for name, params in cell.plan.attacks.items():
-        standing = (signal.format(**vars(params)) for signal in known[name].facts.headlines(cell.plan.trained.records))
-        found = tuple(s for s in standing if s in there and own.get(s, name) == name and s not in signals)
-        if found:
-            headlines[name] = found
-        signals |= dict.fromkeys(found, name) | {s: name for s, of in own.items() if of == name}
+        declared = (s.format(**vars(params)) for s in ATTACKS[name].facts.headlines(cell.plan.trained.records))
+        of_attack = tuple(s for s in declared if s in present and owner_of.get(s, name) == name and s not in attack_of)
+        if of_attack:
+            headlines[name] = of_attack
+        attack_of |= dict.fromkeys(of_attack, name) | {s: name for s, owner in owner_of.items() if owner == name}
     first = next(iter(headlines))
-    return {"headlines": headlines, "signals": signals | {s: first for s in shared if s not in signals}}
+    return {"headlines": headlines, "signals": attack_of | {s: first for s in shared if s not in attack_of}}
 
 
 @functools.lru_cache(maxsize=1)
-def _blind_of_clients(federation: Federation, asked: tuple[Row, ...]) -> Blind:
-    """The blind control knows no model: the cells of a plan share it."""
-    return blind_controls(federation.records, {place: dict(row) for place, row in asked}, seed=0)
+def _blind_of_clients(federation: Federation, rows: tuple[Row, ...]) -> Blind:
+    """Scores of the blind control for each client by itself. It needs no model, so the cells of a plan share it."""
+    return blind_controls(federation.records, {key: dict(row) for key, row in rows}, seed=0)
 
 
 def _blind_of_all(federation: Federation) -> Blind:
-    """The blind classifier's scores of all clients' records together, by kind of non-members."""
+    """Scores of the blind control for the records of all clients together, by kind of non-members."""
     truth = federation.truth
     owners = [(client.name, record) for client in federation.clients for record in client.records]
-    found = {HELD_OUT: _blind(owners, [truth[r.id] for _, r in owners])}
+    by_nonmembers = {HELD_OUT: _blind(owners, [truth[r.id] for _, r in owners])}
     if federation.novel:
-        against = [(name, record) for name, record in owners if truth[record.id]]
-        against += [("novel", record) for record in federation.novel]
-        found[NOVEL_OBJECTS] = _blind(against, [name != "novel" for name, _ in against])
+        pairs = [(name, record) for name, record in owners if truth[record.id]]
+        pairs += [("novel", record) for record in federation.novel]
+        by_nonmembers[NOVEL_OBJECTS] = _blind(pairs, [name != "novel" for name, _ in pairs])
     canaries = [(client.name, record) for client in federation.clients for record in client.canaries]
     if canaries:
-        found[LEFT_OUT_CANARIES] = _blind(canaries, [truth[r.id] for _, r in canaries])
-    return {(None, nonmembers): scores for nonmembers, scores in found.items()}
+        by_nonmembers[LEFT_OUT_CANARIES] = _blind(canaries, [truth[r.id] for _, r in canaries])
+    return {(None, nonmembers): scores for nonmembers, scores in by_nonmembers.items()}
 
 
 def _blind(pairs: list[tuple[str, Record]], member: list[bool]) -> dict[str, float]:
+    """The blind classifier's scores by record; `pairs` are (client, record)."""
     return blind_scores([record for _, record in pairs], member, [name for name, _ in pairs], seed=0)
 
 
-def _coverage(asking: Asking) -> pd.DataFrame:
-    """What a server can rebuild of every client, not only of the targets."""
-    source = asking.training
-    if asking.kind.replays:
+def _coverage(question_plan: QuestionPlan) -> pd.DataFrame:
+    """How much of each client's model a server can rebuild (`coverage_table`): a row per client, also of others than
+    the targets."""
+    source = question_plan.training
+    if question_plan.kind.replays:
         clients = next(iter(source.rebuilt.values()), [])
     else:
         view = next((view for view in source.views.values() if view.gives("uploads")), None)
@@ -215,30 +223,30 @@ def _coverage(asking: Asking) -> pd.DataFrame:
 
 
 def _utility(transcript: Transcript) -> pd.DataFrame:
-    """How good models are, by round (-1 = before training)."""
-    rows = [{"round": -1, "model": model} | found for model, found in transcript.initial["utility"].items()]
+    """A row per round (-1 = before training) and model; the other columns are its measures of utility."""
+    rows = [{"round": -1, "model": model} | utility for model, utility in transcript.initial["utility"].items()]
     for r in range(transcript.schedule.rounds):
         for model, utility in transcript.round(r)["utility"].items():
             rows.append({"round": r, "model": model} | utility)
     return pd.DataFrame(rows, columns=None if rows else ["round", "model"])
 
 
-def _trajectories(asking: Asking, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
-    """Loss by round of the clients' true models: the mean of each kind of a target's records, and of every exposed
-    record itself."""
+def _trajectories(question_plan: QuestionPlan, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
+    """Loss by round of the targets' true models: the mean over each kind of the target's records (`record` is "mean"),
+    and that of every exposed record. Columns record, client, kind, round, loss; no rows where there are no curves."""
     frames = []
-    for target in asking.targets:
-        for r, question in asking.curve(target):
+    for target in question_plan.targets:
+        for r, question in question_plan.curve(target):
             assert target.client is not None
             kinds = run.kinds(target.client)
-            public = public_records(asking.public(asking.training, target.records).read("public"))
+            public = public_records(question_plan.public(question_plan.training, target.records).read("public"))
             loss = pd.Series(answers_of(public, question).loss, list(target.records))[list(target.candidates)]
-            place = {"client": target.client, "record": loss.index, "round": r, "loss": loss.to_numpy()}
-            frames.append(pd.DataFrame(place | {"kind": [kinds[record] for record in loss.index]}))
+            columns = {"client": target.client, "record": loss.index, "round": r, "loss": loss.to_numpy()}
+            frames.append(pd.DataFrame(columns | {"kind": [kinds[record] for record in loss.index]}))
     if not frames:
         return pd.DataFrame()
-    found = pd.concat(frames, ignore_index=True)
-    found["client"] = found.client.map(client_name)
-    mean = found.groupby(["client", "kind", "round"], as_index=False).loss.mean().assign(record="mean")
-    own = found[found.record.isin(exposed)]
-    return pd.concat([mean, own], ignore_index=True)[["record", "client", "kind", "round", "loss"]]
+    losses = pd.concat(frames, ignore_index=True)
+    losses["client"] = losses.client.map(client_name)
+    mean = losses.groupby(["client", "kind", "round"], as_index=False).loss.mean().assign(record="mean")
+    single = losses[losses.record.isin(exposed)]
+    return pd.concat([mean, single], ignore_index=True)[["record", "client", "kind", "round", "loss"]]

@@ -1,4 +1,4 @@
-"""From a plan to a report: train, attack, audit, write. Each part is reused where its key is already on disk."""
+"""From a plan to a report: train, attack, audit, write. Results that are on disk under their keys are reused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainers.base import Bench, pack, unpack
 
 
 def compute(plan: Plan, progress: Progress) -> list[str]:
-    """Make everything that a plan's report shows, as far as it is not on disk; returns what was."""
+    """Make the plan's report and all that it needs. Returns names of the parts that were on disk, for messages."""
     with Workshop(plan, progress) as workshop:
         check(plan, workshop.federation)
         if any(not intact(cell.analysis_folder) and not intact(cell.training_folder) for cell in plan.cells):
@@ -34,8 +34,7 @@ def compute(plan: Plan, progress: Progress) -> list[str]:
 
 
 def check(plan: Plan, federation: Federation) -> None:
-    """InputError for what is wrong with data, methods, somebody's own run or the place of the results, before anything
-    is written."""
+    """InputError if data, methods, somebody's own run or the report's folder cannot be used; nothing is written."""
     refuse_files(plan.report_folder)
     if plan.own is not None:
         check_values(plan.own)
@@ -48,8 +47,7 @@ def check(plan: Plan, federation: Federation) -> None:
 
 
 def _open(plan: Plan, workshop: Workshop) -> None:
-    """Load the model. InputError if it cannot be used, or somebody's own run does not fit it, before any result is
-    written."""
+    """Load the model in the workers. InputError: it cannot be used, or somebody's own run does not fit it."""
     executor = workshop.executor
     if plan.own is not None:
         try:
@@ -68,7 +66,7 @@ def _put(bench: Bench, adapter: bytes) -> None:
 
 
 def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
-    """Train, attack, audit and write the report, as far as that is not on disk; returns what was."""
+    """As `compute`, after the checks; under the lock of the report's folder."""
     report = claim(plan.report_folder)
     with report.lock(progress.say):
         if complete(report, progress.say) and sound(plan):  # another process was faster
@@ -87,19 +85,19 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
 
 
 def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
-    """Train what is needed, and again what was damaged; returns what was on disk."""
+    """Train the cells that lack findings or have damaged files. Returns names of the trainings that were on disk."""
     todo = [cell for cell in plan.cells if not on_disk(cell.analysis_folder, progress.say)]
-    mended = [cell for cell in plan.cells if any(Folder(place).damaged for place in cell.folders)]
-    cells = list(dict.fromkeys([*todo, *mended]))
-    before = train_all(cells, workshop, progress)
+    damaged = [cell for cell in plan.cells if any(Folder(folder).damaged for folder in cell.folders)]
+    cells = list(dict.fromkeys([*todo, *damaged]))
+    reused = train_all(cells, workshop, progress)
     if plan.trained.shadows and plan.attacks:
         train_banks(cells, workshop, progress)
-    return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in before]
+    return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in reused]
 
 
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
-    """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft
-    loads."""
+    """Export the one training of a finished plan: to `run_to` as a folder that docs/own-runs.md describes, to
+    `adapters_to` as adapters that peft loads. None: not exported."""
     (cell,) = plan.cells
     transcript, workshop = transcript_of(cell), Workshop(plan, progress)
     if run_to is not None:

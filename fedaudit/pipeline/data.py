@@ -1,8 +1,8 @@
-"""The data of a plan: dealt by its task, and named by content, so that the same data elsewhere are the same and changed
-ones are not.
+"""The data of a plan: the federation that its task deals, and a hash of it, so that copied data count as the same and
+changed data do not.
 
-Tasks that read local files have folders as parameters (fields `..._root`). Their federation counts with every text,
-class, coin and picture in it; an index says which files and folders it came from, with size and time of each, so that a
+Tasks that read local files have folders as parameters (fields `..._root`). The hash covers every text, class, coin and
+picture of their federation. An index on disk keeps the hash with size and time of each file that was read, so that a
 second command reads none of them.
 """
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 SETTLED_NS = 2_000_000_000  # what changed more lately could change again within the same tick of a file system's clock
 
-ROOT = "_root"  # the names of parameters that are folders of data end so
+ROOT = "_root"  # how the names of parameters that are folders of data end
 
-Stamp = tuple[int, int]  # size and time of the last change, ns
+Stamp = tuple[int, int]  # size, and time of the last change in ns
 
 
 def roots(params: DataclassInstance) -> dict[str, str]:
-    """The folders that a task reads, by parameter."""
-    named = {f.name: str(getattr(params, f.name)) for f in dataclasses.fields(params) if f.name.endswith(ROOT)}
-    return {name: root for name, root in named.items() if root}
+    """The folders of data that a task reads, by parameter; those left empty are not listed."""
+    folders = {f.name: str(getattr(params, f.name)) for f in dataclasses.fields(params) if f.name.endswith(ROOT)}
+    return {name: folder for name, folder in folders.items() if folder}
 
 
 class Data:
-    """The federation that the task of a plan deals, before canaries, and what it is by content."""
+    """The federation that the task of a plan deals, before canaries, and its hash."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._read = plan, set[Path]()
@@ -51,27 +51,27 @@ class Data:
 
     @functools.cached_property
     def federation(self) -> Federation:
-        """Clients and records. InputError says what is wrong with the data."""
+        """The clients and their records. InputError says what is wrong with the data."""
         plan, task = self._plan, TASKS[self._plan.task]
         assert plan.task_params is not None
         with user_files.recorded() as self._read:
-            found: Federation = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)
-        return found
+            federation: Federation = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)
+        return federation
 
     @functools.cached_property
     def digest(self) -> str | None:
-        """A hash of the federation; None where code makes it and no file is read. InputError as of `federation`."""
+        """A hash of the federation; None for tasks that read no files. InputError as `federation`."""
         if self._plan.task_params is None or not roots(self._plan.task_params):
             return None
-        known = self._index()
-        watched: dict[str, list[int]] = known.get("watched", {})
+        index = self._index()
+        watched: dict[str, list[int]] = index.get("watched", {})
         if watched and all(_stamp(Path(path)) == tuple(stamp) for path, stamp in watched.items()):
-            return str(known["digest"])
-        user_files.remember({path: (size, when, sha) for path, (size, when, sha) in known.get("pictures", {}).items()})
+            return str(index["digest"])
+        user_files.remember({path: (size, when, sha) for path, (size, when, sha) in index.get("pictures", {}).items()})
         return self._digest()
 
     def save(self) -> None:
-        """Write the index of what was read. A disk that refuses costs the next command time, and nothing else."""
+        """Write the index of what was read. If the disk refuses, only the next command is slower."""
         if self._unsaved:
             try:
                 claim(self._folder).write_json(self._name, self._unsaved)
@@ -79,16 +79,16 @@ class Data:
                 return
 
     def _digest(self) -> str:
-        found = key_of(_described(self.federation))
+        digest = key_of(_content(self.federation))
         pictures = {r.picture for r in self.federation.records.values() if isinstance(r.picture, Path)}
         watched = {str(path): _stamp(path) for path in sorted({*self._read, *pictures})}
         if all(stamp is not None and time.time_ns() - stamp[1] > SETTLED_NS for stamp in watched.values()):
-            digests = {path: list(seen) for path, seen in user_files.known_digests().items() if path in watched}
-            self._unsaved = {"digest": found, "watched": watched, "pictures": digests}
-        return found
+            digests = {path: list(entry) for path, entry in user_files.known_digests().items() if path in watched}
+            self._unsaved = {"digest": digest, "watched": watched, "pictures": digests}
+        return digest
 
     def _index(self) -> dict[str, Any]:
-        """What an earlier command saved; empty if there is nothing, or it is damaged."""
+        """The index that an earlier command saved; {} if there is none, or it is damaged."""
         folder = claim(self._folder) if self._folder.is_dir() else None
         return folder.read_json(self._name) if folder is not None and folder.intact(self._name) else {}
 
@@ -103,21 +103,21 @@ class Data:
         code = {
             n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in closure(f"fedaudit.tasks.{plan.task}").items()
         }
-        places = {name: str(Path(root).expanduser().absolute()) for name, root in roots(plan.task_params).items()}
-        about = keys.fields(plan.task_params) | places | {"clients": plan.clients, "seed": plan.seed, "code": code}
+        folders = {name: str(Path(root).expanduser().absolute()) for name, root in roots(plan.task_params).items()}
+        about = keys.fields(plan.task_params) | folders | {"clients": plan.clients, "seed": plan.seed, "code": code}
         return f"data-{key_of(about)}.json"
 
 
 def _stamp(path: Path) -> Stamp | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
-def _described(federation: Federation) -> dict[str, Any]:
-    """Everything that training, attacks and audits can read in a federation."""
+def _content(federation: Federation) -> dict[str, Any]:
+    """Everything of a federation that training, attacks and audits can read, for the hash."""
     clients = [
         {
             "name": client.name,
@@ -127,8 +127,8 @@ def _described(federation: Federation) -> dict[str, Any]:
         }
         for client in federation.clients
     ]
-    unheld = {part: _records(getattr(federation, part)) for part in ("novel", "test", "novel_test")}
-    return {"clients": clients, **unheld, "classes": list(federation.classes), "score": federation.score.__name__}
+    of_no_client = {part: _records(getattr(federation, part)) for part in ("novel", "test", "novel_test")}
+    return {"clients": clients, **of_no_client, "classes": list(federation.classes), "score": federation.score.__name__}
 
 
 def _records(records: Iterable[Record]) -> list[list[Any]]:

@@ -1,5 +1,4 @@
-"""Whether what a plan left on disk is all there: a folder is finished when the list of its files is, which comes last.
-Imports nothing heavy."""
+"""Whether folders on disk are finished: the list of a folder's files is written last. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,12 +12,13 @@ COMPLETE = "complete.json"
 
 
 def finish(folder: Folder) -> None:
-    """Mark a folder as finished: list what it holds."""
+    """Mark a folder as finished by writing the list of its files."""
     folder.write_json(COMPLETE, [name for name in folder.names() if name != COMPLETE])
 
 
 def complete(folder: Folder, say: Callable[[str], None]) -> bool:
-    """All files of a finished folder are there and intact; COMPLETE is written last."""
+    """Whether a folder is finished and all of its files are there and intact. Damaged files are named by `say` and
+    removed."""
     if not folder.usable(COMPLETE, say):
         return False
     intact = [folder.usable(name, say) for name in folder.read_json(COMPLETE)]
@@ -26,18 +26,18 @@ def complete(folder: Folder, say: Callable[[str], None]) -> bool:
 
 
 def on_disk(path: Path, say: Callable[[str], None]) -> bool:
-    """Whether a folder is there, finished and intact; what is damaged is named and removed."""
+    """As `complete`, for a path that may not exist."""
     return path.is_dir() and complete(claim(path), say)
 
 
 def intact(path: Path) -> bool:
-    """Whether a folder is finished and nothing in it was damaged since; nothing is said or changed."""
+    """Whether a folder is finished and has no damaged file; nothing is said or changed."""
     folder = Folder(path)
     return COMPLETE in folder and not folder.damaged
 
 
 def sound(plan: Plan) -> bool:
-    """Whether the report is finished and nothing that it came from was damaged since; what is no longer there does not
-    matter."""
-    places = (place for cell in plan.cells for place in cell.folders)
-    return intact(plan.report_folder) and not any(Folder(place).damaged for place in places)
+    """Whether the report is finished and the existing folders of its cells have no damaged file; folders that were
+    deleted do not matter."""
+    folders = (folder for cell in plan.cells for folder in cell.folders)
+    return intact(plan.report_folder) and not any(Folder(folder).damaged for folder in folders)

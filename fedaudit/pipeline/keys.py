@@ -1,8 +1,8 @@
-"""The keys that name what is on disk: of a training, of shadow models, of an analysis, of a page.
+"""Descriptions of everything that results depend on; their hashes name the folders on disk.
 
-Each is a hash over everything that its numbers come from: settings, data by content, library versions, and the code
-that is reached from where the work begins (`fedaudit.machinery.closure`). A new attack retrains nothing, a new report
-recomputes nothing, and no change of code leaves a stale page.
+A description holds settings, data by content, library versions, and a hash of all code that the modules doing the work
+import (`fedaudit.machinery.closure`). So a new attack retrains nothing, a new report recomputes nothing, and after a
+change of code no stale result is shown.
 """
 
 from __future__ import annotations
@@ -28,66 +28,61 @@ if TYPE_CHECKING:
 
 NUMERIC_LIBRARIES = (
     "dp-accounting", "matplotlib", "numpy", "open_clip_torch", "peft", "pillow", "pyarrow", "safetensors",
-    "scikit-learn",
-    "scipy", "tokenizers", "torch", "torchvision", "transformers",
+    "scikit-learn", "scipy", "tokenizers", "torch", "torchvision", "transformers",
 )  # fmt: skip
 ANALYSIS_LIBRARIES = ("pandas",)
 REPORT_LIBRARIES = ("jinja2", "matplotlib", "pandas")
 
 
 def training(cell: Cell) -> dict[str, Any]:
-    """What a training depends on; of somebody's own run, what its transcript does."""
+    """Description of a training, or of the transcript of somebody's own run."""
     return {"setting": cell.setting, "code": _code(training_modules(cell)), "versions": versions(NUMERIC_LIBRARIES)}
 
 
 def training_modules(cell: Cell) -> tuple[str, ...]:
-    """Where training begins: the loop, what the clients train, the method and the task."""
+    """Modules whose code, with all that they import, makes a training: loop, learner, method, task."""
+    loop = "fedaudit.pipeline.trainings", f"trainers.{cell.plan.learner}"
     if cell.variant is None:
-        return "fedaudit.pipeline.trainings", f"trainers.{cell.plan.learner}", "fedaudit.external.run"
-    return (
-        "fedaudit.pipeline.trainings",
-        f"trainers.{cell.plan.learner}",
-        f"trainers.{cell.variant.method}",
-        f"fedaudit.tasks.{cell.plan.task}",
-    )
+        return *loop, "fedaudit.external.run"
+    return *loop, f"trainers.{cell.variant.method}", f"fedaudit.tasks.{cell.plan.task}"
 
 
 def bank(cell: Cell) -> dict[str, Any]:
-    """What shadow models depend on: the recipe of the training, not its seed; that is the adversary's own.
+    """Description of a cell's shadow models: the training's recipe without its seed, as the adversary has its own.
 
-    Where only some clients take part in a round, they do so as in that training.
+    If only some clients take part in a round, the seed counts after all: shadows copy the training's cohorts.
     """
     adversary, some = fields(cell.plan.adversary), cell.plan.per_round < cell.plan.clients
-    observed = {"training": cell.training_key} if adversary["trajectory"] == "observed" else {}
     return {
         "setting": {name: value for name, value in cell.setting.items() if name != "seed"},
         "shadows": {n: v for n, v in adversary.items() if n.startswith("shadow") or n == "trajectory"},
         "code": _code(bank_modules(cell)),
         "versions": versions(NUMERIC_LIBRARIES),
         **({"public_seed": cell.seed} if some else {}),
-    } | observed
+        **({"training": cell.training_key} if adversary["trajectory"] == "observed" else {}),
+    }
 
 
 def bank_modules(cell: Cell) -> tuple[str, ...]:
-    """Where the training of shadow models begins."""
+    """Modules whose code makes shadow models."""
     return *training_modules(cell), "fedaudit.pipeline.shadow_trainings", "attacks.settings"
 
 
-ASKING = "fedaudit.pipeline.asking"
+QUESTIONS = "fedaudit.pipeline.questions"
 
 
 def answers(cell: Cell) -> dict[str, Any]:
-    """What the answers of the models of a training depend on: not on who asks, nor what for."""
-    return {"training": cell.training_key, "code": _code((*training_modules(cell), ASKING))}
+    """Description of the answers of a training's models; no adversary and no attack is part of it."""
+    return {"training": cell.training_key, "code": _code((*training_modules(cell), QUESTIONS))}
 
 
 def bank_answers(cell: Cell) -> dict[str, Any]:
-    """The same of shadow models."""
-    return {"bank": key_of(cell.bank_description), "code": _code((*bank_modules(cell), ASKING))}
+    """Description of the answers of a cell's shadow models."""
+    return {"bank": key_of(cell.bank_description), "code": _code((*bank_modules(cell), QUESTIONS))}
 
 
 def analysis(cell: Cell) -> dict[str, Any]:
-    """What findings depend on beside the training."""
+    """Description of a cell's findings."""
     plan = cell.plan
     adversary = {"adversary": fields(plan.adversary)} if plan.trained.shadows and plan.attacks else {}
     return {
@@ -102,56 +97,57 @@ def analysis(cell: Cell) -> dict[str, Any]:
 
 
 def analysis_modules(cell: Cell) -> tuple[str, ...]:
-    """Where attacks and audits begin."""
+    """Modules whose code makes findings: training, attacks and audits."""
     attacks = (f"attacks.{name}" for name in cell.plan.attacks)
     audits = (f"audits.{name}" for name in cell.plan.audits)
     return *training_modules(cell), "fedaudit.pipeline.analysis", *attacks, *audits
 
 
 Across = Mapping[str, "DataclassInstance"]  # parameters of audits that compare runs, by their names
+NO_AUDITS: Across = MappingProxyType({})
+
+# the modules that write pages
+REPORT, PAPER, COMPARISON = (f"fedaudit.pipeline.{name}" for name in ("compute", "papers", "runs_on_disk"))
 
 
-REPORT, PAPER, COMPARISON = (f"fedaudit.pipeline.{name}" for name in ("compute", "papers", "runs_on_disk"))  # writers
-
-
-def page(cells: Sequence[Cell], *, figure: str = "", across: Across = MappingProxyType({})) -> dict[str, Any]:
-    """What a report depends on, or the page of a paper's figure that a module of reports/papers/ draws."""
+def page(cells: Sequence[Cell], *, figure: str = "", across: Across = NO_AUDITS) -> dict[str, Any]:
+    """Description of the report of some cells, or of a paper's `figure` (a module of reports/papers/) drawn from
+    them."""
     runs = [cell.analysis_key for cell in cells]
     return page_of(runs, PAPER if figure else REPORT, figure=figure, across=across)
 
 
-def page_of(
-    runs: Sequence[str], writer: str, *, figure: str = "", across: Across = MappingProxyType({})
-) -> dict[str, Any]:
-    """The same of runs by the keys of their analyses, and of the module that writes the page."""
+def page_of(runs: Sequence[str], writer: str, *, figure: str = "", across: Across = NO_AUDITS) -> dict[str, Any]:
+    """Description of a page of `runs` (keys of their analyses) that the module `writer` writes."""
     from fedaudit import __version__
 
-    asked = {"across": {name: fields(params) for name, params in across.items()}} if across else {}
+    comparing = {"across": {name: fields(params) for name, params in across.items()}} if across else {}
     return {
         "cells": list(runs),
         "code": _code(page_modules(writer, figure, across), templates(figure)),
         "versions": versions(REPORT_LIBRARIES) | {"fedaudit": __version__},
-    } | asked
+    } | comparing
 
 
 def page_modules(writer: str = REPORT, figure: str = "", across: Iterable[str] = ()) -> tuple[str, ...]:
-    """Where the writing of a page begins."""
+    """Modules whose code writes a page."""
     parts = (f"reports.sections.{name}" for name in section_files())
     audits = (f"audits.{name}" for name in across)
     return writer, *parts, *audits, *((f"reports.papers.{figure}",) if figure else ())
 
 
 def templates(figure: str = "") -> dict[str, Path]:
-    """What a page is filled into, and the printed numbers beside ours: files of reports/ that are no code, by name."""
+    """Files of reports/ that a page is made of and that are no code, by name: HTML templates, papers' printed
+    numbers."""
     reports = source_file("reports")
     assert reports is not None
     patterns = ("*.html", "papers/*.csv", *(("papers/*.html",) if figure else ()))
-    found = (path for pattern in patterns for path in reports.parent.glob(pattern))
-    return {f"reports/{path.relative_to(reports.parent).as_posix()}": path for path in found}
+    paths = (path for pattern in patterns for path in reports.parent.glob(pattern))
+    return {f"reports/{path.relative_to(reports.parent).as_posix()}": path for path in paths}
 
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:
-    """Installed versions; a build's local suffix (+cpu) is dropped."""
+    """Installed versions by library, without a build's local suffix (such as +cpu)."""
     return {name: _version(name) for name in libraries}
 
 
@@ -161,17 +157,17 @@ def _version(library: str) -> str:
 
 
 def fields(params: DataclassInstance) -> dict[str, Any]:
-    """The fields of a dataclass in JSON's types: an infinite order becomes "inf"."""
+    """The fields of a dataclass as JSON takes them: inf and nan become strings."""
     plain = dataclasses.asdict(params)
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
 
 
 def _code(modules: Sequence[str], beside: Mapping[str, Path] = MappingProxyType({})) -> str:
-    """Fingerprint of the files that modules reach, and of what lies beside them."""
+    """A hash of all files that the modules import, directly or not, and of the files `beside`."""
     return key_of({name: _sha256(path) for name, path in {**closure(*modules), **beside}.items()})
 
 
 @functools.cache
 def _sha256(path: Path) -> str:
-    """The content of a source file as it was when the process first asked."""
+    """The hash of a file's content when this process first read it."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The method, the schedule and the transcript of a cell."""
+"""Makes the method, the schedule and the transcript of a cell."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ if TYPE_CHECKING:
 
 
 def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
-    """The method of a cell that we train, with its noise where `sizes`, the clients' numbers of records, are given."""
+    """The method of a cell; noise is added only if `sizes`, the number of records of each client, are given. Not for
+    somebody's own run."""
     assert cell.variant is not None
     if cell.variant.privacy is None:
-        plain: Method[Any] = cell.variant.plugin.make(cell.variant.params)
-        return plain
+        return cell.variant.plugin.make(cell.variant.params)
     made: PrivateMethod[Any] = cell.variant.plugin.make(cell.variant.params, settings=_settings(cell))
     return made.protected(cell.variant.privacy, schedule_of(cell), sizes) if sizes else made
 
 
 def _settings(cell: Cell) -> DataclassInstance:
-    """The learner's own Settings, made from those that the command line read."""
+    """The plan's settings as an instance of the learner's own class."""
     learner = importlib.import_module(f"trainers.{cell.plan.learner}")
-    own: DataclassInstance = learner.Settings(**dataclasses.asdict(cell.plan.settings))
-    return own
+    return learner.Settings(**dataclasses.asdict(cell.plan.settings))
 
 
 def schedule_of(cell: Cell) -> Schedule:
@@ -42,7 +41,7 @@ def schedule_of(cell: Cell) -> Schedule:
 
 
 def transcript_of(cell: Cell) -> Transcript:
-    """The reader of a cell's training, finished or not."""
+    """The transcript of a cell's training, finished or not."""
     from trainers.base import Transcript
 
     folder, schedule = claim(cell.training_folder), schedule_of(cell)

@@ -1,5 +1,5 @@
-"""Clients that come after a run (`--newcomers`): how good their models are before they train, and everybody's after one
-round with them. A job for each way to start, whose table stays in the analysis."""
+"""Clients that join after a run (`--newcomers`): accuracy of their models before they train, and of everybody's after
+one round with them. Each start (model that newcomers begin with) is one job, and its table stays in the analysis."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from trainers.evaluations import Naming, Personalisation
 from trainers.newcomers import after_a_round, arrivals
 
 COLUMNS = ["start", "when", "test", "client", "accuracy"]
-PERSONAL = "personal"  # no start, but what old clients' models say of a newcomer's test set
+PERSONAL = "personal"  # instead of a start: the old clients' models on the newcomers' test sets
 Job = tuple[Method[Any], Transcript, str, NDArray[np.float64]]
 
 
-def newcomers(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> pd.DataFrame | None:
-    """Accuracy (percent) by start, test set and client, as far as it is not in `folder`; None where nobody comes.
+def newcomer_accuracies(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> pd.DataFrame | None:
+    """Accuracies in percent, a row each, with `COLUMNS`; None without newcomers. Tables in `folder` are not computed
+    again.
 
-    `test`: "new" is the test set of a newcomer (before: the mean over these, where there are several), "local" each
-    client's own, "all" the mean over all clients' own.
+    `when` is "before" or "after" the round with newcomers. `test` is "local" (the client's own test set), "all" (mean
+    over all clients' own) or "new": a newcomer's; for models of old clients, the mean over newcomers.
     """
     if not cell.plan.newcomers or cell.variant is None or not cell.variant.plugin.facts.newcomers:
         return None
-    method, transcript, evaluation = (
-        method_of(cell, workshop.federation.sizes),
-        transcript_of(cell),
-        workshop.evaluation,
-    )
+    method, transcript = method_of(cell, workshop.federation.sizes), transcript_of(cell)
+    evaluation = workshop.evaluation
     assert isinstance(evaluation, Personalisation)
     weights = np.stack([evaluation.weights(k) for k in range(cell.plan.clients)])
     names = [PERSONAL, *arrivals(method, transcript)]
@@ -45,7 +43,7 @@ def newcomers(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress
     if todo:
         executor, jobs = workshop.executor, [(method, transcript, name, weights) for name in todo]
         with progress.stage(f"newcomers of {cell.method}", len(todo)) as advance:
-            for name, rows in zip(todo, executor.map(measured, jobs), strict=True):
+            for name, rows in zip(todo, executor.map(measure, jobs), strict=True):
                 folder.write_table(_file(name), pd.DataFrame(rows, columns=COLUMNS))
                 advance()
     return pd.concat([folder.read_table(_file(name)) for name in names], ignore_index=True)
@@ -55,8 +53,8 @@ def _file(name: str) -> str:
     return f"newcomers-{name}.parquet"
 
 
-def measured(bench: Bench, job: Job) -> list[tuple[str, str, str, str, float]]:
-    """The rows of one way to start."""
+def measure(bench: Bench, job: Job) -> list[tuple[str, str, str, str, float]]:
+    """In a worker: the rows of one start. A job is (method, transcript, start, weights [clients, test records])."""
     method, transcript, name, weights = job
     present, clients = transcript.schedule.present, [client_name(k) for k in range(len(weights))]
     new = weights[present:].mean(0)
@@ -68,14 +66,13 @@ def measured(bench: Bench, job: Job) -> list[tuple[str, str, str, str, float]]:
     rows = [(name, "before", "new", clients[k], float(start @ weights[k])) for k in range(present, len(weights))]
     models = after_a_round(method, bench.learner, transcript, bench.training, arrival, bench.left_out)
     for k, hit in enumerate(_hits(bench, method, models)):
-        own = [("local", weights[k]), ("all", weights.mean(0)), *([("new", weights[k])] if k >= present else [])]
-        rows += [(name, "after", test, clients[k], float(hit @ weight)) for test, weight in own]
+        tests = [("local", weights[k]), ("all", weights.mean(0)), *([("new", weights[k])] if k >= present else [])]
+        rows += [(name, "after", test, clients[k], float(hit @ weight)) for test, weight in tests]
     return rows
 
 
 def _hits(bench: Bench, method: Method[Any], models: Sequence[State]) -> NDArray[np.float64]:
-    """100 where a model recognises a test image, else 0, [M, test]."""
+    """100 where a model classifies a test record correctly, else 0, [models, test records]."""
     assert isinstance(bench.learner, Naming)
-    right = bench.learner.labels(bench.test).numpy()
-    found: NDArray[np.float64] = 100.0 * (bench.learner.predicted(models, bench.test, method) == right)
-    return found
+    labels = bench.learner.labels(bench.test).numpy()
+    return 100.0 * (bench.learner.predicted(models, bench.test, method) == labels)

@@ -1,4 +1,4 @@
-"""The limits of what a report shows, in plain sentences. Imports nothing heavy."""
+"""The limits of a report, in plain sentences. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,56 +9,52 @@ from fedaudit.pipeline.plan import Plan
 
 
 def canary_notes(plan: Plan) -> list[str]:
-    """How many canaries can be guessed, and the largest epsilon that a perfect attack on them all could show; nothing
-    without canaries."""
+    """One sentence on how many canaries are guessed and the largest epsilon that a perfect attack on all could show;
+    [] without canaries."""
     if not (n := plan.canaries.canaries):
         return []
     from audits.statistics import one_run, trade_off
     from audits.statistics.guesses import number_of_guesses
     from fedaudit.tasks.canaries import shares
 
-    whose, delta = "all of them", max((v.privacy.delta for v in plan.methods.values() if v and v.privacy), default=0.0)
+    which, delta = "all of them", max((v.privacy.delta for v in plan.methods.values() if v and v.privacy), default=0.0)
     if plan.trained.shadows and plan.attacks:
         attacked = len(plan.cells[0].targets)
         n = sum(shares(n, plan.canary_holders)[:attacked])
-        whose = f"the {n} of the {attacked} clients that were attacked"
+        which = f"the {n} of the {attacked} clients that were attacked"
     guesses = number_of_guesses(n)
-    most = [(one_run, "")] + [(trade_off, " if the mechanism is Gaussian")] * (delta > 0)
-    whole = ", ".join(f"{test.ceiling(n, canaries=n, delta=delta):.2f}{what}" for test, what in most)
-    fifth = ", ".join(f"{test.ceiling(guesses, canaries=n, delta=delta):.2f}{what}" for test, what in most)
+    tests = [(one_run, "")] + [(trade_off, " if the mechanism is Gaussian")] * (delta > 0)
+    of_all = ", ".join(f"{test.ceiling(n, canaries=n, delta=delta):.2f}{note}" for test, note in tests)
+    of_guesses = ", ".join(f"{test.ceiling(guesses, canaries=n, delta=delta):.2f}{note}" for test, note in tests)
     return [
         f"Canaries: {plan.canaries.canaries} ({plan.canaries.canary_kind}), each inserted by a fair coin. A perfect "
-        f"attack on {whose} could show an epsilon of at most {whole} (95 %, delta {delta:g}); the bounds here rest on "
-        f"{guesses} guesses and can show at most {fifth}."
+        f"attack on {which} could show an epsilon of at most {of_all} (95 %, delta {delta:g}); the bounds here rest on "
+        f"{guesses} guesses and can show at most {of_guesses}."
     ]
 
 
 def cautions(plan: Plan) -> list[str]:
-    """What the methods say of their own parameters with these settings and data: a sentence each, of those that have
-    one."""
-    asked = [getattr(variant.params, "caution", None) for variant in plan.methods.values() if variant]
-    return list(
-        dict.fromkeys(said for caution in asked if caution and (said := caution(plan.settings, plan.task_params)))
-    )
+    """The methods' own warnings about their parameters with these settings and data, each once; [] if none has any."""
+    checks = [getattr(variant.params, "caution", None) for variant in plan.methods.values() if variant]
+    sentences = (check(plan.settings, plan.task_params) for check in checks if check)
+    return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
 
 def limits(plan: Plan) -> list[str]:
-    """What a reader of the report must know, in plain sentences."""
+    """All sentences on limits that the report shows."""
     return [*cautions(plan), *canary_notes(plan), *_limits(plan)]
 
 
 def _limits(plan: Plan) -> list[str]:
     small = (
         "The embedded model and task are small: they show how methods compare and that the tools work, not how much a "
-        "large "
-        "model would leak."
+        "large model would leak."
     )
     coin = (
         "Membership means that a record was in a client's training set. A coin decided it for every record, so that "
-        "members "
-        "and held-out records are exchangeable."
+        "members and held-out records are exchangeable."
     )
-    own = (
+    elsewhere = (
         "This training was done elsewhere: that members and non-members are exchangeable is its authors' word, and the "
         "controls are the only check of it."
     )
@@ -73,7 +69,7 @@ def _limits(plan: Plan) -> list[str]:
         ]
     return [
         *([small] if plan.backbone == EMBEDDED else []),
-        own if plan.own is not None else coin,
+        elsewhere if plan.own is not None else coin,
         *(warnings(plan.own) if plan.own is not None else []),
         "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
     ]
@@ -81,8 +77,7 @@ def _limits(plan: Plan) -> list[str]:
 
 ALL_TRAINED = (
     "Clients train on all of their records (--holdout 0), as in the papers: nobody is held out, so that membership "
-    "cannot be "
-    "attacked in this training."
+    "cannot be attacked in this training."
 )
 PART_TRAINED = (
     "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin "
@@ -93,15 +88,15 @@ UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a 
 
 
 def _attack_notes(plan: Plan) -> list[str]:
-    """What attacks on prompts assume."""
-    known = (
+    """Sentences on what attacks on prompts assume."""
+    knowledge = (
         "Attackers know the frozen model, the method with its parameters, its start, and the candidate records; not "
         "who was in training. Shadow "
         "models are trained on random halves of the same candidates, the strongest case for the attacker."
     )
-    few = (
+    intervals = (
         "The intervals of membership are over the records of the clients that were attacked (--targets): given their "
         "prompts, a coin per "
         "record is all that is random if nothing leaks. Other clients and other trainings are --targets and --seeds."
     )
-    return [known, few]
+    return [knowledge, intervals]

@@ -1,5 +1,5 @@
-"""What a training on secret shares told whom: tables of what was revealed and sent, and of what two adversaries make of
-it, beside the truth."""
+"""Tables of a training on secret shares: what was revealed and sent, and how well a clustering server and colluding
+users reconstruct clients' vectors from it."""
 
 from __future__ import annotations
 
@@ -29,51 +29,54 @@ from trainers.base import Transcript
 REVEALED = "round centres distances polynomials sums decoded absent wrong".split()
 SENT = "round client shares masks answers".split()
 LOCATED = "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error".split()
-POOLED = ("scatter", "moment")  # sums over all users, by their names among what was revealed
+POOLED = ("scatter", "moment")  # names of revealed tensors that are sums over all users
 INFORMED = "centre points users d bits low high null_low null_high p theory".split()
-EXCHANGES, LEAST = 100, 40  # of the null; points of an estimate
+EXCHANGES, LEAST = 100, 40  # permutations for the null; fewest points (clients times rounds) of an estimate
 COLLUDING = "what colluders equations slices right error".split()
 
 
 def tables(cell: Cell) -> dict[str, pd.DataFrame]:
-    """Of a training on shares. Errors are squared and relative: 0 is exact, 1 what a guess of nothing has."""
+    """The tables of a training on shares, by name. `located` and `distance_information` are missing if the server asked
+    for no distances. Errors are squared and relative: 0 is exact, 1 is as good as guessing zeros."""
     transcript = transcript_of(cell)
     entries = transcript.broadcast(0)["p_0"].numel()
     protocol: Protocol = method_of(cell, ()).protocol(cell.plan.clients, entries=entries)  # type: ignore[attr-defined]
-    found = {"revealed": revealed(transcript), "sent": sent(transcript)}
+    by_name = {"revealed": revealed_table(transcript), "sent": sent_table(transcript)}
     if any(transcript.asked(r) for r in range(transcript.schedule.rounds)):
-        found["located"] = located(transcript, protocol)
-        found["distance_information"] = informed(transcript, protocol)
-    found["colluding"] = colluding(transcript, protocol)
-    return found
+        by_name["located"] = located_table(transcript, protocol)
+        by_name["distance_information"] = information_table(transcript, protocol)
+    by_name["colluding"] = colluding_table(transcript, protocol)
+    return by_name
 
 
-def revealed(transcript: Transcript) -> pd.DataFrame:
-    """A row per round: how much of what the server decoded."""
+def revealed_table(transcript: Transcript) -> pd.DataFrame:
+    """A row per round, columns `REVEALED`: how many distances and sums the server decoded, and which clients were
+    absent or wrong."""
     rows = []
     for r in range(transcript.schedule.rounds):
         facts, tensors = transcript.round(r)["revealed"], transcript.revealed(r)
-        asked, summed = transcript.asked(r), transcript.summed(r)
-        distances = tensors["distances"].numel() if asked else 0
-        numbers = len(summed) + sum(name in tensors for name in POOLED)
-        names = [", ".join(map(client_name, facts[who])) for who in ("absent", "wrong")]
-        rows.append((r, len(asked), distances, "polynomials" in tensors, numbers, facts["decoded"], *names))
+        groups, summed = transcript.asked(r), transcript.summed(r)
+        distances = tensors["distances"].numel() if groups else 0
+        sums = len(summed) + sum(name in tensors for name in POOLED)
+        names = [", ".join(map(client_name, facts[part])) for part in ("absent", "wrong")]
+        rows.append((r, len(groups), distances, "polynomials" in tensors, sums, facts["decoded"], *names))
     return pd.DataFrame(rows, columns=REVEALED)
 
 
-def sent(transcript: Transcript) -> pd.DataFrame:
-    """A row per round and client: bytes of the shares and masks that it dealt and of its answers."""
+def sent_table(transcript: Transcript) -> pd.DataFrame:
+    """A row per round and client, columns `SENT`: bytes of the shares and masks that it dealt, and of its answers."""
     rows = []
     for r in range(transcript.schedule.rounds):
-        kinds = transcript.round(r)["revealed"]["sent"]
+        by_kind = transcript.round(r)["revealed"]["sent"]
         none = [0] * transcript.schedule.clients
-        each = zip(*(kinds.get(kind, none) for kind in SENT[2:]), strict=True)
-        rows += [(r, client_name(k), *own) for k, own in enumerate(each)]
+        by_client = zip(*(by_kind.get(kind, none) for kind in SENT[2:]), strict=True)
+        rows += [(r, client_name(k), *sizes) for k, sizes in enumerate(by_client)]
     return pd.DataFrame(rows, columns=SENT)
 
 
-def colluding(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
-    """What m users who put their shares together learn of the others' last prompts and gradients, from m = t on."""
+def colluding_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+    """How well m colluding users recover the other users' last prompts and gradients from their shares: a row per m
+    from t (the number that the protocol tolerates) on, columns `COLLUDING`. `right` is the share of exact entries."""
     rounds, n, t = transcript.schedule.rounds, protocol.users, protocol.tolerance.colluders
     rows = []
     for what, sharing in (("prompts", protocol.of_distances), ("gradients", protocol.of_sums)):
@@ -83,75 +86,81 @@ def colluding(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
         ell = sharing.slices
         true = slices_of(_view(transcript, range(n)), r, what, sharing)
         for m in (m for m in (range(t, t + ell + 1) if ell <= LATTICE else (t, t + 1, t + ell)) if m < n):
-            found = slices_of(_view(transcript, range(n - m, n)), r, what, sharing)
+            slices = slices_of(_view(transcript, range(n - m, n)), r, what, sharing)
             others = slice(0, n - m)
-            guess = np.zeros_like(true) if found is None else found
-            right = 0.0 if found is None else float((guess == true)[:, others].mean())
+            guess = np.zeros_like(true) if slices is None else slices
+            right = 0.0 if slices is None else float((guess == true)[:, others].mean())
             rows.append((what, m, m - t, ell, right, _error(guess[:, others], true[:, others])))
     return pd.DataFrame(rows, columns=COLLUDING)
 
 
-def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
-    """What the server makes of distances, by the round up to which it has seen them: of users' distances to each other,
-    of these slice by slice, and of prompts, alone and with the vectors of t users who collude with it."""
+def located_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+    """How well the server reconstructs users from all distances up to a round: a row per round, columns `LOCATED`.
+
+    Errors: `pairs_error` of distances between users, `slices_error` of these slice by slice (NaN where slices are not
+    revealed), `public_error` of prompts guessed from public states, and `colluding_error` of prompts if t users, who
+    collude with the server, tell it their vectors.
+    """
     n, t, sharing = protocol.users, protocol.tolerance.colluders, protocol.of_distances
     view = View(transcript, CLUSTERING_SERVER)
     whole: list[Asked] = []
-    parts: list[list[Asked]] = [[] for _ in range(sharing.slices)]
+    slices: list[list[Asked]] = [[] for _ in range(sharing.slices)]
     rows = []
     for r in (r for r in range(view.rounds) if transcript.asked(r)):
-        groups, seen = view.distances(r)
-        whole.append((groups, seen["distances"].numpy()))
+        groups, tensors = view.distances(r)
+        whole.append((groups, tensors["distances"].numpy()))
         sizes = np.array([len(group) for group in groups])
-        for own, values in zip(parts, seen.get("polynomials", ()), strict=False):
-            own.append((groups, values.numpy() / (protocol.steps * sizes) ** 2))
+        for one, values in zip(slices, tensors.get("polynomials", ()), strict=False):
+            one.append((groups, values.numpy() / (protocol.steps * sizes) ** 2))
         exact = slices_of(_view(transcript, range(n)), r, "prompts", sharing)
         true = np.moveaxis(exact / protocol.steps, 1, 0)  # [n, ell, length]
-        where = placed(whole)
-        public = _public(view, r, seen.get("basis"), true.shape)
-        apart = math.nan  # nothing is seen of slices
-        if "polynomials" in seen:
-            by_slice = [(placed(own).squared, true[:, s], public[:, s]) for s, own in enumerate(parts)]
-            apart = float(np.mean([_apart(squared, _squared(own)) for squared, own, _ in by_slice]))
-            guess = np.stack([_told(own, squared, prior, t) for squared, own, prior in by_slice], axis=1)
+        located_users = placed(whole)
+        public = _public(view, r, tensors.get("basis"), true.shape)
+        slices_error = math.nan
+        if "polynomials" in tensors:
+            by_slice = [(placed(one).squared, true[:, s], public[:, s]) for s, one in enumerate(slices)]
+            slices_error = float(np.mean([_pairs_error(squared, _squared(part)) for squared, part, _ in by_slice]))
+            guess = np.stack([_trilaterated(part, squared, prior, t) for squared, part, prior in by_slice], axis=1)
         else:
             flat = [part.reshape(n, -1) for part in (true, public)]
-            guess = _told(flat[0], where.squared, flat[1], t).reshape(true.shape)
+            guess = _trilaterated(flat[0], located_users.squared, flat[1], t).reshape(true.shape)
         honest = slice(0, n - t)
+        pairs_error = _pairs_error(located_users.squared, _squared(true.reshape(n, -1)))
         rows.append((
-            r, len(groups), where.rank, n * (n - 1) // 2, _apart(where.squared, _squared(true.reshape(n, -1))),
-            len(parts), apart, _error(public, true), t, _error(guess[honest], true[honest]),
+            r, len(groups), located_users.rank, n * (n - 1) // 2, pairs_error, len(slices), slices_error,
+            _error(public, true), t, _error(guess[honest], true[honest]),
         ))  # fmt: skip
     return pd.DataFrame(rows, columns=LOCATED)
 
 
-def informed(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
-    """Bits that a distance holds about the length of a client's vector, of centres that the client is a part of and of
-    others: SecFPP's MI(P; D²), measured on what a run revealed.
+def information_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
+    """Mutual information, in bits, between a distance and the length of a client's vector: SecFPP's MI(P; D²), measured
+    on what a run revealed. A row for centres that the client belongs to ("own") and for others, columns `INFORMED`; a
+    row is missing with fewer than `LEAST` points.
 
-    Of independent normal prompts all that D² says of P it says of |P| (`audits.statistics.secfpp_distance`). Estimated
-    in every round, whose points are the clients, a centre each, and averaged: clients hardly move between rounds, so
-    that points of several rounds would be near copies of each other, which nearest neighbours take for dependence. Of
-    both the logarithm is taken, less its mean among the clients of a centre. The interval is over clients, the null
-    exchanges distances within a centre. `theory`: what independent normal prompts have, of as many entries, and as
-    many clients to a centre as here on average.
+    For independent normal prompts P, D² tells about P what it tells about |P| (`audits.statistics.secfpp_distance`).
+    Each round is estimated by itself, a point per client, and the rounds are averaged: clients hardly move between
+    rounds, so pooled rounds would hold near copies, which a nearest-neighbour estimator takes for dependence. Both
+    values are logarithms, centred among the clients of a centre. The interval is over clients; the null permutes
+    distances within a centre. `theory` is the value of independent normal prompts with as many entries, and as many
+    clients per centre as here on average.
     """
     points, d = _points(transcript, protocol)
     logs = np.log(points[["length", "distance"]].clip(lower=1e-300))
     points[["x", "y"]] = logs - logs.groupby([points.inside, points["round"], points.centre]).transform("mean")
     n, rng, rows = protocol.users, np.random.default_rng(protocol.users), []
     for inside in (True, False):
-        own = points[points.inside == inside]
-        rounds = [part.set_index("client") for _, part in own.groupby("round") if len(part) == n]
+        of_side = points[points.inside == inside]
+        rounds = [part.set_index("client") for _, part in of_side.groupby("round") if len(part) == n]
         if len(rounds) * n < LEAST:
             continue
 
-        def estimate(who: Ints, rounds: Sequence[pd.DataFrame] = rounds) -> float:
-            return float(np.mean([mi.ksg(part.x[who], part.y[who]) for part in rounds]))
+        def estimate(clients: Ints, rounds: Sequence[pd.DataFrame] = rounds) -> float:
+            return float(np.mean([mi.ksg(part.x[clients], part.y[clients]) for part in rounds]))
 
         i = mi.interval(estimate, n)
-        null = [estimate(np.arange(n), [_exchanged(part, rng) for part in rounds]) for _ in range(EXCHANGES)]
-        users = round(own["size"].mean())
+        null = [estimate(np.arange(n), [_permuted(part, rng) for part in rounds]) for _ in range(EXCHANGES)]
+        users = round(of_side["size"].mean())
         bits = [mi.BITS * v for v in (i.value, i.low, i.high, *np.quantile(null, [0.025, 0.975]))]
         p = (1 + sum(one >= i.value for one in null)) / (1 + EXCHANGES)
         theory = mi.BITS * secfpp_distance.exact(users, d, inside=inside)
@@ -159,70 +168,70 @@ def informed(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=INFORMED)
 
 
-def _exchanged(part: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+def _permuted(part: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
     return part.assign(y=part.groupby("centre").y.transform(rng.permutation))
 
 
 def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, int]:
-    """A row per round, client and side, inside a centre or not, of the first centre for which that is so: the squared
-    length of its vector and its distance; and the vectors' entries."""
+    """A row per round, client and side (`inside`: whether the client belongs to the centre), of the first such centre:
+    the squared length of the client's vector, and its distance. Also returns the number of entries of a vector."""
     n, sharing = protocol.users, protocol.of_distances
     view = View(transcript, CLUSTERING_SERVER)
     rows, d = [], 0
     for r in (r for r in range(view.rounds) if transcript.asked(r)):
-        groups, seen = view.distances(r)
+        groups, tensors = view.distances(r)
         true = slices_of(_view(transcript, range(n)), r, "prompts", sharing) / protocol.steps
         lengths, d = np.square(true).sum(axis=(0, 2)), true.shape[0] * true.shape[2]
         for g, group in enumerate(groups):
-            own = zip(range(n), lengths, seen["distances"].numpy()[:, g], strict=True)
-            rows += [(r, g, k in group, len(group), k, *numbers) for k, *numbers in own]
+            by_client = zip(range(n), lengths, tensors["distances"].numpy()[:, g], strict=True)
+            rows += [(r, g, k in group, len(group), k, *numbers) for k, *numbers in by_client]
     points = pd.DataFrame(rows, columns=["round", "centre", "inside", "size", "client", "length", "distance"])
     return points.drop_duplicates(["round", "client", "inside"]), d
 
 
 def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:
-    """The slices [ell, dealer, length] of all users' vectors as the colluding users find them; None where they
-    cannot."""
+    """The slices [ell, dealer, length] of all users' vectors (`what`: prompts or gradients) that the view's colluding
+    users recover from their shares; None if they cannot."""
     shares = view.shares(r)[what].numpy()  # [m, dealer, length]
-    found = recovered(sharing, view.users, shares.reshape(len(shares), -1))
-    return None if found is None else found.reshape(sharing.slices, *shares.shape[1:])
+    slices = recovered(sharing, view.users, shares.reshape(len(shares), -1))
+    return None if slices is None else slices.reshape(sharing.slices, *shares.shape[1:])
 
 
 def _view(transcript: Transcript, users: Sequence[int]) -> View:
     return View(transcript, COLLUDING_USERS, users=users)
 
 
-def _told(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:
-    """All vectors [n, d] for who knows those of the last t users and takes the squared distances for right."""
-    known = slice(len(true) - t, None)
-    return trilaterated(true[known], squared[:, known], prior)
+def _trilaterated(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:
+    """All users' vectors [n, d], reconstructed from squared distances [n, n] and the true vectors of the last t."""
+    colluders = slice(len(true) - t, None)
+    return trilaterated(true[colluders], squared[:, colluders], prior)
 
 
 def _public(view: View, r: int, basis: Tensor | None, shape: Sequence[int]) -> Floats:
-    """Users' vectors [n, ell, length] as if their prompts had moved as the global prompts of their clusters did; of
-    vectors that are not the prompts' movements nothing is public, and they are taken for 0."""
+    """Users' vectors [n, ell, length], guessed from public states: as if each prompt had moved as its cluster's global
+    prompt. Zeros where the vectors are not the movements of prompts."""
     if "scatter" in view.distances(0)[1]:
         return np.zeros(shape)
     server = view.broadcast(r)
-    moved = (server["p_G"] - server["p_0"]).double()[server["cluster"].expand(shape[0])]
-    length = moved.flatten(1).norm(dim=1).clamp(min=1e-300)
-    directions = moved / length[:, None, None]
+    change = (server["p_G"] - server["p_0"]).double()[server["cluster"].expand(shape[0])]
+    length = change.flatten(1).norm(dim=1).clamp(min=1e-300)
+    directions = change / length[:, None, None]
     flat = (directions if basis is None else directions @ basis).flatten(1).numpy()
     return np.pad(flat, ((0, 0), (0, shape[1] * shape[2] - flat.shape[1]))).reshape(shape)
 
 
 def _squared(vectors: Floats) -> Floats:
-    """Squared distances [n, n]."""
-    found: Floats = np.square(vectors[:, None] - vectors[None]).sum(-1)
-    return found
+    """Squared distances [n, n] between vectors [n, d]."""
+    return np.square(vectors[:, None] - vectors[None]).sum(-1)
 
 
-def _apart(found: Floats, true: Floats) -> float:
-    """The error of distances of users to each other, 1 for who takes all of them to be alike."""
+def _pairs_error(guess: Floats, true: Floats) -> float:
+    """Error of distances between users [n, n]; 1 is as good as guessing their mean."""
     pairs = np.triu_indices(len(true), 1)
-    return _error(found[pairs] - true[pairs].mean(), true[pairs] - true[pairs].mean())
+    return _error(guess[pairs] - true[pairs].mean(), true[pairs] - true[pairs].mean())
 
 
-def _error(found: Any, true: Any) -> float:
-    off, size = (float(np.square(part.astype(np.float64)).sum()) for part in (found - true, true))
+def _error(guess: Any, true: Any) -> float:
+    """Squared error relative to the squared size of `true`; if that is 0, 0 where the guess is exact, else 1."""
+    off, size = (float(np.square(part.astype(np.float64)).sum()) for part in (guess - true, true))
     return off / size if size else float(off > 0)

@@ -1,53 +1,46 @@
-"""The page of a plan: the evidence that its analyses left on disk."""
+"""Writes the report of a plan from the evidence that its analyses left on disk."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from audits.facts import AUDITS
 from audits.run_comparison import AuditedRun, Compared
 from fedaudit import __version__
 from fedaudit.machinery.store import MANIFEST, Folder, claim
+from fedaudit.pipeline.keys import NO_AUDITS, Across
 from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell
 from reports.figures.drawing import Each
 from reports.report import Evidence, build
 from reports.runs import entries
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+
+def write_page(evidence: Sequence[Evidence], folder: Folder, each: Each, across: Across = NO_AUDITS) -> None:
+    """Write the report of a plan's cells to `folder`. `each` maps a function over jobs, in the workers if there are
+    any; `across` are the parameters of the audits that compare runs, by name."""
+    build(evidence, folder.write, each=each, across=compare_all([audited_run(e) for e in evidence], across))
 
 
-def write_page(
-    evidence: Sequence[Evidence],
-    folder: Folder,
-    each: Each,
-    across: Mapping[str, DataclassInstance] = MappingProxyType({}),
-) -> None:
-    """The report of a plan's cells; `across` are the parameters of the audits that compare them, by name."""
-    build(evidence, folder.write, each=each, across=compared([audited(e) for e in evidence], across))
-
-
-def compared(runs: Sequence[AuditedRun], across: Mapping[str, DataclassInstance]) -> dict[str, Compared]:
-    """What every audit that compares runs says of them."""
+def compare_all(runs: Sequence[AuditedRun], across: Across) -> dict[str, Compared]:
+    """Run the audits that compare runs (`across`: parameters by name); returns their results by name."""
     return {name: AUDITS[name].load()(runs, AUDITS[name].own(params)) for name, params in across.items()}
 
 
-def audited(e: Evidence) -> AuditedRun:
-    """The evidence of a run as audits take it that compare runs."""
+def audited_run(e: Evidence) -> AuditedRun:
+    """A run's evidence in the form that audits across runs take."""
     return AuditedRun(e.key, e.method, e.seed, entries(e.setting), e.findings, e.tables)
 
 
 def read_evidence(cell: Cell) -> Evidence:
-    """What the analysis of a cell left on disk, as reports take it."""
+    """Read what the analysis of a cell left on disk, for a report."""
     folder = claim(cell.analysis_folder)
     names = [n for n in folder.names() if n.endswith(".parquet") and not n.startswith("scores-")]
     tables = {name.removesuffix(".parquet"): folder.read_table(name) for name in names}
-    stored = folder.read_json("findings.json")
+    plan, findings = cell.plan, folder.read_json("findings.json")
     setting = setting_of(cell) | {
         "keys": {"training": cell.training_key, "analysis": cell.analysis_key},
         "manifests": manifests(cell),
@@ -55,29 +48,27 @@ def read_evidence(cell: Cell) -> Evidence:
         "fedaudit": __version__,
         "code": cell.analysis_description["code"],
     }
-    return Evidence(
-        cell.method, cell.seed, cell.plan.attack, cell.plan.task, stored, tables, setting, limits(cell.plan)
-    )
+    return Evidence(cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, limits(plan))
 
 
 def setting_of(cell: Cell) -> dict[str, Any]:
-    """Everything that a cell's findings depend on but code and versions."""
-    said = cell.analysis_description
-    return cell.setting | {name: said[name] for name in ("attack", "audit", "adversary") if name in said}
+    """Everything that a cell's findings depend on, except code and versions: nested dicts for JSON."""
+    about = cell.analysis_description
+    return cell.setting | {name: about[name] for name in ("attack", "audit", "adversary") if name in about}
 
 
 def manifests(cell: Cell) -> dict[str, str]:
-    """SHA-256 of the lists of hashes of what a cell left on disk: whoever keeps these elsewhere can tell whether a file
-    was changed since."""
-    folders = {"training": [cell.training_folder], "analysis": [cell.analysis_folder]}
-    if parts := cell.shadow_folders:
-        folders["shadow models"] = parts
-    return {name: _digest([place / MANIFEST for place in places]) for name, places in folders.items()}
+    """SHA-256 of the hash lists of a cell's folders ("training", "analysis", "shadow models"). Whoever keeps a copy of
+    these elsewhere can tell later whether a file was changed."""
+    by_part = {"training": [cell.training_folder], "analysis": [cell.analysis_folder]}
+    if cell.shadow_folders:
+        by_part["shadow models"] = cell.shadow_folders
+    return {part: _digest([folder / MANIFEST for folder in folders]) for part, folders in by_part.items()}
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Of one file its SHA-256, of several that of their SHA-256s; "not on disk" if there is none."""
-    found = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
-    if len(found) == 1:
-        return found[0]
-    return hashlib.sha256("\n".join(found).encode()).hexdigest() if found else "not on disk"
+    """The SHA-256 of one file, or of the list of several files' SHA-256s; "not on disk" if there is none."""
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest() if digests else "not on disk"

@@ -22,17 +22,17 @@ FOLDER = "papers"  # under --out
 
 @dataclass(frozen=True)
 class DrawnItem:
-    """What became of an item: its page and how far ours agrees, or why there is none."""
+    """The result of drawing an item."""
 
     name: str
     seconds: float
-    page: Path | None = None
-    agreed: str = ""
-    why: str = ""
+    page: Path | None = None  # None: it could not be drawn
+    agreed: str = ""  # a sentence on how far ours agrees with the paper
+    why: str = ""  # why it could not be drawn
 
 
 def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) -> DrawnItem:
-    """Run the plans of an item, one per task, and write its page under `out`."""
+    """Run the plans of an item, by column or panel, and write its page under `out`."""
     from fedaudit.pipeline.page import read_evidence
     from fedaudit.pipeline.run import run
 
@@ -48,13 +48,13 @@ def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) ->
     return DrawnItem(name, time.monotonic() - start, folder.path / "index.html", agreed)
 
 
-def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
-    """The index of the items that were asked for under one name, as page and CSV; returns where the page is. Those that
-    are not drawn yet stand there as such."""
+def write_index(name_or_paper: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
+    """Write the index of all items of a command-line name (see `reports.paper_items.matching`) as page and CSV; items
+    that are not in `drawn` stand there as not run yet. Returns the page's path."""
     from reports.paper_index import render_files
 
-    names = matching(asked)
-    place = claim(out / FOLDER).path
+    names = matching(name_or_paper)
+    folder = claim(out / FOLDER).path
     done = {one.name: one for one in drawn}
     rows = [
         {
@@ -62,12 +62,12 @@ def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
             "shows": find(name).summary.partition(": ")[2].rstrip("."),
             "agreement": done[name].agreed if name in done else "",
             "seconds": round(done[name].seconds, 1) if name in done else None,
-            "page": page.relative_to(place).as_posix() if name in done and (page := done[name].page) else "",
+            "page": page.relative_to(folder).as_posix() if name in done and (page := done[name].page) else "",
             "why": done[name].why if name in done else "not run yet",
         }
         for name in names
     ]
-    title = "All papers" if asked == ALL else find(names[0]).paper
-    for ending, data in render_files(asked, title, [find(name).title for name in names], rows).items():
-        write_atomic(place / f"{asked}.{ending}", data)
-    return place / f"{asked}.html"
+    title = "All papers" if name_or_paper == ALL else find(names[0]).paper
+    for ending, data in render_files(name_or_paper, title, [find(name).title for name in names], rows).items():
+        write_atomic(folder / f"{name_or_paper}.{ending}", data)
+    return folder / f"{name_or_paper}.html"

@@ -1,4 +1,4 @@
-"""Which attacks run against a method under which threat model, and why the others do not."""
+"""Which attacks run against a method under which threat model, and why others do not."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-def allowed(cell: Cell, threat_model: str) -> dict[str, str | None]:
-    """Every attack of the plan with the reason why it does not run against this method under this threat model; None if
-    it does."""
+def refusal_reasons(cell: Cell, threat_model: str) -> dict[str, str | None]:
+    """By attack of the plan: why it does not run against the cell's method under this threat model, or None if it
+    does."""
     return {name: _refusal(cell, name, threat_model) for name in cell.plan.attacks}
 
 
@@ -42,16 +42,17 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
     return why
 
 
-def running(cell: Cell) -> dict[str, dict[str, DataclassInstance]]:
-    """By threat model the attacks that run, with their parameters."""
-    params = {name: ATTACKS[name].own(given) for name, given in cell.plan.attacks.items()}
-    able = {view: [n for n, why in allowed(cell, view).items() if why is None] for view in cell.threat_models}
+def permitted_attacks(cell: Cell) -> dict[str, dict[str, DataclassInstance]]:
+    """Parameters of the attacks that run, by threat model and attack; a threat model without attacks is left out."""
+    params = {name: ATTACKS[name].own(read) for name, read in cell.plan.attacks.items()}
+    able = {view: [n for n, why in refusal_reasons(cell, view).items() if why is None] for view in cell.threat_models}
     return {view: {name: params[name] for name in names} for view, names in able.items() if names}
 
 
-def refused(cell: Cell) -> pd.DataFrame:
-    """Every attack that did not run under a threat model, and what no attack asks about such records, each with why."""
-    reasons = {view: allowed(cell, view).items() for view in cell.threat_models}
+def refused_table(cell: Cell) -> pd.DataFrame:
+    """A row per attack and threat model under which it did not run, and per question that this kind of records does not
+    allow (threat model "all"). Columns attack, threat_model, why."""
+    reasons = {view: refusal_reasons(cell, view).items() for view in cell.threat_models}
     rows = [(name, view, why) for view, of_view in reasons.items() for name, why in of_view if why]
     rows += [(what, "all", why) for what, why in KINDS[cell.plan.trained.records].unasked.items()]
     return pd.DataFrame(rows, columns=["attack", "threat_model", "why"])

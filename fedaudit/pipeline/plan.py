@@ -1,4 +1,5 @@
-"""What a command asks for, and the folders in which its results lie. Imports nothing heavy."""
+"""A checked command as a plan of trainings and audits, and the folders in which their results lie. Imports nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
     from fedaudit.privacy.settings import Privacy
     from fedaudit.tasks.canaries import Canaries
 
-TARGETS = 2  # clients that are attacked where each takes its own shadow models
+TARGETS = 2  # clients that are attacked by default if shadow models are trained for each
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method, its parameters, and how it is made private if it can be."""
+    """A method with its parameters."""
 
     method: str
     params: DataclassInstance
-    privacy: Privacy | None = None
+    privacy: Privacy | None = None  # how noise is added; None: this method cannot be noised
 
     @property
     def plugin(self) -> Plugin[MethodFacts]:
@@ -45,16 +46,16 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One command, checked: which cells to audit and how."""
+    """One command, checked: what to train, attack and audit."""
 
-    methods: Mapping[str, Variant | None]  # by what tables call it; None for somebody's own run
+    methods: Mapping[str, Variant | None]  # by label in tables; None for somebody's own run
     settings: DataclassInstance  # the learner's Settings
     task: str
     task_params: DataclassInstance | None  # None for somebody's own run
-    attacks: Mapping[str, DataclassInstance]  # parameters by name; empty: utility and privacy are reported
-    adversary: Adversary  # whom it attacks, and with what
+    attacks: Mapping[str, DataclassInstance]  # parameters by name; empty: only utility and privacy are reported
+    adversary: Adversary
     canaries: Canaries
-    audits: Mapping[str, DataclassInstance]  # the parameters of every audit that applies, by its name
+    audits: Mapping[str, DataclassInstance]  # parameters of every audit that applies, by name
     rounds: int
     clients: int
     per_round: int
@@ -67,65 +68,60 @@ class Plan:
     threads: int
     out: Path
     own: OwnRun | None = None  # audited instead of a training of ours
-    newcomers: int = 0  # the last so many clients, which come after the last round
-    # the parameters of the audits that compare all of its cells, by name; they belong to the page
+    newcomers: int = 0  # how many clients, the last ones, join only after the last round
+    # parameters of the audits that compare all cells, by name; their results stand on the page only
     across: Mapping[str, DataclassInstance] = field(default_factory=dict)
 
     @property
     def attack(self) -> str | None:
-        """The attacks as one word."""
+        """The names of the attacks, joined by commas; None without attacks."""
         return ",".join(self.attacks) or None
 
     @property
     def confidence(self) -> float:
-        """Of all intervals: a parameter of the membership audit."""
+        """Confidence level of all intervals, a parameter of the membership audit."""
         return float(vars(self.audits["membership"])["confidence"])
 
     @property
     def canary_holders(self) -> int:
-        """The clients that hold canaries are the first ones: those that --targets asks for, or all."""
+        """How many clients hold canaries, the first ones: as many as --targets says, or all."""
         return min(self.adversary.targets or self.present, self.present)
 
     @property
     def inserted(self) -> int | None:
-        """How many canaries a coin inserted or left out; None: the run was trained elsewhere, and no coin can be
-        flipped any more."""
+        """The number of canaries, each inserted or left out by a coin; None for somebody's own run, which is over."""
         return None if self.own else self.canaries.canaries
 
     @property
     def present(self) -> int:
-        """The clients that can take part in a round."""
+        """The number of clients that can take part in rounds: all but newcomers."""
         return self.clients - self.newcomers
 
     @property
     def workers(self) -> int:
-        """How many processes compute: several would only wait for one GPU."""
+        """The number of worker processes: one on a GPU, where several would wait for each other."""
         return self.threads if self.device == "cpu" else 1
 
     @functools.cached_property
     def cells(self) -> list[Cell]:
-        """Every method with every seed, independent of each other."""
+        """Every method with every seed."""
         return [Cell(self, method, self.seed + i) for method in self.methods for i in range(self.seeds)]
 
     @functools.cached_property
     def data(self) -> Data:
-        """Its federation, and what that is by content."""
+        """The plan's federation before canaries, and its hash."""
         return Data(self)
 
     @functools.cached_property
     def report_folder(self) -> Path:
-        name = f"{_slug('-'.join(self._short_names))[:80]}-{_shown(self.attacks) or self.task}"
+        few = len(self.methods) <= 3  # of more methods, their parameters are left out
+        labels = dict.fromkeys(label if few else label.partition(":")[0] for label in self.methods)
+        name = f"{_slug('-'.join(labels))[:80]}-{_joined(self.attacks) or self.task}"
         return self.out / "reports" / f"{name}-{key_of(keys.page(self.cells, across=self.across))[:8]}"
 
     @property
-    def _short_names(self) -> list[str]:
-        """What the report's folder is called by: a sweep by its methods."""
-        few = len(self.methods) <= 3
-        return list(dict.fromkeys(label if few else label.partition(":")[0] for label in self.methods))
-
-    @property
     def learner(self) -> str:
-        """The helper module of trainers/ that holds what the clients of every method here train."""
+        """The name of the learner, a module of trainers/, that all methods of the plan share."""
         if self.own is not None:
             return self.own.learner
         learner = trained_by(v.plugin.facts for v in self.methods.values() if v is not None)
@@ -134,28 +130,26 @@ class Plan:
 
     @property
     def trained(self) -> LearnerFacts:
-        """What there is to know of it."""
+        """The learner's facts."""
         return facts(self.learner)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training and its audit. The data are drawn from the plan's seed, the training's randomness from this one."""
+    """One training and its audit: a method and a seed of a plan."""
 
     plan: Plan
-    method: str
-    seed: int
+    method: str  # a key of `Plan.methods`
+    seed: int  # of the training; data are drawn from the plan's seed
 
     @functools.cached_property
     def setting(self) -> dict[str, Any]:
-        """Everything that the training's numbers depend on but code and versions."""
-        p, variant = self.plan, self.variant
-        if isinstance(p.backbone, ClipSource):
-            backbone = {
-                "name": p.backbone.name, "activation": p.backbone.activation, "sha256": p.backbone.sha256
-            }  # fmt: skip
+        """Everything that a training's numbers depend on, except code and versions: nested dicts for JSON."""
+        p, variant, model = self.plan, self.variant, self.plan.backbone
+        if isinstance(model, ClipSource):
+            backbone = {"name": model.name, "activation": model.activation, "sha256": model.sha256}
         else:
-            backbone = {"name": display_name(p.backbone), "sha256": weights_hash(p.backbone), "dtype": p.dtype}
+            backbone = {"name": display_name(model), "sha256": weights_hash(model), "dtype": p.dtype}
         if p.backbone_code:
             backbone["code"] = fingerprint([Path(p.backbone_code)], root=Path(p.backbone_code).parent)
         later = {"newcomers": p.newcomers} if p.newcomers else {}
@@ -169,22 +163,18 @@ class Cell:
         if variant is None:
             assert p.own is not None
             return {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}} | shared
+        holders = {"holders": p.canary_holders} if p.adversary.targets else {}
         return {
             "task": {"name": p.task, **self._task_fields},
             "data_seed": p.seed,
             "method": {"name": variant.method, **keys.fields(variant.params)},
             **({"privacy": keys.fields(variant.privacy)} if variant.privacy else {}),
-            **({"canaries": keys.fields(p.canaries) | self._holders} if p.canaries.canaries else {}),
+            **({"canaries": keys.fields(p.canaries) | holders} if p.canaries.canaries else {}),
         } | shared
 
     @property
-    def _holders(self) -> dict[str, Any]:
-        """Of the canaries of the targets: how many clients hold them."""
-        return {"holders": self.plan.canary_holders} if self.plan.adversary.targets else {}
-
-    @property
     def _task_fields(self) -> dict[str, Any]:
-        """Data count by content: where they lie does not matter."""
+        """The task's parameters; folders of data are replaced by a hash of the data."""
         assert self.plan.task_params is not None
         params = keys.fields(self.plan.task_params)
         if (digest := self.plan.data.digest) is None:
@@ -213,7 +203,7 @@ class Cell:
 
     @property
     def names(self) -> Names:
-        """What every finding about this cell is of."""
+        """Columns that all findings of this cell share."""
         return {"run": self.analysis_key, "method": self.method, "task": self.plan.task, "seed": self.seed}
 
     @property
@@ -222,12 +212,12 @@ class Cell:
 
     @property
     def answers_folder(self) -> Path:
-        """What was asked of the training's own models, by whomever."""
+        """The folder of the answers of the training's own models, shared by all adversaries and attacks."""
         return self.plan.out / "answers" / f"{_slug(self.method)}-seed{self.seed}-{key_of(keys.answers(self))}"
 
     @property
     def bank_answers_folder(self) -> Path:
-        """What was asked of the shadow models and of the simulated federations."""
+        """The folder of the answers of shadow models and simulated federations."""
         return self.plan.out / "answers" / f"{_slug(self.method)}-shadows-{key_of(keys.bank_answers(self))}"
 
     @property
@@ -236,39 +226,40 @@ class Cell:
 
     @property
     def analysis_folder(self) -> Path:
-        name = f"{_slug(self.method)}-seed{self.seed}-{_shown(self.plan.attacks) or 'utility'}-{self.analysis_key}"
+        name = f"{_slug(self.method)}-seed{self.seed}-{_joined(self.plan.attacks) or 'utility'}-{self.analysis_key}"
         return self.plan.out / "analyses" / name
 
     @property
     def shadow_folders(self) -> list[Path]:
-        """The folders on disk that hold what the shadow models of the targets are; cells with more targets share the
-        bank."""
+        """The existing folders with shadow models of the cell's targets; `bank_folder` may hold those of more
+        clients."""
         if not self.needs_shadows:
             return []
-        own = tuple(f"client-{client:03d}-" for client in self.targets)
-        places = (place for place in inside(self.bank_folder) if place.is_dir())
-        return sorted(p for p in places if p.name.startswith(own) or not p.name.startswith("client-"))
+        of_targets = tuple(f"client-{client:03d}-" for client in self.targets)
+        folders = (folder for folder in inside(self.bank_folder) if folder.is_dir())
+        return sorted(f for f in folders if f.name.startswith(of_targets) or not f.name.startswith("client-"))
 
     @property
     def folders(self) -> list[Path]:
-        """The folders on disk that the findings came from."""
-        places = (self.training_folder, *self.shadow_folders, self.analysis_folder)
-        return [place for place in places if place.is_dir()]
+        """The existing folders that the findings depend on: training, shadow models, analysis."""
+        folders = (self.training_folder, *self.shadow_folders, self.analysis_folder)
+        return [folder for folder in folders if folder.is_dir()]
 
     @property
     def needs_shadows(self) -> bool:
-        """Whether shadow models are trained."""
+        """Whether an attack of the plan uses shadow models."""
         return any(ATTACKS[name].facts.shadows for name in self.plan.attacks)
 
     @property
     def targets(self) -> list[int]:
-        """The clients that are attacked: the first ones; the partition has given them their records at random."""
+        """The attacked clients: the first ones, as records are dealt at random. By default `TARGETS` with
+        shadow models, else all."""
         usual = TARGETS if self.needs_shadows else self.plan.present
         return list(range(min(self.plan.adversary.targets or usual, self.plan.present)))
 
     @property
     def threat_models(self) -> tuple[str, ...]:
-        """The adversaries that there are of its method."""
+        """The adversaries that can attack the cell's method."""
         learner = self.plan.trained
         return learner.adversaries(self.variant.plugin.facts) if self.variant else learner.threat_models
 
@@ -277,12 +268,12 @@ class Cell:
         return self.plan.methods[self.method]
 
 
-def _shown(attacks: Iterable[str]) -> str:
-    """Attacks as part of a folder's name."""
+def _joined(attacks: Iterable[str]) -> str:
+    """Attacks as part of a folder's name: their names, or their number if there are more than three."""
     names = list(attacks)
     return "-".join(names) if len(names) <= 3 else f"{len(names)}-attacks"
 
 
 def _slug(text: str) -> str:
-    """A label as part of a folder's name."""
+    """A label as part of a folder's name: other characters than letters, digits and _.+- become hyphens."""
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "run"

@@ -1,4 +1,5 @@
-"""Run a plan, or show what is on disk already. Imports nothing heavy: a report that is there is shown at once."""
+"""Runs a plan, or shows its report if it is on disk. Imports nothing heavy, so that a finished report is shown at
+once."""
 
 from __future__ import annotations
 
@@ -14,19 +15,18 @@ from fedaudit.pipeline.plan import Plan
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the report is, what it found, and what was reused."""
+    """The result of a plan."""
 
-    report: Path
+    report: Path  # its page
     findings: list[dict[str, Any]]
-    reused: list[str]
+    reused: list[str]  # the parts that were on disk, for messages
 
 
 @undisturbed()
 def run(plan: Plan, progress: Progress) -> Outcome:
-    """Everything that a plan asks for. Safe to kill and to run twice at once; what is finished is shown without writing
-    anything.
+    """Train, attack, audit and write the report, as far as that is not on disk. Safe to kill, and to run twice at once.
 
-    InputError: somebody damaged or deleted what was complete while it was needed; the same call computes it again.
+    InputError: files were damaged or deleted while they were needed; the same call computes them again.
     """
     reused = ["report"]
     if not sound(plan):
@@ -39,8 +39,7 @@ def run(plan: Plan, progress: Progress) -> Outcome:
 
 @undisturbed()
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
-    """Write the one training of a finished plan as a folder of docs/own-runs.md, or its models as adapters that peft
-    loads."""
+    """See `fedaudit.pipeline.compute.export`; imports nothing heavy if both paths are None."""
     if run_to is not None or adapters_to is not None:
         from fedaudit.pipeline import compute
 

@@ -1,6 +1,6 @@
-"""From answers to scores: every attack as a function of what its adversary knows, and the controls beside it.
+"""From answers to scores: runs every attack on what its adversary knows, and on the controls.
 
-No model is asked here, and nothing knows what a record is.
+No model is needed here, only answers on disk.
 """
 
 from __future__ import annotations
@@ -20,156 +20,166 @@ from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.source import whose
 from fedaudit.machinery.executor import one_thread
-from fedaudit.pipeline.inquiry import Inquiry, answers_of
+from fedaudit.pipeline.question_set import QuestionSet, answers_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Tables = dict[str, pd.DataFrame]
-Place = tuple[str, str, int | None, int]  # threat model, way, client and rounds seen of a model
+ModelKey = tuple[str, str, int | None, int]  # threat model, way, client (None: all) and rounds seen of a model
 
 
 @dataclass(frozen=True)
 class ScoringJob:
-    """What the adversaries of one target have asked, and their attacks by threat model."""
+    """One target's attacked models, with their answers, and the attacks on them."""
 
-    inquiries: Sequence[Inquiry]
-    attacks: Mapping[str, Mapping[str, DataclassInstance]]
-    over_rounds_alone: bool  # attacks on one model also look at all states that are seen of it
-    stand_ins: int  # so many of the first shadows stand in for the attacked model
+    question_sets: Sequence[QuestionSet]
+    attacks: Mapping[str, Mapping[str, DataclassInstance]]  # parameters by threat model and attack
+    over_rounds_alone: bool  # whether attacks on one model also use its states after several rounds
+    stand_ins: int  # how many of the shadows, the first ones, play the attacked model
 
 
-def score(job: ScoringJob) -> list[tuple[Place, Tables]]:
-    """Of every model, by record: the scores, those of the controls ("base", "before_first_round"), of models whose
-    members the adversary knows ("shadow_targets"), what else it computed ("facts"), and of messages that are solved
-    "batches". A model that no attack has a score of is left out."""
+def score(job: ScoringJob) -> list[tuple[ModelKey, Tables]]:
+    """Run all attacks on all models of the job; returns tables by name for every model that any attack has scores of.
+
+    Tables with a row per record: `scores`, a column per score; `base` and `before_first_round`, the same of the
+    controls; `shadow_targets`, the same of models whose `member`s the adversary knows; `facts`, see `record_facts`.
+    `batches`: see there. All but `scores`, `base` and `facts` may be missing.
+    """
     one_thread()
     scorer = Scorer(job)
-    found = [((i.threat_model, i.way, i.client, i.round), scorer.tables(i)) for i in job.inquiries]
-    return [(place, tables) for place, tables in found if tables]
+    scored = [((q.threat_model, q.way, q.client, q.round), scorer.tables(q)) for q in job.question_sets]
+    return [(key, tables) for key, tables in scored if tables]
 
 
-def together(parts: Iterable[tuple[Place, Tables]]) -> dict[Place, Tables]:
-    """By model the tables of all targets, one below the other."""
-    found: dict[Place, dict[str, list[pd.DataFrame]]] = {}
-    for place, tables in parts:
-        of_model = found.setdefault(place, {})
+def concatenate_targets(parts: Iterable[tuple[ModelKey, Tables]]) -> dict[ModelKey, Tables]:
+    """Tables by model and name; those of several targets are concatenated by rows."""
+    by_model: dict[ModelKey, dict[str, list[pd.DataFrame]]] = {}
+    for key, tables in parts:
+        of_model = by_model.setdefault(key, {})
         for name, table in tables.items():
             of_model.setdefault(name, []).append(table)
-    return {place: {name: pd.concat(few) for name, few in tables.items()} for place, tables in found.items()}
+    return {key: {name: pd.concat(few) for name, few in tables.items()} for key, tables in by_model.items()}
 
 
 class Scorer:
-    """One target under attack. What several attacks or adversaries need is computed once; equal models are attacked
-    once."""
+    """Runs the attacks on one target. Results that several attacks or adversaries share are computed once, and equal
+    models are attacked once."""
 
     def __init__(self, job: ScoringJob) -> None:
         self.job = job
-        self._once: dict[object, Any] = {}
+        self._results: dict[object, Any] = {}
 
-    def tables(self, inquiry: Inquiry) -> Tables:
-        """See `score`."""
-        place = inquiry.shadows.name if inquiry.shadows else "", inquiry.records[0], len(inquiry.records)
-        seen = inquiry.knowledge(self._cached((*place, "beside"), inquiry.beside))
-        alone = dataclasses.replace(seen, history=None, rounds=None)  # equal for equal models
-        scores: dict[str, Floats] = {}
-        base: dict[str, Floats] = {}
-        before_first_round: dict[str, Floats] = {}
-        shadow_targets: list[pd.DataFrame] = []
-        for name, params in self.job.attacks[inquiry.threat_model].items():
-            plugin = ATTACKS[name]
-            if (plugin.facts.shadows and seen.shadows is None) or (plugin.facts.needs and not inquiry.over_rounds):
+    def tables(self, question_set: QuestionSet) -> Tables:
+        """The tables of one attacked model, see `score`; {} if no attack has a score."""
+        shadows, records = question_set.shadows, question_set.records
+        key = shadows.name if shadows else "", records[0], len(records)
+        knowledge = question_set.knowledge(self._cached((*key, "shadow answers"), question_set.shadow_answers))
+        alone = dataclasses.replace(knowledge, history=None, rounds=None)  # equal for equal models
+        scores, base, before_first_round = dict[str, Floats](), dict[str, Floats](), dict[str, Floats]()
+        shadow_targets = list[pd.DataFrame]()
+        for name, params in self.job.attacks[question_set.threat_model].items():
+            facts = ATTACKS[name].facts
+            if (facts.shadows and knowledge.shadows is None) or (facts.needs and not question_set.over_rounds):
                 continue
-            made: Attack = plugin.make(params)
-            if seen.shadows is not None and (plugin.facts.shadows or not plugin.facts.needs):
+            attack: Attack = ATTACKS[name].make(params)
+            if knowledge.shadows is not None and (facts.shadows or not facts.needs):
                 shadow_targets += self._cached(
-                    (*place, name, "shadow_targets"), self._shadow_targets, inquiry, made, seen
+                    (*key, name, "shadow_targets"), self._shadow_targets, question_set, attack, knowledge
                 )
-            if plugin.facts.needs:
-                scores |= made.score(seen)
-                if twin := self._twin(inquiry, seen):
-                    again = made.score(twin[0])
-                    base |= again
-                    shadow_targets.append(_known(inquiry, again, twin[1]))
+            if facts.needs:
+                scores |= attack.score(knowledge)
+                if twin := self._twin(question_set, knowledge):
+                    twin_scores = attack.score(twin[0])
+                    base |= twin_scores
+                    shadow_targets.append(_with_membership(question_set, twin_scores, twin[1]))
                 continue
-            if plugin.facts.rounds and self.job.over_rounds_alone and seen.states is not None:
-                scores |= made.score(seen)
+            if facts.rounds and self.job.over_rounds_alone and knowledge.states is not None:
+                scores |= attack.score(knowledge)
             else:
-                scores |= self._cached((*place, name, seen.answers.digest), made.score, alone)
-            start = self._cached((*place, name, "base"), made.score, seen.before_training())
+                scores |= self._cached((*key, name, knowledge.answers.digest), attack.score, alone)
+            start = self._cached((*key, name, "base"), attack.score, knowledge.before_training())
             base |= start
             before_first_round |= self._cached(
-                (*place, name, "before_first_round"), self._before_first_round, made, inquiry, seen, start
+                (*key, name, "before_first_round"), self._before_first_round, attack, question_set, knowledge, start
             )
         if not scores:
             return {}
-        columns = {"scores": scores, "base": base, "facts": facts(seen)} | (
+        columns = {"scores": scores, "base": base, "facts": record_facts(knowledge)} | (
             {"before_first_round": before_first_round} if before_first_round else {}
         )
-        index = pd.Index(seen.records, name="record")
+        index = pd.Index(knowledge.records, name="record")
         tables = {name: pd.DataFrame(values, index) for name, values in columns.items()}
-        return tables | batches(seen) | ({"shadow_targets": pd.concat(shadow_targets)} if shadow_targets else {})
+        return tables | batches(knowledge) | ({"shadow_targets": pd.concat(shadow_targets)} if shadow_targets else {})
 
-    def _cached(self, key: object, compute: Callable[Given, Result], *args: Given.args, **more: Given.kwargs) -> Result:
-        if key not in self._once:
-            self._once[key] = compute(*args, **more)
-        found: Result = self._once[key]
-        return found
+    def _cached(
+        self, key: object, compute: Callable[Arguments, Result], *args: Arguments.args, **more: Arguments.kwargs
+    ) -> Result:
+        """`compute(*args, **more)`, computed once per key."""
+        if key not in self._results:
+            self._results[key] = compute(*args, **more)
+        return self._results[key]
 
     def _before_first_round(
-        self, made: Attack, inquiry: Inquiry, seen: Knowledge, start: Mapping[str, Floats]
+        self, attack: Attack, question_set: QuestionSet, knowledge: Knowledge, start: Mapping[str, Floats]
     ) -> dict[str, Floats]:
-        """Of scores that are constant on the public start (`start`) those of the released model before the target first
-        took part; none if it began with the public start."""
+        """The attack's scores of the released model before the target's first round, as a control for those scores
+        that are constant on the public start (`start`). {} without such scores or such a model."""
         constant = {name for name, values in start.items() if len(set(values[~np.isnan(values)])) == 1}
-        if not constant or inquiry.before is None:
+        if not constant or question_set.before is None:
             return {}
-        answers = answers_of(public_records(inquiry.public.read("public")), inquiry.before)
-        scores = made.score(dataclasses.replace(seen.before_training(), answers=answers))
+        answers = answers_of(public_records(question_set.public.read("public")), question_set.before)
+        scores = attack.score(dataclasses.replace(knowledge.before_training(), answers=answers))
         return {name: values for name, values in scores.items() if name in constant}
 
-    def _shadow_targets(self, inquiry: Inquiry, made: Attack, seen: Knowledge) -> list[pd.DataFrame]:
-        """Scores of shadows in the place of the attacked model."""
-        assert seen.shadows is not None
-        some = range(min(self.job.stand_ins, len(seen.shadows.member)))
-        return [_known(inquiry, made.score(seen.leave_out(s)), seen.shadows.member[s]) for s in some]
+    def _shadow_targets(self, question_set: QuestionSet, attack: Attack, knowledge: Knowledge) -> list[pd.DataFrame]:
+        """The attack's scores with each of the first `stand_ins` shadows as the attacked model; see `_with_membership`
+        for the columns."""
+        assert knowledge.shadows is not None
+        member = knowledge.shadows.member
+        some = range(min(self.job.stand_ins, len(member)))
+        return [_with_membership(question_set, attack.score(knowledge.leave_out(s)), member[s]) for s in some]
 
-    def _twin(self, inquiry: Inquiry, seen: Knowledge) -> tuple[Knowledge, NDArray[np.bool_]] | None:
-        """What the same adversary would have seen of a federation that drew its members anew, and those members; None
-        without one. Beside it stand the shadows of the other trajectories."""
-        if inquiry.twin is None or inquiry.drawn is None:
+    def _twin(self, question_set: QuestionSet, knowledge: Knowledge) -> tuple[Knowledge, NDArray[np.bool_]] | None:
+        """The adversary's knowledge of the twin federation, and which of the records [n] were members there; None
+        without a twin. Shadows of the twin's own trajectory are left out."""
+        if question_set.twin is None or question_set.drawn is None:
             return None
-        again = inquiry.twin.knowledge()
-        if seen.shadows is not None:  # the twin's trajectory is the first one's
-            again = dataclasses.replace(again, shadows=seen.shadows.without(0))
-        return again, inquiry.target.of_records(inquiry.drawn.read("drawn")["member"])
+        twin = question_set.twin.knowledge()
+        if knowledge.shadows is not None:  # the first shadow's trajectory is the twin's
+            twin = dataclasses.replace(twin, shadows=knowledge.shadows.without(0))
+        return twin, question_set.target.of_records(question_set.drawn.read("drawn")["member"])
 
 
-def _known(inquiry: Inquiry, scores: Mapping[str, Floats], member: NDArray[np.bool_]) -> pd.DataFrame:
-    """Scores of the target's own records whose membership the adversary knows."""
-    own = slice(0, len(inquiry.target.own))
-    index = pd.Index(inquiry.records[own], name="record")
-    return pd.DataFrame({"member": member[own]} | {name: values[own] for name, values in scores.items()}, index)
+def _with_membership(
+    question_set: QuestionSet, scores: Mapping[str, Floats], member: NDArray[np.bool_]
+) -> pd.DataFrame:
+    """A row per candidate and reference record, indexed by record: `member`, and a column per score."""
+    n = len(question_set.target.own)
+    index = pd.Index(question_set.records[:n], name="record")
+    return pd.DataFrame({"member": member[:n]} | {name: values[:n] for name, values in scores.items()}, index)
 
 
-def facts(seen: Knowledge) -> dict[str, Any]:
-    """Losses with and without the record and what else readers ask, by record."""
-    found: dict[str, Any] = {"loss": seen.loss, "base_loss": seen.base.loss}
-    if seen.hard is not None:
-        found["hard_right"] = seen.hard.argmax(1) == seen.labels
-    if seen.shadows is not None:
-        loss = seen.shadows.loss
-        for name, part in (("loss_in", seen.shadows.member), ("loss_out", ~seen.shadows.member)):
-            found[name] = np.ma.masked_array(loss, ~part).mean(0).filled(np.nan)
-    if seen.rounds is not None:
-        found |= whose(seen.rounds)
-    return found | seen.answers.facts(seen.base)
+def record_facts(knowledge: Knowledge) -> dict[str, Any]:
+    """Columns [n] that reports show beside scores: losses of the attacked model and of the public start, mean losses of
+    shadows with and without the record, and what else the adversary computed of each record."""
+    columns: dict[str, Any] = {"loss": knowledge.loss, "base_loss": knowledge.base.loss}
+    if knowledge.hard is not None:
+        columns["hard_right"] = knowledge.hard.argmax(1) == knowledge.labels
+    if knowledge.shadows is not None:
+        loss = knowledge.shadows.loss
+        for name, part in (("loss_in", knowledge.shadows.member), ("loss_out", ~knowledge.shadows.member)):
+            columns[name] = np.ma.masked_array(loss, ~part).mean(0).filled(np.nan)
+    if knowledge.rounds is not None:
+        columns |= whose(knowledge.rounds)
+    return columns | knowledge.answers.facts(knowledge.base)
 
 
-def batches(seen: Knowledge) -> Tables:
-    """How well each message that is solved is explained."""
-    solved = [(mixture.round, solve(mixture)) for mixture in (seen.rounds.mixtures if seen.rounds else ())]
-    rows = [(r, found.residual, found.least, found.error) for r, found in solved]
+def batches(knowledge: Knowledge) -> Tables:
+    """Table `batches`: for each of the target's messages that was solved for its batch, how well the batch explains it
+    (`attacks.decompose.Solution`). {} where none was solved."""
+    solutions = [(mixture.round, solve(mixture)) for mixture in (knowledge.rounds.mixtures if knowledge.rounds else ())]
+    rows = [(r, solution.residual, solution.least, solution.error) for r, solution in solutions]
     return {"batches": pd.DataFrame(rows, columns=["round", "residual", "least", "error"])} if rows else {}

@@ -1,23 +1,23 @@
-"""Shadow models: what the adversary trains itself, by the target's own recipe, to learn how a member looks.
+"""Shadow models: models that the adversary trains with the target's own recipe, on members that it knows.
 
-The adversary simulates a few federations whose clients draw their members anew: each gives what the other clients send
-along one trajectory. Along them S shadow clients, evenly dealt, play the target's role, each with a coin of its own for
-every candidate record, and each with its own copy of the server: in every round a shadow's message takes the target's
-place among the recorded ones, and the server aggregates. So the shadows of one trajectory differ in the target's
-members only, in their own models as in the global one, at the cost of S clients instead of S federations (DP-FPL, A.3,
-after Shokri et al. 2017); and the trajectories differ as the target's own differs from each of them. Canaries that a
-shadow's coin leaves out stay in its list with weight 0, as in the target's.
+The adversary first simulates a few federations whose clients draw their members anew. Each records the messages of all
+clients: a trajectory. Then S shadow clients play the target, evenly spread over the trajectories. Each flips its own
+coin for every candidate record and has its own copy of the server: in every round its message replaces the target's
+among the recorded ones, and the server aggregates. So shadows of one trajectory differ in the target's members only, in
+their own models and in the global one, at the cost of S clients instead of S federations (DP-FPL, A.3, after Shokri et
+al. 2017). Trajectories differ from each other as the target's does from them. Canaries that a shadow's coin leaves out
+stay in its list with weight 0, as in the target's.
 
-On request S whole federations are simulated instead, or the other clients' messages are those that the server has
-observed. All shadows of a target are one job where the learner takes clients together, as one batched problem; else as
-many jobs as there are trajectories. The bank is keyed by the recipe: attacks and threat models share it, and training
-seeds where every client takes part in every round.
+Two options: S whole federations are simulated (`--shadow-kind federations`), or the other clients' messages are those
+that the server observed (`--trajectory observed`). All shadows of a target are one job where the learner trains clients
+as one batched problem, else one job per trajectory. The folder of shadow models is keyed by the recipe: attacks and
+threat models share it, and so do training seeds if every client takes part in every round.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,24 +47,24 @@ from trainers.base import (
     plugin_name,
 )
 
-SIMULATED = 10_000  # from here on the simulated federations are numbered: there are fewer shadows
+SIMULATED = 10_000  # number of the first simulated federation; shadows, which share the numbering, are fewer
 SEQUENCE = 20  # rounds, at most, after which the shadows' broadcasts are kept
 
 
 @dataclass(frozen=True)
-class ShadowData:
-    """The shadows of one target: which candidates each was trained on [S, n], and the models [S] that came of it."""
+class ShadowModels:
+    """The S finished shadow models of one target."""
 
-    member: NDArray[np.bool_]
-    trajectory: NDArray[np.int64]  # [S], along which simulated federation each was trained
-    start: Sequence[State]  # what its training began with
-    personal: Sequence[State]
-    released: Sequence[State]  # the global model after the last round, with the public start for a client's own part
-    sequence: Sequence[Sequence[State]]  # the same after each of `sequence_rounds`; empty where records are texts
+    member: NDArray[np.bool_]  # [S, n], which of the target's candidates each was trained on
+    trajectory: NDArray[np.int64]  # [S], the simulated federation along which each was trained, from 0
+    start: Sequence[State]  # [S], the model that each training began with
+    personal: Sequence[State]  # [S], the shadow client's own model
+    released: Sequence[State]  # [S], the global model after the last round, with the public start's private part
+    sequence: Sequence[Sequence[State]]  # [S][T], `released` after each of `sequence_rounds`; [] for texts
 
 
 class NoEvaluation:
-    """A simulation is not evaluated."""
+    """An evaluation that measures nothing, for simulations."""
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
         return {}
@@ -76,32 +76,31 @@ class NoEvaluation:
 
 
 def sequence_rounds(rounds: int) -> list[int]:
-    """How many rounds had gone when each broadcast of a sequence was sent, evenly spaced; the last is the released
-    model."""
-    chosen: list[int] = np.unique(np.linspace(1, rounds, min(SEQUENCE, rounds)).round().astype(int)).tolist()
-    return chosen
+    """Numbers of rounds after which shadows' broadcasts are kept: at most `SEQUENCE` of 1..rounds, evenly spaced; the
+    last is `rounds`."""
+    return np.unique(np.linspace(1, rounds, min(SEQUENCE, rounds)).round().astype(int)).tolist()
 
 
 def coins(seed: int, shadow: int, client: int, candidates: int) -> NDArray[np.bool_]:
-    """Which of a client's candidates a shadow is trained on: a fair coin each; the first one if no coin fell on
-    heads."""
+    """Which of a client's candidates a shadow is trained on, bool [candidates]: a fair coin each; the first one alone
+    if all coins say no."""
     drawn = np.random.default_rng((seed, 11, shadow, client)).random(candidates) < 0.5
     return drawn if drawn.any() else np.arange(candidates) == 0
 
 
 def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -> Schedule:
-    """The target's schedule with randomness of the adversary's own.
+    """The target's schedule with a seed of the adversary's own, drawn from its `seed` and the shadow's number.
 
-    Where only some clients take part in a round they do so as in the target's training, from the same start: who takes
-    part often leaves more traces, and a shadow that never did would be none.
+    If only some clients take part in a round, they are the same ones as in the target's training, from the same start:
+    clients that take part often leak more, and a shadow that never did would be no shadow.
     """
-    own = np.random.SeedSequence([seed, 12, shadow]).generate_state(1, np.uint32)
+    state = np.random.SeedSequence([seed, 12, shadow]).generate_state(1, np.uint32)
     public = schedule.public_seed if schedule.per_round < schedule.clients else None
-    return dataclasses.replace(schedule, seed=int(own[0]), public=public)
+    return dataclasses.replace(schedule, seed=int(state[0]), public=public)
 
 
 def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
-    """What a simulated federation trains on: members that the adversary drew."""
+    """The bench of a simulated federation: every client trains on members that the adversary drew."""
     lists = [_list(bench, k, seed, shadow) for k in range(len(bench.candidates))]
     return Bench(
         bench.learner,
@@ -116,45 +115,43 @@ def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
 def members(
     bench: AttackBench, method: Method[Any], others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Which candidates [S, n] of a client its shadows were trained on: the coin said so, and the record was in a
-    batch."""
-    asked, rounds = bench.candidates[client], others.participations(client)
+    """Which candidates of a client its shadows were trained on, bool [S, n]: the shadow's coin chose the record, and it
+    was in a batch in a round in which the client took part in `others`."""
+    candidates, rounds = bench.candidates[client], others.participations(client)
     rows = []
     for s in shadows:
         listed, left_out = _list(bench, client, seed, s)
-        own = simulated_schedule(others.schedule, seed, s).seed
-        rows.append(
-            np.isin(
-                asked, list(method.messages.used_records(listed, client=client, seed=own, rounds=rounds) - left_out)
-            )
-        )
+        training_seed = simulated_schedule(others.schedule, seed, s).seed
+        used = method.messages.used_records(listed, client=client, seed=training_seed, rounds=rounds)
+        rows.append(np.isin(candidates, list(used - left_out)))
     return np.stack(rows)
 
 
 def _list(bench: AttackBench, client: int, seed: int, shadow: int) -> tuple[list[str], frozenset[str]]:
-    """A client's list in a shadow, and those of it that weigh 0: the canaries that were not drawn."""
-    asked = bench.candidates[client]
-    drawn = {r for r, kept in zip(asked, coins(seed, shadow, client, len(asked)), strict=True) if kept}
-    listed = [r for r in asked if r in drawn or r in bench.canaries]
+    """The records that a shadow client trains on, and those among them with weight 0: canaries that were not drawn."""
+    candidates = bench.candidates[client]
+    coin = coins(seed, shadow, client, len(candidates))
+    drawn = {record for record, heads in zip(candidates, coin, strict=True) if heads}
+    listed = [record for record in candidates if record in drawn or record in bench.canaries]
     return listed, frozenset(listed) - drawn
 
 
 @dataclass(frozen=True)
 class _Shadows:
-    """Some shadows of a target after a round: their servers and their own parts [S], and by round what those servers
-    had sent [S]."""
+    """Some shadows of a target after a round."""
 
-    servers: Sequence[State]
-    owns: Sequence[State]
-    sent: Mapping[int, Sequence[State]] = field(default_factory=dict)
+    servers: Sequence[State]  # [S]
+    owns: Sequence[State]  # [S], the shadow clients' private parts; {} before their first round
+    sent: Mapping[int, Sequence[State]] = field(default_factory=dict)  # [S] by number of rounds: the servers' states
 
     @staticmethod
     def joined(parts: Sequence[_Shadows]) -> _Shadows:
+        """The shadows of all parts, one part after the other."""
         sent = {r: [state for part in parts for state in part.sent[r]] for r in parts[0].sent}
         return _Shadows([s for part in parts for s in part.servers], [s for part in parts for s in part.owns], sent)
 
     def packed(self) -> State:
-        """As the tensors of a file."""
+        """The shadows as named tensors [S, ..] for a file; `unpacked` reads them."""
         parts = {"server": self.servers, "own": self.owns} | {f"sent-{r:04d}": sent for r, sent in self.sent.items()}
         return {
             f"{part}/{n}": torch.stack([one[n] for one in states]) for part, states in parts.items() for n in states[0]
@@ -174,13 +171,12 @@ class _Shadows:
 
 def train_shadows(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int, folder: Folder, *,
-    seed: int, shadows: range,
-    until: int, say: Callable[[str], None],
+    seed: int, shadows: range, until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Train some shadows of `client`, by their numbers, up to a round, evenly in the federations that `others`
-    recorded; goes on from the newest file there.
+    """Train shadows of `client`, by their numbers, for `until` rounds along the trajectories `others`, and write them
+    to `folder`. Continues from the newest file there; older files are removed.
 
-    Diverged: the numbers of one are not finite any more; nothing is written.
+    Diverged: a shadow's numbers are not finite any more; nothing is written.
     """
     rounds = others[0].schedule.rounds
     names = {r: _file(r) for r in stops(rounds)}  # a kill loses what came since the last
@@ -189,21 +185,21 @@ def train_shadows(
         for r in done[:-1]:  # a kill before it was removed
             folder.remove(names[r])
         return
-    along = [others[s] for s in _dealt(shadows, others)]
+    along = [others[t] for t in _trajectories(shadows, others)]
     if done:
         now = _Shadows.unpacked(folder.read_tensors(names[done[-1]]))
     else:
         now = _Shadows([one.server(0) for one in along], [{} for _ in along])
-    clients_per_batch = [_list(bench, client, seed, s) for s in shadows]
+    lists = [_list(bench, client, seed, s) for s in shadows]
     seeds = [simulated_schedule(others[0].schedule, seed, s).seed for s in shadows]
-    # of a text an answer costs a pass through a language model: nobody asks dozens of rounds about it
+    # where records are texts, an output costs a pass through a language model: too much for dozens of rounds
     kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []
     for r in range(done[-1] if done else 0, until):
         try:
-            servers, owns = _round(bench, method, along, client, r, now.servers, now.owns, clients_per_batch, seeds)
-        except NotFinite as what:
+            servers, owns = _round(bench, method, along, client, r, now.servers, now.owns, lists, seeds)
+        except NotFinite as error:
             training = f"the adversary's shadow models of {plugin_name(method)}"
-            raise Diverged(training, seed, r, str(what), bench.learner.remedy) from None
+            raise Diverged(training, seed, r, str(error), bench.learner.remedy) from None
         now = _Shadows(servers, owns, {**now.sent, r + 1: servers} if r + 1 in kept else now.sent)
     folder.write_tensors(names[until], now.packed())
     for r in done:
@@ -211,7 +207,8 @@ def train_shadows(
 
 
 def stops(rounds: int) -> Sequence[int]:
-    """The rounds up to which shadows are trained by a job: each where there are few, which are long ones."""
+    """Numbers of rounds at which a shadow job may end and its state is written: every one if there are at most `BLOCK`
+    (they are long then), else those of `blocks`."""
     return range(1, rounds + 1) if rounds <= BLOCK else blocks(rounds)
 
 
@@ -219,8 +216,8 @@ def _file(r: int) -> str:
     return f"shadows-{r:04d}.safetensors"
 
 
-def _dealt(shadows: range, others: Sequence[Transcript]) -> NDArray[np.int64]:
-    """Along which of some trajectories each shadow is trained, [S]."""
+def _trajectories(shadows: range, others: Sequence[Transcript]) -> NDArray[np.int64]:
+    """The index [S] into `others` of each shadow's trajectory."""
     return np.array(shadows) % len(others)
 
 
@@ -229,95 +226,87 @@ def _round(
     servers: Sequence[State], owns: Sequence[State],
     lists: Sequence[tuple[Sequence[str], frozenset[str]]], seeds: Sequence[int],
 ) -> tuple[list[State], list[State]]:  # fmt: skip
-    """One round of every shadow, each along its trajectory: it trains in the client's place, and its own server
-    aggregates its message with the recorded ones. Whatever their trajectories, all train as one problem."""
-    learner, recorded = bench.learner, {id(one): _Recorded.of(one, r) for one in along}
-    mine: list[Update | None] = [None] * len(servers)
-    if client in along[0].cohort(r):  # who takes part is the same in all of them
-        earlier = along[0].participations(client, r)
-        for part in _split(range(len(servers)), learner.clients_per_batch):
-            working = [Participation(client, r, seeds[s], lists[s][0], learner, earlier, lists[s][1]) for s in part]
-            received = [method.download(method.broadcast(servers[s]), c) for s, c in zip(part, working, strict=True)]
-            found = learner.work(method, received, [owns[s] or recorded[id(along[s])].public for s in part], working)
-            for s, done in zip(part, found, strict=True):
-                check_finite(client_states(client, done.upload, done.private))
-                mine[s] = done
-    moved, kept = [], []
-    for s, (server, own, update) in enumerate(zip(servers, owns, mine, strict=True)):
-        beside = recorded[id(along[s])]
+    """One round of all S shadows: each trains as `client`, and its own server aggregates its message with the recorded
+    ones of its trajectory. Returns the servers and the clients' private parts after the round, [S] each."""
+    learner, rounds = bench.learner, {id(one): _RecordedRound.of(one, r) for one in along}
+    updates: list[Update | None] = [None] * len(servers)
+    if client in along[0].cohort(r):  # cohorts are the same in all trajectories
+        turns = along[0].participations(client, r)
+        for first in range(0, len(servers), learner.clients_per_batch):
+            part = range(len(servers))[first : first + learner.clients_per_batch]
+            sites = [Participation(client, r, seeds[s], lists[s][0], learner, turns, lists[s][1]) for s in part]
+            received = [method.download(method.broadcast(servers[s]), c) for s, c in zip(part, sites, strict=True)]
+            results = learner.work(method, received, [owns[s] or rounds[id(along[s])].public for s in part], sites)
+            for s, update in zip(part, results, strict=True):
+                check_finite(client_states(client, update.upload, update.private))
+                updates[s] = update
+    new_servers, new_owns = [], []
+    for s, (server, private, result) in enumerate(zip(servers, owns, updates, strict=True)):
+        recorded = rounds[id(along[s])]
         uploads = [
-            Upload(client, len(lists[s][0]), update.upload, update.facts)
-            if update and u.client == client
-            else dataclasses.replace(u, state=_beside(u.state, beside.sent, server))
-            for u in beside.uploads
+            Upload(client, len(lists[s][0]), result.upload, result.facts)
+            if result and u.client == client
+            else dataclasses.replace(u, state=_shift(u.state, recorded.sent, server))
+            for u in recorded.uploads
         ]
         site = Site(seeds[s], r, learner=lambda question: question(learner))
-        moved.append(method.aggregate(server, uploads, site))
-        check_finite({f"the aggregate with shadow {s} of client {client}": moved[-1]})
-        kept.append(own if update is None else update.private)
-    return moved, kept
+        new_servers.append(method.aggregate(server, uploads, site))
+        check_finite({f"the aggregate with shadow {s} of client {client}": new_servers[-1]})
+        new_owns.append(private if result is None else result.private)
+    return new_servers, new_owns
 
 
 @dataclass(frozen=True)
-class _Recorded:
-    """A round of a simulated federation."""
+class _RecordedRound:
+    """One round of a trajectory."""
 
-    public: State  # what its training began with
-    sent: State
+    public: State  # the broadcast before the first round
+    sent: State  # the server's state before this round
     uploads: Sequence[Upload]
 
     @staticmethod
-    def of(transcript: Transcript, r: int) -> _Recorded:
-        return _Recorded(transcript.broadcast(0), transcript.server(r), _uploads(transcript, r))
+    def of(transcript: Transcript, r: int) -> _RecordedRound:
+        facts, states = transcript.round(r)["uploads"], transcript.uploads(r)
+        uploads = [
+            Upload(k, facts[str(k)]["records"], states.get(k, {}), facts[str(k)]["facts"]) for k in transcript.cohort(r)
+        ]
+        return _RecordedRound(transcript.broadcast(0), transcript.server(r), uploads)
 
 
-def _beside(upload: State, sent: State, server: State) -> State:
-    """A recorded message as it would be had the server sent `server`: a tensor of the server's own moves along, a
-    gradient stays."""
+def _shift(upload: State, sent: State, server: State) -> State:
+    """A recorded message as if the server had sent `server` and not `sent`: tensors that the server also has are
+    shifted by the difference; others, such as gradients, stay."""
     return {name: t + (server[name] - sent[name]) if name in server else t for name, t in upload.items()}
-
-
-def _uploads(transcript: Transcript, r: int) -> list[Upload]:
-    facts = transcript.round(r)["uploads"]
-    states = transcript.uploads(r)
-    return [
-        Upload(k, facts[str(k)]["records"], states.get(k, {}), facts[str(k)]["facts"]) for k in transcript.cohort(r)
-    ]
-
-
-def _split(numbers: range, size: int) -> Iterator[range]:
-    for i in range(0, len(numbers), size):
-        yield numbers[i : i + size]
 
 
 def shadows_of(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int,
     parts: Mapping[range, Folder], *, seed: int,
-) -> ShadowData:  # fmt: skip
-    """The finished shadows of a target, some in each folder."""
+) -> ShadowModels:  # fmt: skip
+    """Read the finished shadows of a target client; `parts` are the folders of all of them, by their numbers."""
     shadows = range(sum(map(len, parts)))
     name = _file(others[0].schedule.rounds)
-    found = _Shadows.joined([_Shadows.unpacked(folder.read_tensors(name)) for folder in parts.values()])
-    dealt = _dealt(shadows, others)
-    public = [others[t].broadcast(0) for t in dealt]
+    final = _Shadows.joined([_Shadows.unpacked(folder.read_tensors(name)) for folder in parts.values()])
+    trajectories = _trajectories(shadows, others)
+    public = [others[t].broadcast(0) for t in trajectories]
     member = members(bench, method, others[0], client, seed=seed, shadows=shadows)
 
     def released(servers: Sequence[State]) -> list[State]:
         return [method.model(p | method.broadcast(s)) for p, s in zip(public, servers, strict=True)]
 
-    states = zip(public, found.servers, found.owns, strict=True)
-    personal = [method.model(p | method.broadcast(s) | own) for p, s, own in states]
-    after = [released(sent) for sent in found.sent.values()]
-    return ShadowData(
-        member, dealt, [method.model(start) for start in public], personal, released(found.servers),
-        [*zip(*after, strict=True)],
+    states = zip(public, final.servers, final.owns, strict=True)
+    personal = [method.model(p | method.broadcast(s) | private) for p, s, private in states]
+    by_round = [released(sent) for sent in final.sent.values()]
+    return ShadowModels(
+        member, trajectories, [method.model(start) for start in public], personal, released(final.servers),
+        [*zip(*by_round, strict=True)],
     )  # fmt: skip
 
 
 def shadows_of_federations(
     bench: AttackBench, method: Method[Any], federations: Sequence[Transcript], client: int, *, seed: int
-) -> ShadowData:
-    """The clients of whole simulated federations in the target's place."""
+) -> ShadowModels:
+    """The shadows of a target client where whole federations are simulated: this client in each of them."""
     member = np.concatenate(
         [members(bench, method, one, client, seed=seed, shadows=[s]) for s, one in enumerate(federations)]
     )
@@ -328,7 +317,7 @@ def shadows_of_federations(
 
     rounds = federations[0].schedule.rounds
     kept = sequence_rounds(rounds) if isinstance(bench.learner, Classifier) else []
-    return ShadowData(
+    return ShadowModels(
         member, np.arange(len(federations)), [broadcast(one, 0) for one in federations], personal,
         [broadcast(one, rounds) for one in federations], [[broadcast(one, r) for r in kept] for one in federations],
     )  # fmt: skip

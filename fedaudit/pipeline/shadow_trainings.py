@@ -1,5 +1,5 @@
-"""The shadow models of a plan: what is trained for which recipe and target, and where it lies. What is on disk is not
-trained again."""
+"""Trains the shadow models of a plan: which ones a recipe and a target need, and in which folders. Those on disk are
+not trained again."""
 
 from __future__ import annotations
 
@@ -23,87 +23,83 @@ from trainers.base import AttackBench, Method, Schedule, Transcript, plugin_name
 
 @dataclass(frozen=True)
 class ShadowRecipe:
-    """What the shadows of a cell need."""
+    """How the shadow models of a cell are trained, and where they lie."""
 
     method: Method[Any]
     schedule: Schedule
     folder: Path
-    observed: Path | None  # the training whose messages stand for those of the other clients; None: they are simulated
-    whole: bool  # federations instead of clients
-    together: bool  # all shadows of a target are one batched problem
-    shadows: int
+    # the attacked training, if its recorded messages are used for the other clients; None: their messages are simulated
+    observed: Path | None
+    whole: bool  # whether shadows are whole simulated federations, not single clients
+    together: bool  # whether all shadows of a target are trained as one batched problem
+    shadows: int  # per target
     trajectories: int  # simulated federations along which shadow clients are trained
     seed: int
-    description: dict[str, Any]
+    description: dict[str, Any]  # written as run.json of each simulated federation
 
     @property
     def federations(self) -> range:
-        """The numbers of the simulated federations."""
+        """The numbers of the simulated federations: from 0 if they are the shadows themselves, else from `SIMULATED`;
+        none if messages are observed."""
         if self.observed:
             return range(0)
         first = 0 if self.whole else shadow_models.SIMULATED
         return range(first, first + (self.shadows if self.whole else self.trajectories))
 
     def federation(self, shadow: int) -> Path:
-        """Where a simulated federation lies."""
+        """The folder of a simulated federation, by its number."""
         return self.folder / (
             f"federation-{shadow:03d}" if self.whole else f"simulated-{shadow - shadow_models.SIMULATED:03d}"
         )
 
     @property
     def parts(self) -> list[range]:
-        """The numbers of the shadows of a target, by job."""
+        """The numbers of a target's shadows, split into jobs."""
         size = self.shadows if self.together else math.ceil(self.shadows / self.trajectories)
         return [range(self.shadows)[first : first + size] for first in range(0, self.shadows, size)]
 
     def client(self, client: int, shadows: range) -> Path:
-        """Where some of the shadows of a target lie."""
+        """The folder of one job's shadows of a target client."""
         return self.folder / f"client-{client:03d}-from-{shadows[0]:03d}"
 
     def simulated(self, shadow: int) -> Transcript:
-        """The reader of a simulated federation."""
-        own = shadow_models.simulated_schedule(self.schedule, self.seed, shadow)
-        return Transcript.of(claim(self.federation(shadow)), own, self.method)
+        """The transcript of a simulated federation, by its number."""
+        schedule = shadow_models.simulated_schedule(self.schedule, self.seed, shadow)
+        return Transcript.of(claim(self.federation(shadow)), schedule, self.method)
 
     @property
     def others(self) -> list[Transcript]:
-        """The federations whose messages stand for those of the other clients."""
+        """The trajectories: transcripts that have the other clients' messages."""
         if self.observed:
             return [Transcript.of(claim(self.observed), self.schedule, self.method)]
         return [self.simulated(s) for s in self.federations]
 
     @property
     def twin(self) -> int | None:
-        """The simulated federation that attacks on messages are compared with; None: none was simulated."""
+        """The number of the simulated federation whose messages are attacked too, as a control; None: none was
+        simulated."""
         return next(iter(self.federations), None)
 
 
 def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
-    """None where no attack needs shadow models. They also give attacks on messages a twin: a federation that drew its
-    members anew."""
+    """How the shadow models of a cell are trained; None where no attack needs them."""
     if not cell.needs_shadows:
         return None
     plan, method = cell.plan, method_of(cell, federation.sizes)
+    observed = cell.training_folder if plan.adversary.trajectory == "observed" else None
+    whole = plan.adversary.shadow_kind == "federations"
     return ShadowRecipe(
-        method,
-        schedule_of(cell),
-        cell.bank_folder,
-        cell.training_folder if plan.adversary.trajectory == "observed" else None,
-        plan.adversary.shadow_kind == "federations",
-        plan.trained.together,
-        plan.adversary.shadows,
-        plan.adversary.trajectories,
-        plan.seed,
-        cell.bank_description,
-    )
+        method, schedule_of(cell), cell.bank_folder, observed, whole, plan.trained.together, plan.adversary.shadows,
+        plan.adversary.trajectories, plan.seed, cell.bank_description,
+    )  # fmt: skip
 
 
-Simulation = tuple[ShadowRecipe, int]  # a federation, by its shadow's number
-Crowd = tuple[ShadowRecipe, int, range]  # some shadows of a target, by its client's number and theirs
+Simulation = tuple[ShadowRecipe, int]  # a simulated federation, by its number
+ShadowJob = tuple[ShadowRecipe, int, range]  # a target client, and the numbers of some of its shadows
 
 
 def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> None:
-    """Train the shadow models of the cells' targets, as far as they are not on disk."""
+    """Train the shadow models of the cells' targets that are not on disk, simulated federations first."""
     federations, clients = untrained(cells, workshop.federation, lambda path: on_disk(path, progress.say))
     if not federations and not clients:
         return
@@ -123,9 +119,9 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
 
 def untrained(
     cells: Sequence[Cell], federation: Federation, done: Callable[[Path], bool]
-) -> tuple[list[Simulation], list[Crowd]]:
-    """What the cells' shadow models need beyond the folders that are done: simulated federations, and shadow
-    clients."""
+) -> tuple[list[Simulation], list[ShadowJob]]:
+    """The simulated federations and the jobs of shadow clients that the cells' targets need and that are not done.
+    `done` says whether a folder is finished."""
     todo = [
         cell
         for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values()
@@ -145,7 +141,7 @@ def untrained(
 
 
 def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:
-    """Train a federation that the adversary simulates, up to a round."""
+    """In a worker: train a simulated federation. A job is (recipe, number, rounds to train up to, quiet)."""
     recipe, shadow, until, quiet = job
     training = Training(
         f"the adversary's simulation of {plugin_name(recipe.method)}",
@@ -160,6 +156,7 @@ def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> No
 
 
 def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) -> None:
+    """In a worker: train shadow clients. A job is (recipe, client, shadows, rounds to train up to, quiet)."""
     recipe, client, shadows, until, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.client(client, shadows))
     with folder.lock(say):
@@ -170,8 +167,8 @@ def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) 
             finish(folder)
 
 
-def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowData:
-    """The finished shadows of a target."""
+def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowModels:
+    """Read the finished shadows of a target client."""
     if recipe.whole:
         return shadow_models.shadows_of_federations(bench, recipe.method, recipe.others, client, seed=recipe.seed)
     parts = {some: claim(recipe.client(client, some)) for some in recipe.parts}

@@ -1,4 +1,4 @@
-"""Whom adversaries attack, and who really trained on what: the truth that reaches audits, and no attack."""
+"""Which clients and records are attacked, and which records were really trained on; the latter reaches audits only."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from fedaudit.tasks.base import Federation
 
 
 def targets_of(cell: Cell, federation: Federation) -> list[Target]:
-    """What the adversaries ask about each target; behind them, of nobody, records of another distribution, where there
-    are any. The sample of other clients' records is drawn at random."""
-    found = []
+    """The attacked clients with the records that are asked about. If the task has records of another distribution, a
+    last target without client holds these."""
+    targets = []
     for k in cell.targets:
         client = federation.clients[k]
         others = _others(cell, federation, k) if KINDS[cell.plan.trained.records].others else []
         complete = not client.background and not client.canaries
-        found.append(Target(k, client.candidates, [r.id for r in client.reference], others, complete))
-    nobody = [Target(None, [r.id for r in federation.novel], ())] if federation.novel else []
-    return found + nobody
+        targets.append(Target(k, client.candidates, [r.id for r in client.reference], others, complete))
+    no_client = [Target(None, [r.id for r in federation.novel], ())] if federation.novel else []
+    return targets + no_client
 
 
 def _others(cell: Cell, federation: Federation, client: int) -> list[str]:
+    """A random sample of at most `OTHERS` records of other clients."""
     rest = [
         r.id for j, other in enumerate(federation.clients) if j != client for r in (*other.records, *other.reference)
     ]
@@ -32,8 +33,8 @@ def _others(cell: Cell, federation: Federation, client: int) -> list[str]:
     return [rest[i] for i in sorted(drawn)]
 
 
-def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
-    """The records that a client really took a step on: those that were in a batch with weight."""
+def trained_records(cell: Cell, federation: Federation, client: int) -> set[str]:
+    """The records that a client really trained on: those that were in a batch, with a weight above 0."""
     holder = federation.clients[client]
     method = method_of(cell, federation.sizes)
     rounds = transcript_of(cell).participations(client)
@@ -42,7 +43,7 @@ def trained_on(cell: Cell, federation: Federation, client: int) -> set[str]:
 
 
 def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
-    """The records that a client gave to others as they are, with weight."""
+    """The records that a client sent to others unchanged, with a weight above 0."""
     holder = federation.clients[client]
     if not transcript_of(cell).participations(client):
         return set()

@@ -1,4 +1,4 @@
-"""The trainings of a plan, each in its folder: what is on disk already is not trained again."""
+"""Runs the trainings of a plan, each in its folder. Those on disk are not trained again."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ BLOCK = 10  # rounds of one job, where whole trainings are jobs
 
 @dataclass(frozen=True)
 class Training:
-    """A training as whoever carries it out needs it."""
+    """All that is needed to run one training."""
 
-    name: str  # what messages call it
+    name: str  # in messages
     method: Method[Any] | OwnRun  # somebody's own run is read, not trained
     schedule: Schedule
     evaluation: Evaluation
     folder: Path
-    description: Mapping[str, Any]
-    timed: bool = True  # what it spends is noted; nobody asks for the seconds of an adversary's simulations
+    description: Mapping[str, Any]  # written as run.json
+    timed: bool = True  # whether seconds and memory of each round are noted; not for an adversary's simulations
 
 
 def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
-    """Train cells of one plan as far as they are not on disk. Returns the training keys of those that were.
+    """Train those cells of one plan that are not on disk. Returns the training keys of those that were.
 
-    They run one after the other, their clients in the workers, or side by side, a worker each (`Facts.together`).
+    Trainings run side by side, a worker each, if the learner's facts say `together`; else one after the other, with
+    clients in the workers.
     """
     before = {c.training_key for c in cells if on_disk(c.training_folder, progress.say)}
     todo = list({c.training_key: c for c in cells if c.training_key not in before}.values())
-    trainings = [training_of(cell, workshop) for cell in todo]  # what is wrong with one is said before any trains
+    trainings = [training_of(cell, workshop) for cell in todo]  # all are checked before the first one runs
     if not trainings:
         return before
     executor, plan = workshop.executor, cells[0].plan
     if not plan.trained.together:
         for training in trainings:
-            carry_out(training, executor, say=progress.say, stage=progress.stage)
+            run_training(training, executor, say=progress.say, stage=progress.stage)
         return before
     rounds = blocks(plan.rounds)
     with progress.stage(f"training {len(todo)} of {len(cells)} runs", len(todo) * len(rounds)) as advance:
@@ -60,7 +61,7 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
 
 
 def training_of(cell: Cell, workshop: Workshop) -> Training:
-    """What there is to train, or to read. InputError: the method does not fit the clients."""
+    """The training of a cell. InputError: the method does not fit the clients."""
     return Training(
         cell.method,
         cell.plan.own or method_of(cell, workshop.federation.sizes),
@@ -72,14 +73,15 @@ def training_of(cell: Cell, workshop: Workshop) -> Training:
 
 
 def blocks(rounds: int) -> list[int]:
-    """The rounds up to which jobs train, one after the other: trainings side by side take turns."""
+    """Numbers of rounds at which jobs end, every `BLOCK` and at the end, so that trainings side by side take turns."""
     return [*range(BLOCK, rounds, BLOCK), rounds]
 
 
-def carry_out(
+def run_training(
     training: Training, executor: Executor[Bench], *, say: Callable[[str], None], stage: Stage, until: int | None = None
 ) -> None:
-    """Train up to a round what its folder does not hold yet; the last round finishes it."""
+    """Train in the training's folder until `until` rounds are done (None: all), continuing from what is there; after
+    the last round the folder is marked as finished."""
     folder, method, schedule = claim(training.folder), training.method, training.schedule
     with folder.lock(say):
         if complete(folder, say):
@@ -105,7 +107,7 @@ def carry_out(
 
 
 def train_block(bench: Bench, job: tuple[Training, int, bool]) -> None:
-    """A worker trains up to a round by itself."""
+    """In a worker: continue a training by itself. A job is (training, rounds to train up to, quiet)."""
     training, until, quiet = job
     with Executor(lambda: bench) as executor:
-        carry_out(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)
+        run_training(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)

@@ -1,4 +1,4 @@
-"""What the workers of a plan hold: the frozen model, its records, and who trains on what."""
+"""The workers of a plan, each with the frozen model, the records, and the clients' training lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def federation_of(plan: Plan) -> Federation:
-    """Clients and records of a plan."""
+    """The clients and records of a plan, canaries inserted."""
     if plan.own is not None:
         return plan.own.federation
     from fedaudit.tasks.canaries import insert
@@ -32,14 +32,14 @@ def federation_of(plan: Plan) -> Federation:
 
 
 def resources_of(plan: Plan) -> Resources:
-    """What the learner of a plan is made with."""
+    """The arguments that a plan's learner is made from."""
     return Resources(
         plan.backbone, plan.settings, plan.out / "cache", plan.device, plan.dtype, plan.backbone_code, plan.workers
     )
 
 
 def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Bench:
-    """The frozen model with what is trained on it, the encoded records, and who trains on what."""
+    """The bench of a plan: loads the frozen model, encodes the records, and lists what each client trains on."""
     from fedaudit.machinery.executor import one_thread
     from fedaudit.pipeline.methods import method_of
     from trainers.base import Bench
@@ -59,13 +59,12 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
 
 
 def make_evaluation(plan: Plan, federation: Federation) -> Evaluation:
-    """How good the models of a plan are."""
+    """The evaluation that measures the utility of a plan's models."""
     return importlib.import_module(f"trainers.{plan.learner}").evaluation(resources_of(plan), federation)
 
 
 class Workshop:
-    """The bench and its workers, set up when the first job needs them. A context manager: leaving it ends the
-    workers."""
+    """The workers of a plan, started when they are first needed. A context manager: leaving it ends them."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
@@ -95,15 +94,14 @@ class Workshop:
 
     @property
     def attackers(self) -> Attackers:
-        """The workers as attacks get them."""
+        """The workers without the training lists, as attacks get them; starts them if needed."""
         return Attackers(self.executor)
 
     def each(self, function: Callable[[Argument], Result], jobs: Iterable[Argument]) -> Iterable[Result]:
-        """As `map`, on the workers where they have been set up."""
+        """As the builtin `map`, in the workers if they have been started, else in this process."""
         if self._executor is None:
             return map(function, jobs)
-        found: Iterator[Result] = self._executor.map(_apply, ((function, job) for job in jobs))
-        return found
+        return self._executor.map(_apply, ((function, job) for job in jobs))
 
     def __enter__(self) -> Workshop:
         return self
@@ -114,20 +112,20 @@ class Workshop:
 
 
 class Attackers:
-    """The workers for jobs of (AttackBench, argument): what an attack is handed has no place for who trained on
-    what."""
+    """The workers for functions of (AttackBench, argument): that bench has no training lists, so no attack can read the
+    truth."""
 
     def __init__(self, executor: Executor[Bench]) -> None:
         self._executor = executor
 
     def map(self, function: Callable[[AttackBench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
-        """Results in the order of the jobs, as `Executor.map` gives them."""
+        """Results in the order of the jobs (`Executor.map`)."""
         return self._executor.map(_attack, ((function, job) for job in jobs))
 
     def chains(
         self, function: Callable[[AttackBench, Argument], Result], chains: Iterable[Iterable[Argument]]
     ) -> Iterator[Result]:
-        """Results as they come, as `Executor.chains` gives them."""
+        """Results as they come; the jobs of one chain run one after the other (`Executor.chains`)."""
         return self._executor.chains(_attack, (((function, job) for job in chain) for chain in chains))
 
 

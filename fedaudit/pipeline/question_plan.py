@@ -1,0 +1,339 @@
+"""The questions that the adversaries of a training ask: for every target a set of questions per attacked model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attacks.answers import public_records
+from attacks.asked.base import Askable
+from attacks.asked.kinds import KINDS
+from attacks.attacked_models import CURVE, SHADOWS_ASKED, Held, Target, Wanted, state_digest
+from attacks.base import View
+from attacks.facts import ATTACKS
+from attacks.messages.rebuild import Rebuilt
+from attacks.settings import Adversary, NovelRows, RebuiltWays
+from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import shadow_models
+from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.permitted import permitted_attacks
+from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.question_set import QuestionSet
+from fedaudit.pipeline.questions import (
+    MessageQuestion,
+    ModelQuestion,
+    ProjectionQuestion,
+    RecordQuestion,
+    ReplayQuestion,
+    ShadowQuestion,
+    StoredQuestion,
+    TwinQuestion,
+    answer_questions,
+)  # fmt: skip
+from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of
+from fedaudit.pipeline.targets import targets_of
+from fedaudit.pipeline.workers import Attackers
+from fedaudit.tasks.base import Federation
+from trainers.base import Method, State, Transcript
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedRun:
+    """A run as its adversaries observe it: the training under attack, or the simulated twin of it."""
+
+    transcript: Transcript
+    folder: Path  # of the answers
+    views: Mapping[str, View]  # by threat model
+    rebuilt: dict[str, list[Rebuilt]]  # by threat model that replays messages; filled in once replays are answered
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionPlan:
+    """Everything that the adversaries of a training ask, and where the answers lie. Models' weights stay on disk: a
+    question names them by a digest, and they are read when it is answered."""
+
+    records: str  # their kind: a key of `attacks.asked.kinds.KINDS`
+    method: Method[Any] | None  # None: somebody else's training
+    transcript: Transcript
+    folder: Path  # of the answers of the training's models
+    targets: Sequence[Target]
+    attacks: Mapping[str, Mapping[str, DataclassInstance]]  # parameters by threat model and attack
+    adversary: Adversary
+    candidates: Sequence[Sequence[str]]  # of every client
+    recipe: ShadowRecipe | None = None  # of shadow models and twin; None: no attack needs them
+    bank_folder: Path | None = None  # of the answers of shadow models and twin
+    stand_ins: int = SHADOWS_ASKED  # how many of the shadows, the first ones, play the attacked model
+    states: dict[str, Callable[[], State]] = field(default_factory=dict)  # reads weights by digest; filled in later
+    _digests: dict[tuple[object, ...], str] = field(default_factory=dict)  # by what identifies a model in its run
+
+    @property
+    def kind(self) -> Askable:
+        """The questions that this kind of records allows."""
+        return KINDS[self.records]
+
+    @functools.cached_property
+    def training(self) -> ObservedRun:
+        """The run under attack."""
+        return self._observe(self.transcript, self.folder)
+
+    @functools.cached_property
+    def twin(self) -> ObservedRun | None:
+        """The simulated run that attacks on messages are compared with; None where none is simulated."""
+        if self.recipe is None or self.recipe.twin is None or self.bank_folder is None:
+            return None
+        return self._observe(self.simulated(self.recipe, self.recipe.twin), self.bank_folder)
+
+    def simulated(self, recipe: ShadowRecipe, shadow: int) -> Transcript:
+        """The transcript of a simulated federation, by its number."""
+        return recipe.simulated(shadow)
+
+    @property
+    def sources(self) -> list[ObservedRun]:
+        """The training, and its twin if there is one."""
+        return [source for source in (self.training, self.twin) if source is not None]
+
+    def _observe(self, transcript: Transcript, folder: Path) -> ObservedRun:
+        return ObservedRun(transcript, folder, {name: View(transcript, name) for name in self.attacks}, {})
+
+    @property
+    def out_of_distribution(self) -> Sequence[str]:
+        """Records of another distribution; empty where the task has none."""
+        return next((target.candidates for target in self.targets if target.client is None), ())
+
+    def answer_all(self, attackers: Callable[[], Attackers], progress: Progress) -> list[QuestionSet]:
+        """Answer all questions about all targets; returns them, a set per target, adversary and attacked model.
+        `attackers` starts the workers if any answer is missing. InputError: a parameter of an attack does not fit the
+        records."""
+        public = [self.public(self.training, target.records) for target in self.targets]
+        replays = [question for source in self.sources for question in self.replay_questions(source)]
+        self.answer([*public, *replays], attackers, progress)
+        records = [public_records(question.read("public")) for question in public]
+        self.kind.check([params for attacks in self.attacks.values() for params in attacks.values()], records)
+        for source in self.sources:
+            for question in self.replay_questions(source):
+                source.rebuilt[question.view.threat_model] = read_rebuilt(question)
+        question_sets = [question_set for target in self.targets for question_set in self.question_sets(target)]
+        curves = [question for target in self.targets for _, question in self.curve(target)]
+        self.answer([*(q for one in question_sets for q in one.questions()), *curves], attackers, progress)
+        return question_sets
+
+    def answer(
+        self, questions: Sequence[StoredQuestion], attackers: Callable[[], Attackers], progress: Progress
+    ) -> None:
+        """Compute and write the answers that are not on disk."""
+        answer_questions(questions, self.states, self.records, self.method, attackers, progress)
+
+    def replay_questions(self, source: ObservedRun) -> list[ReplayQuestion]:
+        """The replays of a run, one per server that replays messages. Their answers say which clients' models the
+        server can attack, so they come before all other questions about models."""
+        views = [v for name, v in source.views.items() if source is self.training or self._needs_twin(name)]
+        replaying = [view for view in views if self.kind.replays and view.gives("sums of uploads")]
+        return [ReplayQuestion(source.folder, ("clients",), view) for view in replaying]
+
+    def _needs_twin(self, threat_model: str) -> bool:
+        """Whether an attack of this adversary is compared with a twin of the federation."""
+        return any(ATTACKS[name].facts.needs for name in self.attacks[threat_model])
+
+    def question_sets(self, target: Target) -> Iterator[QuestionSet]:
+        """The sets of questions about one target, of every adversary about every model that it attacks."""
+        for name in self.attacks:
+            wanted = self.wanted(name)
+            twins = self._twins(name, target, wanted) if self._needs_twin(name) else {}
+            for attacked in self._held(self.training, name, target, wanted):
+                question_set = self._question_set(self.training, attacked, target, wanted)
+                has_twin = attacked.over_rounds and attacked.way in twins
+                yield replace(question_set, **twins[attacked.way]) if has_twin else question_set
+
+    def _twins(self, threat_model: str, target: Target, wanted: Wanted) -> dict[str, dict[str, Any]]:
+        """Fields `twin` and `drawn` of an `QuestionSet`, by its `way`; {} where there is no twin."""
+        if (source := self.twin) is None or self.recipe is None or target.client is None:
+            return {}
+        drawn = TwinQuestion(source.folder, ("drawn",), self.recipe, target.client)
+        wanted = replace(wanted, norms=False, vectors=False)
+        return {
+            attacked.way: {"twin": self._question_set(source, attacked, target, wanted), "drawn": drawn}
+            for attacked in self._held(source, threat_model, target, wanted)
+            if attacked.over_rounds
+        }
+
+    def _held(self, source: ObservedRun, name: str, target: Target, wanted: Wanted) -> list[Held]:
+        """The models of a run that the adversary `name` attacks for this target."""
+        rebuilt = source.rebuilt.get(name, ())
+        view = source.views[name]
+        return [*self.kind.held(view, self.method, target, wanted, self.out_of_distribution, rebuilt)]
+
+    def wanted(self, threat_model: str) -> Wanted:
+        """The answers that this adversary's attacks need."""
+        attacks = self.attacks[threat_model]
+        facts, parameters = [ATTACKS[name].facts for name in attacks], list(attacks.values())
+        return Wanted(
+            answers=any(not f.shadows for f in facts),
+            arithmetics=self.kind.arithmetics([getattr(params, "compat", "exact") for params in parameters]),
+            norms=any(f.gradients for f in facts),
+            states=any(f.needs or (f.rounds and self.kind.over_rounds_alone) for f in facts),
+            messages=any({"uploads", "sums of uploads"} & {*f.needs} for f in facts),
+            solved=any(f.mixtures for f in facts),
+            sequences=any(f.sequences for f in facts),
+            vectors=any(f.vectors for f in facts),
+            novel_of_clients=any(isinstance(p, NovelRows) and p.novel_rows == "all" for p in parameters),
+            ways=frozenset(params.ways for params in parameters if isinstance(params, RebuiltWays)) - {"all"},
+        )
+
+    def _question_set(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> QuestionSet:
+        """The questions about one attacked model of a run; a twin's are added by `question_sets`."""
+        view, k, more = source.views[attacked.threat_model], target.client, dict[str, Any]()
+        arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
+        read_start = functools.partial(self.kind.public, view, self.method)
+        start = self._model(source, ("public",), read_start, attacked.records, arithmetics + norms)
+        key = attacked.threat_model, attacked.way, attacked.client, attacked.round
+        model = self._model(source, key, attacked.read, attacked.records, arithmetics + norms)
+        if k is not None and attacked.over_rounds and wanted.states:
+            more |= self._over_rounds(source, attacked, target, wanted)
+        if k is not None and wanted.sequences and view.gives("broadcasts"):
+            rounds = shadow_models.sequence_rounds(view.rounds)
+            more["sequence"] = [self._released(source, view, k, r, attacked.records) for r in rounds]
+        if k is not None and source is self.training and attacked.of_target:
+            more["before"] = self._before(k, attacked.records, arithmetics)
+            more |= self._shadows(attacked, target, wanted, model, start)
+        return QuestionSet(
+            attacked.threat_model, attacked.way, attacked.client, attacked.round, target, attacked.records,
+            len(view.clients), self.public(source, attacked.records), model, start, attacked.over_rounds, **more,
+        )  # fmt: skip
+
+    def _over_rounds(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
+        """Questions about several rounds, as fields of an `QuestionSet`: about messages (`heard`, `solved`) if the
+        adversary sees their sums, else about broadcasts (`history`)."""
+        view, k, most = source.views[attacked.threat_model], target.client, self.adversary.observed_rounds
+        assert k is not None
+        if not view.gives("sums of uploads"):
+            rounds = self.kind.history(view, attacked, most) if view.gives("broadcasts") else []
+            return {"history": [self._released(source, view, k, r, attacked.records) for r in rounds]}
+
+        def messages(parts: tuple[str, ...], rounds: Sequence[int]) -> list[MessageQuestion]:
+            return [MessageQuestion(source.folder, parts, view, target, r) for r in rounds]
+
+        questions = {"heard": messages(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
+        if wanted.solved:
+            most = self.adversary.solved_rounds
+            rounds = self.kind.solved_rounds(view, self.method, k, self.candidates, most)
+            questions["solved"] = messages(("solved",), rounds)
+        return questions
+
+    def _shadows(
+        self, attacked: Held, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion
+    ) -> dict[str, Any]:
+        """Fields `shadows` and, if wanted, `vectors` of an `QuestionSet`; {} where no shadow models fit the model."""
+        if self.recipe is None or self.bank_folder is None or attacked.role is None:
+            return {}
+        parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences
+        shadows = ShadowQuestion(self.bank_folder, parts, self.recipe, target, attacked.role, self.stand_ins)
+        if not wanted.vectors:
+            return {"shadows": shadows}
+        weights = model.weights[0], start.weights[0]
+        return {
+            "shadows": shadows,
+            "vectors": ProjectionQuestion(self.training.folder, ("projections",), shadows, weights),
+        }
+
+    def public(self, source: ObservedRun, records: Sequence[str]) -> RecordQuestion:
+        """The question for public facts of some records; its answer lies with those of `source`."""
+        return RecordQuestion(source.folder, ("public",), records)
+
+    def curve(self, target: Target) -> list[tuple[int, ModelQuestion]]:
+        """Questions to a client's true models, as (rounds that have passed, question), at most `CURVE` after the start:
+        for the report's loss curves, not for attacks. Empty where the kind of records has no curves."""
+        if (k := target.client) is None or not self.kind.curves:
+            return []
+        transcript, source = self.training.transcript, self.training
+        rounds = transcript.participations(k)
+        chosen = sorted({rounds[int(i)] for i in np.linspace(0, len(rounds) - 1, CURVE).round()}) if rounds else []
+        start = functools.partial(transcript.model, transcript.broadcast(0))
+        readers = [(0, ("start",), start)] + [
+            (r + 1, ("personal", k, r), functools.partial(transcript.personal, r, k)) for r in chosen
+        ]
+        return [(r, self._model(source, key, read, target.records, ("exact",))) for r, key, read in readers]
+
+    def _released(self, source: ObservedRun, view: View, client: int, r: int, records: Sequence[str]) -> ModelQuestion:
+        """The question to the released model after r rounds, as this adversary can put it together."""
+
+        def read() -> State:
+            return self.kind.released(self.method, client, view.public, view.broadcast(r))
+
+        key = view.gives("others' parts"), self._selector(client), r
+        return self._model(source, key, read, records, ("exact",))
+
+    def _before(self, client: int, records: Sequence[str], arithmetics: tuple[str, ...]) -> ModelQuestion | None:
+        """The question to the released model before the client's first round: trained on other clients' records, not
+        on its own. None if the client takes part in the first round or in none."""
+        transcript = self.training.transcript
+        if not (first := next(iter(transcript.participations(client)), 0)):
+            return None
+
+        def read() -> State:
+            return self.kind.released(self.method, client, transcript.broadcast(0), transcript.broadcast(first))
+
+        return self._model(self.training, ("before", self._selector(client), first), read, records, arithmetics)
+
+    def _selector(self, client: int) -> int | None:
+        """The client if it picks its model out of several that the server sends; None where all get the same."""
+        return client if self.method is not None and self.method.messages.model_selector(client) else None
+
+    def _model(
+        self, source: ObservedRun, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],
+        parts: tuple[str, ...],
+    ) -> ModelQuestion:  # fmt: skip
+        """The question to one model. `key` identifies it within its run; `read`, which reads its weights, is called
+        once for their digest and later to answer."""
+        place = source.folder, *key
+        if place not in self._digests:
+            self._digests[place] = self.digest(place, read)
+            self.states[self._digests[place]] = read
+        return ModelQuestion(source.folder, parts, (self._digests[place],), records)
+
+    def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
+        """The name of a model's weights by content; `place` are its run's folder and what identifies it there."""
+        return state_digest(read())
+
+
+def question_plan_of(cell: Cell, federation: Federation) -> QuestionPlan:
+    """The questions that the adversaries of a cell ask about its training."""
+    return QuestionPlan(transcript=transcript_of(cell), **question_plan_fields(cell, federation))
+
+
+def question_plan_fields(cell: Cell, federation: Federation) -> dict[str, Any]:
+    """All arguments of `QuestionPlan` but the transcript."""
+    return {
+        "records": cell.plan.trained.records,
+        "method": method_of(cell, federation.sizes) if cell.variant else None,
+        "folder": cell.answers_folder,
+        "targets": targets_of(cell, federation),
+        "attacks": permitted_attacks(cell),
+        "adversary": cell.plan.adversary,
+        "candidates": [client.candidates for client in federation.clients],
+        "recipe": (recipe := recipe_of(cell, federation)),
+        "bank_folder": cell.bank_answers_folder if recipe else None,
+    }
+
+
+def read_rebuilt(question: ReplayQuestion) -> list[Rebuilt]:
+    """Every client as the server rebuilt it, read from the answer; one without an answer "never sent anything"."""
+    states: dict[int, State] = {}
+    for name, array in question.read("clients").items():
+        client, _, tensor = name.partition("/")
+        states.setdefault(int(client), {})[tensor] = torch.from_numpy(array)
+    model_kind = question.view.threat_model.attacks
+    return [
+        Rebuilt(k, model_kind, state := states[k], int(state.pop("seen")), 0, 0)
+        if k in states
+        else Rebuilt(k, model_kind, None, None, None, None, "never sent anything")
+        for k in question.view.clients
+    ]

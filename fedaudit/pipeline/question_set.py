@@ -1,0 +1,116 @@
+"""All questions of one adversary about one model that it attacks, and what their answers tell its attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attacks.answers import Arrays, PublicRecords, public_records
+from attacks.attacked_models import Target
+from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
+from fedaudit.pipeline.questions import (
+    MessageQuestion,
+    ModelQuestion,
+    ProjectionQuestion,
+    RecordQuestion,
+    ShadowQuestion,
+    StoredQuestion,
+    TwinQuestion,
+)
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """One model that an adversary attacks, with all questions about some records whose answers it may use."""
+
+    threat_model: str
+    way: str  # how the adversary got it, see `fedaudit.terms.held_models`
+    client: int | None  # whose model it is; None: everybody's
+    round: int  # how many rounds it has seen
+    target: Target
+    records: Sequence[str]
+    clients: int  # of the federation
+    public: RecordQuestion
+    model: ModelQuestion
+    base: ModelQuestion  # the public start
+    over_rounds: bool  # whether attacks on several rounds look at it too
+    before: ModelQuestion | None = None  # the released model before the target first took part
+    history: Sequence[ModelQuestion] = ()  # as `Knowledge.history`
+    sequence: Sequence[ModelQuestion] = ()  # as `Knowledge.sequence`
+    heard: Sequence[MessageQuestion] = ()  # messages of rounds; empty where the adversary sees none
+    solved: Sequence[MessageQuestion] = ()  # the target's messages that are solved for their batches
+    shadows: ShadowQuestion | None = None
+    vectors: ProjectionQuestion | None = None
+    twin: QuestionSet | None = None  # the model's counterpart in a simulated federation that drew its members anew
+    drawn: TwinQuestion | None = None  # which members the twin federation drew
+
+    def questions(self) -> Iterator[StoredQuestion]:
+        """All questions, those about the twin included."""
+        single = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn
+        yield from (question for question in single if question is not None)
+        for several in (self.history, self.sequence, self.heard, self.solved):
+            yield from several
+        if self.twin is not None:
+            yield from self.twin.questions()
+
+    def knowledge(self, shadows: Shadows | None = None) -> Knowledge:
+        """The adversary's knowledge, which attacks get, read from the answers on disk. `shadows`: the result of
+        `shadow_answers`, if it was read before; else it is read here."""
+        public = public_records(self.public.read("public"))
+        vectors = self.vectors.read("projections") if self.vectors else {}
+        norms = [q.read("norms")["norms"] if "norms" in q.parts else None for q in (self.model, self.base)]
+        return Knowledge(
+            tuple(self.records),
+            np.isin(self.records, self.target.reference),
+            answers_of(public, self.model),
+            answers_of(public, self.base),
+            public.hard,
+            gradient_norms=norms[0],
+            base_gradient_norms=norms[1],
+            shadows=shadows or self.shadow_answers(),
+            history=np.stack([answers_of(public, q).loss for q in self.history]) if self.history else None,
+            sequence=np.stack([answers_of(public, q).confidence for q in self.sequence]) if self.sequence else None,
+            projections=vectors.get("moved"),
+            base_projections=vectors.get("still"),
+            rounds=self._rounds(),
+        )
+
+    def shadow_answers(self) -> Shadows | None:
+        """The shadow models' outputs, read from disk; None without shadow models."""
+        if (question := self.shadows) is None:
+            return None
+        public = public_records(self.public.read("public"))
+        vectors = self.vectors.read("projections") if self.vectors else {}
+        drawn = question.read("drawn")
+        parts = {part: question.read(part) for part in question.parts if part not in ShadowQuestion.OTHER}
+
+        def outputs(s: int) -> dict[str, Arrays]:
+            return {part: {name: array[s] for name, array in arrays.items()} for part, arrays in parts.items()}
+
+        more: dict[str, Floats | None] = {
+            part: question.read(part)[part] if part in question.parts else None for part in ("norms", "sequence")
+        }
+        return Shadows(
+            self.target.of_records(drawn["member"]),
+            [public.answers(outputs(s)) for s in range(len(drawn["member"]))],
+            more["norms"],
+            drawn["trajectory"],
+            more["sequence"],
+            vectors.get("shadows"),
+        )
+
+    def _rounds(self) -> Rounds | None:
+        """The signals of messages; None where the adversary sees none."""
+        if not self.heard or self.client is None:
+            return None
+        heard = [{f"{part}/{n}": a for part in q.parts for n, a in q.read(part).items()} for q in self.heard]
+        solved = [q.read("solved") for q in self.solved]
+        return Rounds.of(self.client, self.clients, self.way, heard, solved)
+
+
+def answers_of(public: PublicRecords, question: ModelQuestion) -> Any:
+    """A model's outputs on the records, read from disk (`attacks.answers.ModelAnswers`)."""
+    return public.answers({part: question.read(part) for part in question.parts if part != "norms"})
