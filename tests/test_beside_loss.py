@@ -109,7 +109,7 @@ def test_the_section_says_in_words_what_is_above_and_below():
     (part,) = made.context["beside_loss"]
     words = {name: cells[0]["word"] for name, cells in part["shown"]["lines"]}
     assert words == {"lira/online": "above", "gradnorm": "below", "loss/base": ""}
-    assert part["shown"]["places"] == [("server", "rebuilt")]
+    assert part["shown"]["columns"] == [("server", "rebuilt")]
     assert section(Page([dataclasses.replace(ONE, tables={})], map)) is None
 
 
