@@ -5,50 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
-from trainers.base import Bench, Method, Model, State, pack, plain, unpack
+from trainers.base import Method, Model, State, pack, plain, unpack
+from trainers.protocols import Answering, Bench, Naming, Recognising
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]
 Reply = tuple[list[float], list[str]]  # losses and answers
-
-
-@runtime_checkable
-class Answering(Protocol):
-    """A learner whose models answer."""
-
-    def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
-        """Of each record, in nats per token."""
-
-    def evaluate(self, adapter: State, records: Sequence[str]) -> Reply:
-        """The same, and the answer to each record."""
-
-
-@runtime_checkable
-class Recognising(Protocol):
-    """A learner whose models recognise classes; `method` is one of its own."""
-
-    def recognised(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.bool_]:
-        """Which records [M, n] M models recognise."""
-
-
-@runtime_checkable
-class Naming(Protocol):
-    """A learner whose models name classes; `method` is one of its own."""
-
-    def predicted(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.int64]:
-        """Places [M, n] of the classes that M models name."""
-
-    def labels(self, records: Sequence[str]) -> Tensor:
-        """Places [n] of the right ones."""
 
 
 @dataclass(frozen=True)

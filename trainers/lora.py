@@ -31,11 +31,13 @@ from fedaudit.machinery.parameters import Parameters, number, text, whole
 from fedaudit.machinery.store import Folder, claim, write_atomic
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
-from trainers.base import Bench, Method, Model, OneByOne, State, Transcript
+from trainers.base import Method, Model, State
 from trainers.evaluations import Answers
 from trainers.learners import LearnerFacts
 from trainers.lowrank import train_as_one, train_beside
+from trainers.protocols import Bench, OneByOne
 from trainers.resources import Resources
+from trainers.transcript import Transcript
 
 if TYPE_CHECKING:
     from fedaudit.machinery.progress import Progress

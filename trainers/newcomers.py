@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainers.base import Arrival, Method, Participation, Site, State, Transcript, Upload
+from trainers.base import Arrival, Method, Participation, Site, State, Upload
+from trainers.transcript import Transcript
 
 
 def arrivals(method: Method[Any], transcript: Transcript) -> dict[str, Arrival]:
