@@ -15,7 +15,8 @@ from torch import Tensor
 from attacks.threats import require
 from fedaudit.terms.term import find
 from fedaudit.terms.threat_models import THREAT_MODELS
-from trainers.base import Method, State, Transcript
+from trainers.base import Method, State
+from trainers.transcript import Transcript
 
 
 class View:

@@ -33,8 +33,9 @@ from tests.asking_toy import solved
 from tests.prompt_toy import federation, run
 from tests.test_secfpp import SCHEDULE, SETTINGS, SIZES, USERS, first_updates, secfpp
 from tests.test_secpc import plain_distances
-from trainers.base import State, Transcript
+from trainers.base import State
 from trainers.secfpp import Params, SecFPP
+from trainers.transcript import Transcript
 
 Floats = NDArray[np.float64]
 PROTOCOL = Protocol(20, Tolerance(6), 10**5, 1536)  # four slices of distances

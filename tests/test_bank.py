@@ -15,8 +15,10 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.pipeline.trainings import BLOCK
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_toy
-from trainers.base import Bench, Schedule, Transcript
+from trainers.base import Schedule
 from trainers.prompts import Step
+from trainers.protocols import Bench
+from trainers.transcript import Transcript
 
 SEED = 6
 PRIVATE = Privacy(epsilon=50.0)

@@ -20,8 +20,10 @@ from tests.test_cli import TINY, refuse
 from tests.toy import EXAM, A, ToyLearner, toy_run
 from tests.whole_runs import contents
 from trainers import promptfl
-from trainers.base import Bench, Schedule, Update, train
+from trainers.base import Schedule, Update
 from trainers.fedavg import FedAvg, Params
+from trainers.protocols import Bench
+from trainers.rounds import train
 
 SCHEDULE = Schedule(rounds=4, clients=3, per_round=3, seed=7)
 PROMPTS = "--method promptfl --no-twin --rounds 3 --clients 4 --train 12 --test 2".split()

@@ -41,10 +41,12 @@ from fedaudit.pipeline.workers import Workshop
 from tests import asking_toy, maple_toy, prompt_toy
 from tests.asking_toy import Found
 from trainers import maple
-from trainers.base import Bench, Schedule, train
+from trainers.base import Schedule
 from trainers.learners import METHODS
 from trainers.promptfl import PromptFL
 from trainers.prompts import Facts, PromptMethod, Settings
+from trainers.protocols import Bench
+from trainers.rounds import train
 
 ADVERSARIES = Facts().threat_models
 WORDS = (

@@ -38,7 +38,7 @@ ON_HOST = {
     "fedaudit/backbones/vlm.py": ("batch", "_inputs", "_encoded"),  # token ids, before they are sent
     "fedaudit/backbones/vlm_batches.py": ("extended", "unpacked"),
     "fedaudit/backbones/vlm_loading.py": ("_text",),
-    "trainers/base.py": ("_round",),  # a client's fact
+    "trainers/rounds.py": ("_round",),  # a client's fact
     "trainers/dp2fl.py": ("update",),  # a client's number
     "trainers/evaluations.py": ("_personal",),  # places among classes
     "trainers/fedotp.py": ("_on_host",),

@@ -33,9 +33,10 @@ from tests.prompt_toy import (
     run,
     with_noise,
 )
-from trainers.base import Bench, Participation, Schedule, Site, Upload, generator
+from trainers.base import Participation, Schedule, Site, Upload, generator
 from trainers.evaluations import Recognition
 from trainers.prompts import Cohort, PromptMethod, Settings, Step, stacked
+from trainers.protocols import Bench
 from trainers.steps import epoch_batch, poisson_batch
 
 RECORD = Privacy(epsilon=10, clip_norm=2)

@@ -16,7 +16,9 @@ from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.asking_toy import Candidates, models
 from tests.examples import loaded
 from tests.toy import A, B, ToyLearner, toy_run
-from trainers.base import Bench, Schedule, State, Transcript
+from trainers.base import Schedule, State
+from trainers.protocols import Bench
+from trainers.transcript import Transcript
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 

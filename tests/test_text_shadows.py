@@ -18,7 +18,8 @@ from fedaudit.pipeline.run import run
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from tests.toy import ToyLearner
 from trainers import fedavg, fedpara, fedper, fedrand
-from trainers.base import Bench, Schedule, generator
+from trainers.base import Schedule, generator
+from trainers.protocols import Bench
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 

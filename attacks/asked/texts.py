@@ -21,7 +21,8 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.terms.held_models import BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
 from fedaudit.terms.populations import MEMBERS_THAT_TRAINED
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL
-from trainers.base import AdaptedModel, LanguageModel, Method, State
+from trainers.base import Method, State
+from trainers.protocols import AdaptedModel, LanguageModel
 
 
 class AskedTexts:

@@ -36,9 +36,10 @@ from attacks.messages.mixtures import mixture, of_sum
 from attacks.messages.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
 from fedaudit.terms.held_models import ESTIMATED, REBUILT
-from trainers.base import Classifier, Differentiable, Method, Participation, State, generator
+from trainers.base import Method, Participation, State, generator
 from trainers.messages import Sending
 from trainers.prompts import Learner, PromptMethod, stacked
+from trainers.protocols import Classifier, Differentiable
 
 EPOCHS = 2  # whose messages are solved
 

@@ -29,7 +29,10 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
-from trainers.base import Bench, State, Transcript, generator, pack, train
+from trainers.base import State, generator, pack
+from trainers.protocols import Bench
+from trainers.rounds import train
+from trainers.transcript import Transcript
 
 ROUNDS = 2  # of the training whose last messages are looked at: a client that sends halves has sent both, or may have
 KINDS_OF_WORK = ("solved", "messages", "gradients", "answers", "replays")  # by what one of them takes

@@ -119,7 +119,7 @@ class OwnRun:
         return max(r for r, sent in enumerate(self.uploads) if client in sent)
 
     def write_transcript(self, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
-        """The files that `trainers.base.train` leaves: see the function of this name."""
+        """The files that `trainers.rounds.train` leaves: see the function of this name."""
         write_transcript(self, folder, say=say)
 
     def digest(self, adapter: Adapter) -> bytes:
@@ -207,7 +207,7 @@ def warnings(own: OwnRun) -> list[str]:
 
 
 def write_transcript(own: OwnRun, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
-    """The files that `trainers.base.train` leaves; what `folder` holds already is not written again.
+    """The files that `trainers.rounds.train` leaves; what `folder` holds already is not written again.
 
     InputError: as of `check_values`, of a tensor. `say` is told of `warnings` and of damaged files.
     """

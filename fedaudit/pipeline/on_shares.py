@@ -24,7 +24,7 @@ from fedaudit.privacy.secpc import Protocol
 from fedaudit.privacy.sharing import Sharing
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS
-from trainers.base import Transcript
+from trainers.transcript import Transcript
 
 REVEALED = "round centres distances polynomials sums decoded absent wrong".split()
 SENT = "round client shares masks answers".split()

@@ -16,7 +16,7 @@ from trainers.resources import Resources
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
     from fedaudit.tasks.base import Federation
-    from trainers.base import AttackBench, Bench, Evaluation
+    from trainers.protocols import AttackBench, Bench, Evaluation
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
     """The frozen model with what is trained on it, the encoded records, and who trains on what."""
     from fedaudit.machinery.executor import one_thread
     from fedaudit.pipeline.methods import method_of
-    from trainers.base import Bench
+    from trainers.protocols import Bench
 
     one_thread()
     learner = importlib.import_module(f"trainers.{plan.learner}")
