@@ -1,8 +1,7 @@
-"""What a method is written with: what clients and the server send, keep and compute in a round.
+"""The types that a method is written with: what clients and the server send, keep and compute in a round.
 
-A method is two functions: what one client does with what it receives (`update`), and what the server makes of the
-uploads (`aggregate`). The loop (`trainers.rounds`) calls them; an executor decides where the clients of a round run,
-and a learner whether one by one or as one batched problem.
+A method has two functions: `update` trains a client on what it receives, `aggregate` makes the server's next state of
+the uploads. The round loop (`trainers.rounds`) calls them.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who talks to whom: the part of a run that is no method's."""
+    """Number of rounds and clients, and who takes part in each round."""
 
     rounds: int = 10
     clients: int = 12
     per_round: int = 4
     seed: int = 0
-    public: int | None = None  # seed of what everybody sees, the start and who takes part; None: that of all else
-    newcomers: int = 0  # the last so many clients come after the last round
+    public: int | None = None  # seed of the common start and of the cohorts, which everybody sees; None: `seed`
+    newcomers: int = 0  # the last N clients take part in no round: they join after the run
 
     @property
     def present(self) -> int:
-        """Clients that can take part."""
+        """Number of clients that can take part in rounds: all but the newcomers."""
         return self.clients - self.newcomers
 
     @property
@@ -45,39 +44,39 @@ class Schedule:
         return self.seed if self.public is None else self.public
 
     def cohort(self, r: int) -> list[int]:
-        """Who takes part in round r."""
+        """Numbers of the clients that take part in round r, sorted."""
         order = torch.randperm(self.present, generator=generator(self.public_seed, "cohort", r))
         return sorted(order[: self.per_round].tolist())
 
 
 @dataclass(frozen=True)
 class Noised:
-    """What a party noised in a round: each mechanism as it ran, and the size of what the noise covers."""
+    """Record of the noise that a party added in a round. Methods do not fill it in: `Protection.clip` and `noise` do."""
 
     mechanisms: list[Mechanism] = field(default_factory=list)
-    signals: dict[str, float] = field(default_factory=dict)  # release to L2 norm before the noise, mean over clients
-    clipped: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # release to gradients longer than C, and to all of them
-    turns: list[Turn] = field(default_factory=list)
+    signals: dict[str, float] = field(default_factory=dict)  # by release: L2 norm before the noise, mean over clients
+    # by release: number of gradients longer than C, and of all gradients
+    clipped: dict[str, tuple[int, int]] = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)  # one per client: its records and steps
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one client makes of a broadcast: what it sends, and what it keeps to itself."""
+    """Result of a client's turn: what it uploads, and what it keeps."""
 
     upload: State
-    private: State  # what it holds after the round, its whole model or its part of it; for the owner and for evaluation
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the server learns beside the tensors
+    private: State  # the client's model after the round, or its own part of it; only its owner and evaluations see it
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON values that are uploaded beside the tensors
     noised: Noised = field(default_factory=Noised)
-    sealed: State = field(default_factory=dict)  # what it puts into a computation on shares: nobody else sees it
+    sealed: State = field(default_factory=dict)  # its input to a computation on secret shares: nobody else sees it
 
 
 @dataclass(frozen=True)
 class Upload:
     """One client's message as the server received it; `records` is n_k.
 
-    `sealed` the server did not receive: what is computed of it on shares is in the site's `revealed`.
+    Only `aggregate` gets `sealed`, to simulate the computation on secret shares; a real server would not see it. What
+    that computation reveals goes into `Site.revealed`.
     """
 
     client: int
@@ -89,12 +88,12 @@ class Upload:
 
 @dataclass
 class Revealed:
-    """What a computation on shares told the server in a round, and what it cost."""
+    """Output of a round's computation on secret shares, and its traffic. `aggregate` fills it in."""
 
-    tensors: State = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    held: State = field(default_factory=dict)  # what users hold of each other's, not the server: [holder, dealer, ..]
-    bytes_up: int = 0  # of all clients; shares for other clients pass through the server
+    tensors: State = field(default_factory=dict)  # what the server learns
+    facts: dict[str, Any] = field(default_factory=dict)  # the same as JSON values
+    held: State = field(default_factory=dict)  # shares [holder, dealer, ..] that users hold, not the server
+    bytes_up: int = 0  # sum over clients; shares for other clients pass through the server
     bytes_down: int = 0
 
 
@@ -102,140 +101,164 @@ Model = Callable[[State], State]
 
 
 def plain(state: State) -> State:
-    """The model of methods whose states are adapters as they are."""
+    """Return `state` unchanged: the `model` of methods whose states are plain adapters."""
     return state
 
 
 @dataclass(frozen=True)
 class Participation:
-    """A client at work in one round, as a method sees it."""
+    """One client in one round, as a method sees it."""
 
     client: int
     round: int
     seed: int
-    records: Sequence[str]  # its list, n_k
+    records: Sequence[str]  # ids of its n_k training records
     learner: Any
-    earlier: Sequence[int] = ()  # the rounds in which it took part before
-    left_out: frozenset[str] = frozenset()  # of the list those that weigh 0: they count, and move nothing
+    earlier: Sequence[int] = ()  # earlier rounds in which it took part
+    left_out: frozenset[str] = frozenset()  # records of weight 0: they count in n_k and in batches, with gradient 0
 
     def train(self, state: State, model: Model = plain) -> State:
-        """Local training of every tensor of `state` on the client's own records; `model` is the method's own, if it has
-        one."""
+        """The tensors of `state` after local training on the client's records. Pass `Method.model` as `model` if the
+        method overrides it."""
         return self.learner.train(state, self.records, self.generator("batches"), model, self.left_out)
 
     def generator(self, purpose: str, step: int = 0) -> torch.Generator:
-        """Randomness of this client in this round; another purpose or step gives an independent stream."""
+        """A generator for this client and round; each `purpose` and `step` has an independent stream."""
         return generator(self.seed, "client", self.client, self.round, purpose, *([step] if step else []))
 
 
-Question = Callable[[Any], State]  # of a learner; it travels to where that is
+Question = Callable[[Any], State]  # called with the learner, in the process that holds it; it must be picklable
 
 
 @dataclass(frozen=True)
 class Site:
-    """The server at work in one round."""
+    """The server in one round, as `Method.aggregate` sees it."""
 
     seed: int
     round: int
     noised: Noised = field(default_factory=Noised)
     party: str = "server"
     revealed: Revealed = field(default_factory=Revealed)
-    learner: Callable[[Question], State] | None = None  # answers what a server computes with the frozen model
+    learner: Callable[[Question], State] | None = None  # calls a function with the learner
 
     def ask(self, question: Question) -> State:
-        """What the learner answers to a function of it, where the learner is."""
+        """Return `question(learner)`, computed in the process that holds the frozen model."""
         assert self.learner is not None, "this server has no model"
         return self.learner(question)
 
     def generators(self, purpose: str) -> list[torch.Generator]:
-        """The server's own randomness, one generator; another purpose gives an independent stream."""
+        """A list of one generator, for this server and round; each `purpose` has an independent stream."""
         return [generator(self.seed, "server", self.round, purpose)]
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A way in which a client may come to a run that is over."""
+    """States with which a client can join a finished run."""
 
-    start: State  # what the client begins with
-    server: State  # the server's state of its first round
+    start: State  # what the new client receives
+    server: State  # the server's state at the beginning of its first round
 
 
 Client = TypeVar("Client")
 
 
 class Method(ABC, Generic[Client]):
-    """A published method. Parties that exchange everything and train plain adapters need the first two functions only.
+    """Base class of methods: yours is one file in `trainers/`, whose name is its name on the command line.
 
-    `Client` is what its clients work with: a `Participation`, or for prompts a whole cohort as one batched problem.
+    You write two functions; FedAvg with equal weights is
+
+        @dataclass(frozen=True)
+        class FedMean(Method[Participation]):
+            params: Params
+
+            def update(self, server: State, own: State, client: Participation) -> Update:
+                trained = client.train(server)
+                return Update(upload=trained, private=trained)
+
+            def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+                return weighted_mean([upload.state for upload in uploads], [1 / len(uploads)] * len(uploads))
+
+    A `State` is a dictionary of tensors; you choose its names. Beside the class your file has `Params`, whose fields
+    become command-line options, and `Facts` (`trainers.learners.MethodFacts`); CONTRIBUTING.md, "A method", has whole
+    files. Draw randomness from `client.generator(purpose)` and `site.generators(purpose)` only.
+
+    Override the other functions where your method differs: `start` if training needs other tensors, `download` if a
+    client receives less than what is broadcast, `broadcast` if the server keeps a part of its state, `model` if your
+    states are no plain adapters, `messages` if attacks must know how to read your uploads.
+
+    `Client` is the type of `client`: a `Participation`, or a whole cohort as one batched problem (`PromptMethod`).
     """
 
-    # tables [C, ..] of the server's state by clients' numbers: parts of each that all others are sent, and nobody else
+    # names of tables [C, ..] in the server's state, a row per client, that are sent to clients but not published
     by_client: ClassVar[tuple[str, ...]] = ()
-    # contracts (tests/test_method_contracts.py) that it does not keep, each with the reason why that is right
+    # contracts (tests/test_method_contracts.py) that it rightly breaks, each with the reason
     refuses: ClassVar[Mapping[str, str]] = {}
-    # what its clients' records reach, as the ledger's readers call it; what no noise is added to is unbounded
-    local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of the model that it holds in the end
+    # names, for the privacy ledger, of what is computed from clients' records; without noise its epsilon is infinite
+    local: ClassVar[tuple[str, ...]] = ()  # stays with the client, part of its final model
     shared: ClassVar[tuple[str, ...]] = ("what clients train",)  # uploaded and broadcast
 
     @abstractmethod
     def update(self, server: State, own: State, client: Client) -> Update:
-        """What a client does with what it receives, `server`.
+        """Train one client, and return what it uploads and keeps.
 
-        `own` is what it held after its last participation; before its first one, the common public start.
+        `server` is what it received (see `download`); `own` is what it held after its last participation, or at its
+        first one the common public start.
         """
 
     @abstractmethod
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        """The next server state; `uploads` come in the order of the clients' numbers."""
+        """The server's next state. `uploads` are in the order of the clients' numbers."""
 
     def start(self, initial: State) -> State:
-        """The common public start, from what the learner offers."""
+        """The common public start, made of the tensors that the learner offers (`Learner.initial`)."""
         return initial
 
     def broadcast(self, server: State) -> State:
-        """What of its state the server makes public, the released model with it: all but what it keeps to itself, as
-        the momentum of its own steps. As in a first round, `aggregate` can do without that: attacks step on what was
-        sent."""
+        """The public part of the server's state, with the released model; leave out what the server keeps to itself,
+        as momentum. `aggregate` must also run without that part, as in the first round: attacks call it on broadcasts.
+        """
         return server
 
     def download(self, server: State, client: Participation) -> State:
-        """What a client receives of a broadcast."""
+        """The part of a broadcast, `server`, that `client` receives."""
         return server
 
     @property
     def central(self) -> tuple[str, ...]:
-        """What the server noises, on the average of the clients' gradients: these carry no noise."""
+        """Names of `shared` to which the server, not the client, adds noise: on the average of the clients' gradients."""
         return ()
 
     @property
     def sends(self) -> bool:
-        """Whether clients send anything of their own."""
+        """Whether clients upload anything."""
         return True
 
     def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
-        """How a client may come after a run, from the server's last state or the public start, the supposedly best way
-        first; {} where the method does not say. Its `Facts` then say `newcomers = True`."""
+        """How a client can join after the run, by name, the supposedly best one first; {} if the method does not say.
+        `server` is the server's last state, `public` the common start. If you write this, set `newcomers = True` in
+        `Facts`."""
         return {}
 
     def model(self, state: State) -> State:
-        """What a party's state stands for: one adapter pair A and B per layer, or a prompt; differentiable."""
+        """The model of a party's state, differentiable: an adapter pair A and B per layer, or {"prompt": tensor}."""
         return state
 
     @property
     def messages(self) -> MethodMessages[Any]:
-        """What attacks ask of the method."""
+        """Reads the method's uploads for attacks; see `trainers.messages`."""
         return MethodMessages(self)
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:
-    """An independent generator for each path of words and numbers below a seed."""
+    """A generator seeded by `seed` and `path`; different paths give independent streams."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
     state = np.random.SeedSequence([seed, *words]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
 
 
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
-    """sum_k w_k theta_k over states with the same names, in the order given; the weights are used as they are."""
+    """sum_k w_k theta_k of states with the same names. The weights are not normalised; the order of addition is that of
+    the states."""
     return {
         name: torch.stack([w * state[name] for w, state in zip(weights, states, strict=True)]).sum(0)
         for name in states[0]
@@ -243,17 +266,17 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
 
 
 def size(state: State) -> int:
-    """Bytes of the tensors of a message."""
+    """Bytes of all tensors of a state."""
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
 def plugin_name(method: Method[Any]) -> str:
-    """A method's key on the command line: the name of its file."""
+    """The method's name on the command line: that of its file."""
     return type(method).__module__.rpartition(".")[2]
 
 
 def pack(state: State) -> bytes:
-    """A state on its way between processes: plain bytes, so that no shared memory is left behind by a kill."""
+    """`state` as bytes, to send it between processes (a killed process would leave shared memory behind)."""
     return safetensors.torch.save({name: tensor.contiguous() for name, tensor in state.items()})
 
 

@@ -1,4 +1,8 @@
-"""What learners, evaluations and attacks ask of each other."""
+"""Interfaces of learners and evaluations, and the data that workers hold.
+
+Training asks a learner for `Learner`. Attacks ask it for `LanguageModel` and `AdaptedModel` if records are texts, for
+`Classifier` and `Differentiable` if they are classes. Evaluations ask it for `Answering`, `Recognising` or `Naming`.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +23,49 @@ if TYPE_CHECKING:
 
 
 class Learner(Protocol):
-    """What a training asks of a learner. What is asked of it beside goes by its records: by attacks a `Classifier` or a
-    `LanguageModel`, by evaluations see `trainers.evaluations`."""
+    """Interface of learners: what clients train. Yours is the class `Learner` of a file in `trainers/`.
+
+    You write how to make the common start, how to train, and how to answer attacks and evaluations. A linear head on
+    frozen features, whose clients train one after the other, is
+
+        class Learner(OneByOne):
+            remedy = "lower --rate"
+
+            def initial(self, generator: torch.Generator) -> State:
+                return {"head": torch.zeros(self.classes, self.width)}
+
+            def train(self, state, records, generator, model, left_out=()):
+                ...  # steps of SGD on the records, of which those `left_out` weigh 0
+                return {"head": head.detach()}
+
+            def log_probs(self, method, models, records): ...  # and `labels`, `untrained`: see `Classifier`
+
+    `OneByOne` calls `Method.update` for each client, and `client.train` in it calls your `train`. Write `work` yourself
+    if several clients are trained as one batched problem. Beside the class your file has `Settings`, `Facts`
+    (`trainers.learners.LearnerFacts`), `prepared` and `evaluation`; see CONTRIBUTING.md, "What clients train".
+    """
 
     @property
     def clients_per_batch(self) -> int:
-        """Clients of one job."""
+        """Number of clients in one call of `work`."""
 
     @property
     def remedy(self) -> str:
-        """What to change where a training diverges."""
+        """Advice for the error message when training diverges, as "lower --learning-rate"."""
 
     def initial(self, generator: torch.Generator) -> State:
-        """What methods start from."""
+        """Tensors that methods can start from (`Method.start` takes those it needs)."""
 
     def work(
         self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
     ) -> list[Update]:
-        """The updates of some clients by one of its methods."""
+        """The clients' updates by `method`: each from the state it received and its own, in the clients' order."""
 
 
 class OneByOne:
-    """Learners whose clients train one after the other."""
+    """Base class of learners whose clients train one after the other, each by `train`."""
 
-    clients_per_batch = 1  # clients of one job
+    clients_per_batch = 1
 
     def work(
         self,
@@ -56,133 +79,133 @@ class OneByOne:
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """What is asked of a learner whose records are texts."""
+    """A learner whose records are texts, as attacks on models use it."""
 
-    data: Mapping[str, Encoded]  # of each record
+    data: Mapping[str, Encoded]  # tokens and picture, by record
 
     def chunks(self, state: State, records: Sequence[str]) -> Iterator[list[tuple[int, Tensor]]]:
-        """(place in `records`, logits [T, V]) of some records at a time."""
+        """Yield lists of (index in `records`, logits [T, V]): each record once, in any order."""
 
     def words(self, record: str) -> str:
-        """The part of a record that is learnt, as text."""
+        """The part of a record that enters the loss, as text."""
 
     def tokens(self, record: str) -> list[str]:
-        """The tokens of a record, each as text."""
+        """All tokens of a record, each as text."""
 
 
 @runtime_checkable
 class AdaptedModel(LanguageModel, Protocol):
-    """What attacks on messages ask of a learner of texts beside; states are plain adapters, A and B per layer."""
+    """A learner of texts as attacks on uploads use it. States are plain adapters, A and B per layer."""
 
     def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
-        """Text loss (nats per token) of each record."""
+        """Mean text loss per token of each record, in nats."""
 
     def gradients(self, state: State, records: Sequence[str], *, each: bool) -> Iterator[Tensor]:
-        """Of each record's text loss, [R, P] of some records at a time: all tensors of `state` laid end to end."""
+        """Gradients of the records' text losses in all P numbers of `state`, laid end to end. Yields chunks of records:
+        [R, P] if `each`, else their sum [1, P]."""
 
     def inputs(
         self, adapter: State, records: Sequence[str], reduce: Callable[[str, Tensor], Tensor | None]
     ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-        """(places in `records`, `reduce`(layer, inputs [R, T, in]) by layer) of some records at a time; None is left
-        out."""
+        """Yield chunks of records as (indices in `records`, `reduce(layer, inputs [R, T, in])` by layer). Layers for
+        which `reduce` returns None are left out."""
 
 
 @runtime_checkable
 class Classifier(Protocol):
-    """What is asked of a learner whose records are classes; `method` is one of its own."""
+    """A learner whose records are classes, as attacks on models use it. `method` is one that it trains."""
 
     def labels(self, records: Sequence[str]) -> Tensor:
-        """Places [n] of records among the C classes."""
+        """Class indices [n] of the records."""
 
     def log_probs(self, method: Any, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
-        """Log-probabilities [M, n, C] of the classes, in nats and float64, by M models."""
+        """Log-probabilities [M, n, C] of the classes by M models, in nats and float64."""
 
     def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
-        """The same [n, C] of what everybody can use without training."""
+        """Log-probabilities [n, C] by the public model before any training, in nats and float64."""
 
 
 @runtime_checkable
 class Differentiable(Classifier, Protocol):
-    """What attacks on gradients and messages ask of a learner of classes beside. Gradients are of each record's
-    cross-entropy, [R, ..] of some records at a time."""
+    """A learner of classes as attacks on gradients and uploads use it. Both functions yield gradients of each record's
+    cross-entropy, [R, ..] for a chunk of R records."""
 
     def gradients(self, method: Any, model: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """In all numbers of a model, laid end to end."""
+        """Gradients [R, P] in all P numbers of a model, laid end to end."""
 
     def sent_gradients(self, method: Any, start: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """In what a client sends, where it began a round (`trainers.messages.Sending.round_start`)."""
+        """Gradients in the tensors that a client sends, at the state `start` in which it began the round
+        (`trainers.messages.Sending.round_start`)."""
 
 
 @runtime_checkable
 class Answering(Protocol):
-    """A learner whose models answer."""
+    """A learner whose models generate text, as `trainers.evaluations.Answers` uses it."""
 
     def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
-        """Of each record, in nats per token."""
+        """Mean text loss per token of each record, in nats."""
 
     def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
-        """The same, and the answer to each record."""
+        """The losses, and the generated answer to each record."""
 
 
 @runtime_checkable
 class Recognising(Protocol):
-    """A learner whose models recognise classes; `method` is one of its own."""
+    """A learner of classes, as `trainers.evaluations.Recognition` uses it."""
 
     def recognised(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.bool_]:
-        """Which records [M, n] M models recognise."""
+        """Whether each of M models names the right class of each record, bool [M, n]."""
 
 
 @runtime_checkable
 class Naming(Protocol):
-    """A learner whose models name classes; `method` is one of its own."""
+    """A learner of classes, as `trainers.evaluations.Personalisation` uses it."""
 
     def predicted(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.int64]:
-        """Places [M, n] of the classes that M models name."""
+        """Class indices [M, n] that M models predict."""
 
     def labels(self, records: Sequence[str]) -> Tensor:
-        """Places [n] of the right ones."""
+        """Right class indices [n]."""
 
 
 class Evaluation(Protocol):
-    """How good models are: see `trainers.evaluations`. Utilities are numbers by model and metric."""
+    """Measures how good models are, as numbers by model and metric (`trainers.evaluations`)."""
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
-        """Of the public start."""
+        """Utility of the public start."""
 
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> dict[str, dict[str, float]]:
-        """After a round: of the server's new state and of what the cohort's clients hold."""
+        """Utility after a round, of the server's new state and of the states that the cohort's clients hold. `last`:
+        this was the last round."""
 
 
 @dataclass(frozen=True)
 class AttackBench:
-    """What the workers of an attack hold: a learner with its data, and each client's candidates, members or not (ids).
+    """Data of the workers of an attack: a learner, and the ids of each client's candidates, members or not.
 
-    Nothing here can say who trained on what: shadow models draw their members from the candidates.
+    It has no field for who trained on what: shadow models draw their members from the candidates.
     """
 
     learner: Learner
-    candidates: Sequence[Sequence[str]]
-    canaries: frozenset[str] = frozenset()  # candidates that stay in a client's list however their coin falls
+    candidates: Sequence[Sequence[str]]  # by client
+    canaries: frozenset[str] = frozenset()  # candidates that are in the client's list whether members or not
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What every worker of a training holds: a learner with its data, and which records (ids) each client's list holds.
+    """Data of the workers of a training: a learner, and the ids of each client's records."""
 
-    Its learner is what evaluations and attacks ask, too.
-    """
-
-    learner: Learner
-    training: Sequence[Sequence[str]]
+    learner: Learner  # evaluations and attacks use it too
+    training: Sequence[Sequence[str]]  # by client
     test: Sequence[str]
-    novel_test: Sequence[str] = ()
-    candidates: Sequence[Sequence[str]] = ()  # of each client, members or not
-    canaries: frozenset[str] = frozenset()  # those of the candidates that are in the lists whatever their coin said
-    left_out: frozenset[str] = frozenset()  # those of the lists that weigh 0
+    novel_test: Sequence[str] = ()  # out of distribution
+    candidates: Sequence[Sequence[str]] = ()  # by client, members or not
+    canaries: frozenset[str] = frozenset()  # candidates that are in `training` whether members or not
+    left_out: frozenset[str] = frozenset()  # training records of weight 0
 
     @property
     def of_attackers(self) -> AttackBench:
-        """The part of it that does not know who trains on what."""
+        """The part of this data that does not tell who trains on what."""
         return AttackBench(self.learner, self.candidates, self.canaries)

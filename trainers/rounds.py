@@ -1,4 +1,8 @@
-"""The round loop: it trains any method with any learner, and leaves a transcript."""
+"""The round loop: trains any method with any learner, and writes a transcript.
+
+The loop calls the method's functions. An executor decides where the clients of a round run, and the learner whether
+they run one by one or as one batched problem.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ from trainers.base import (
     unpack,
 )
 from trainers.protocols import Bench, Evaluation
-from trainers.transcript import Transcript, _noise, _seen
+from trainers.transcript import Transcript, noise_record, round_files
 
 
 def train(
@@ -46,12 +50,14 @@ def train(
     name: str = "",
     note: Callable[[int, Spent], None] = lambda r, spent: None,
 ) -> Transcript:
-    """Run the rounds (below `until`) that `folder` does not hold yet; all state passes through its files, so a resumed
-    run equals a whole one.
+    """Run the rounds (below `until`, if given) that `folder` does not hold yet, and return the reader of all.
 
-    `advance` is called once a round, `note` after each that was trained with what it spent. `name` is what messages
-    call the training, by default its method's name. Diverged: a party's numbers are not finite any more; nothing of
-    that round is written. InputError: an earlier one was damaged or deleted.
+    All state passes through the folder's files, so a resumed run equals an uninterrupted one. `say` prints a message;
+    `advance` is called once per round, `note` with each round that was trained now and its resource usage. `name` is
+    what error messages call the training, by default the method's name.
+
+    Diverged: a party's numbers are not finite; nothing of that round is written. InputError: an earlier round was
+    damaged or deleted.
     """
     transcript = Transcript.of(folder, schedule, method)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
@@ -66,11 +72,11 @@ def train(
             if not (folder.usable(f"{part}.safetensors", say) and folder.usable(f"{part}.json", say)):
                 try:
                     note(r, _round(transcript, r, method, evaluation, executor, clients_per_batch))
-                except NotFinite as what:
+                except NotFinite as error:
                     (remedy,) = executor.map(_remedy, [None])
-                    raise Diverged(name or plugin_name(method), schedule.seed, r, str(what), remedy) from None
+                    raise Diverged(name or plugin_name(method), schedule.seed, r, str(error), remedy) from None
             advance()
-        # else a folder that was deleted in the last round would count as finished
+        # without this check a folder that was deleted in the last round would count as finished
         folder.require(f"{part}.{kind}" for part in ("initial", *rounds) for kind in ("safetensors", "json"))
     return transcript
 
@@ -83,75 +89,78 @@ def _round(
     executor: Executor[Bench],
     clients_per_batch: int,
 ) -> Spent:
-    schedule, folder, spent = transcript.schedule, transcript.folder, Spent()
+    """Run round r, write its files, and return its resource usage."""
+    schedule, folder, usage = transcript.schedule, transcript.folder, Spent()
     # 1. the cohort
     cohort = schedule.cohort(r)
     # 2. what the server sends, 3. every client of the cohort trains
     server, public = transcript.server(r), transcript.broadcast(0)
-    earlier = transcript.before(r)
-    own = transcript.holdings({k: earlier[k][-1] for k in cohort if k in earlier})
-    jobs = [_Job(k, r, schedule.seed, tuple(earlier.get(k, ())), pack(own.get(k, public))) for k in cohort]
+    before = transcript.before(r)
+    kept = transcript.holdings({k: before[k][-1] for k in cohort if k in before})
+    jobs = [_Job(k, r, schedule.seed, tuple(before.get(k, ())), pack(kept.get(k, public))) for k in cohort]
     sent = pack(method.broadcast(server))
     parts = [(method, sent, jobs[i : i + clients_per_batch]) for i in range(0, len(jobs), clients_per_batch)]
-    with spent.phase("clients"):
+    with usage.phase("clients"):
         done = [one for part in executor.map(_participate, parts) for one in part]
-    spent.held(max(d.peak for d in done))
+    usage.held(max(d.peak for d in done))
     uploads = [
         Upload(k, d.records, unpack(d.upload), d.facts, unpack(d.sealed)) for k, d in zip(cohort, done, strict=True)
     ]
-    held = {k: unpack(d.private) for k, d in zip(cohort, done, strict=True)}
+    private = {k: unpack(d.private) for k, d in zip(cohort, done, strict=True)}
     for upload in uploads:
-        check_finite(client_states(upload.client, upload.state | upload.sealed, held[upload.client]))
+        check_finite(client_states(upload.client, upload.state | upload.sealed, private[upload.client]))
     # 4. the server aggregates what it received
-    site = Site(schedule.seed, r, learner=functools.partial(_asked, executor))
-    with spent.phase("server"):
+    site = Site(schedule.seed, r, learner=functools.partial(_ask_worker, executor))
+    with usage.phase("server"):
         aggregate = method.aggregate(server, uploads, site)
     check_finite({"the server's aggregate": aggregate})
     # 5. utility of the new global model and of the clients' own models
-    with spent.phase("utility"):
-        public_model = method.broadcast(aggregate)
-        utility = evaluation.after(executor, method, public_model, held, last=r + 1 == schedule.rounds)
+    with usage.phase("utility"):
+        broadcast = method.broadcast(aggregate)
+        utility = evaluation.after(executor, method, broadcast, private, last=r + 1 == schedule.rounds)
     for who, metrics in utility.items():
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw
-    tensors, messages = _seen(aggregate, uploads, held)
-    seen = site.revealed
-    tensors |= {f"revealed/{name}": tensor for name, tensor in seen.tensors.items()}
-    tensors |= {f"held/{name}": tensor for name, tensor in seen.held.items()}
+    revealed = site.revealed
+    tensors, messages = round_files(aggregate, uploads, private, revealed)
     folder.write_tensors(f"round-{r:03d}.safetensors", tensors)
     record = {
         "round": r,
         "cohort": cohort,
         "uploads": messages,
-        "bytes_down": sum(d.received for d in done) + seen.bytes_down,
-        "bytes_up": sum(size(u.state) for u in uploads) + seen.bytes_up,
+        "bytes_down": sum(d.received for d in done) + revealed.bytes_down,
+        "bytes_up": sum(size(u.state) for u in uploads) + revealed.bytes_up,
         "utility": utility,
-    } | ({"revealed": seen.facts} if seen.facts else {})
-    folder.write_json(f"round-{r:03d}.json", record | _noise([d.noised for d in done], site.noised))
-    return spent
+    } | ({"revealed": revealed.facts} if revealed.facts else {})
+    folder.write_json(f"round-{r:03d}.json", record | noise_record([d.noised for d in done], site.noised))
+    return usage
 
 
-def _asked(executor: Executor[Bench], question: Question) -> State:
-    """A worker's answer to the server."""
-    (answer,) = executor.map(_answered, [question])
+def _ask_worker(executor: Executor[Bench], question: Question) -> State:
+    """Return `question(learner)`, computed by a worker."""
+    (answer,) = executor.map(_answer, [question])
     return unpack(answer)
 
 
-def _answered(bench: Bench, question: Question) -> bytes:
+def _answer(bench: Bench, question: Question) -> bytes:
     return pack(question(bench.learner))
 
 
 @dataclass(frozen=True)
 class _Job:
+    """One client's turn, for a worker; states as bytes."""
+
     client: int
     round: int
     seed: int
-    earlier: tuple[int, ...]
-    own: bytes
+    earlier: tuple[int, ...]  # rounds in which it took part
+    own: bytes  # the state that it holds
 
 
 @dataclass(frozen=True)
 class _Done:
+    """The result of a client's turn; states as bytes."""
+
     received: int  # bytes
     upload: bytes
     private: bytes
@@ -159,10 +168,11 @@ class _Done:
     records: int
     noised: Noised
     sealed: bytes
-    peak: int  # bytes of memory of the process that did it
+    peak: int  # largest memory of the worker, in bytes
 
 
 def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) -> list[_Done]:
+    """Train some clients of a round on what the server sent."""
     method, sent, jobs = part
     forget_peak()
     server = unpack(sent)
@@ -174,24 +184,24 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
     updates = bench.learner.work(method, received, [unpack(job.own) for job in jobs], clients)
     peak = peak_memory()
     return [
-        _Done(size(got), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised, pack(u.sealed), peak)
-        for got, client, u in zip(received, clients, updates, strict=True)
+        _Done(size(down), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised, pack(u.sealed), peak)
+        for down, client, u in zip(received, clients, updates, strict=True)
     ]
 
 
 class NotFinite(ArithmeticError):
-    """Its message says whose numbers are not."""
+    """A number is NaN or infinite. The message says whose, as "the server's aggregate"."""
 
 
 def check_finite(states: Mapping[str, State]) -> None:
-    """NotFinite names the first of the states (by what they are) that holds NaN or an infinity."""
-    for what, state in states.items():
+    """Raise NotFinite with the key of the first state that holds NaN or an infinity; keys are descriptions."""
+    for description, state in states.items():
         if not all(tensor.isfinite().all() for tensor in state.values()):
-            raise NotFinite(what)
+            raise NotFinite(description)
 
 
 def client_states(client: int, upload: State, private: State) -> dict[str, State]:
-    """What a client made in a round, as messages call it."""
+    """A client's upload and private state, by the words in which `check_finite` names them."""
     return {f"the upload of {client_name(client)}": upload, f"the private state of {client_name(client)}": private}
 
 
