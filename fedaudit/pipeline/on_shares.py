@@ -41,7 +41,7 @@ def tables(cell: Cell) -> dict[str, pd.DataFrame]:
     entries = transcript.broadcast(0)["p_0"].numel()
     protocol: Protocol = method_of(cell, ()).protocol(cell.plan.clients, entries=entries)  # type: ignore[attr-defined]
     found = {"revealed": revealed(transcript), "sent": sent(transcript)}
-    if any(transcript.asked(r) for r in range(transcript.schedule.rounds)):
+    if any(transcript.distance_groups(r) for r in range(transcript.schedule.rounds)):
         found["located"] = located(transcript, protocol)
         found["distance_information"] = informed(transcript, protocol)
     found["colluding"] = colluding(transcript, protocol)
@@ -53,7 +53,7 @@ def revealed(transcript: Transcript) -> pd.DataFrame:
     rows = []
     for r in range(transcript.schedule.rounds):
         facts, tensors = transcript.round(r)["revealed"], transcript.revealed(r)
-        asked, summed = transcript.asked(r), transcript.summed(r)
+        asked, summed = transcript.distance_groups(r), transcript.summed_groups(r)
         distances = tensors["distances"].numel() if asked else 0
         numbers = len(summed) + sum(name in tensors for name in POOLED)
         names = [", ".join(map(client_name, facts[who])) for who in ("absent", "wrong")]
@@ -77,7 +77,7 @@ def colluding(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     rounds, n, t = transcript.schedule.rounds, protocol.users, protocol.tolerance.colluders
     rows = []
     for what, sharing in (("prompts", protocol.of_distances), ("gradients", protocol.of_sums)):
-        r = next((r for r in reversed(range(rounds)) if what in transcript.held(r)), None)
+        r = next((r for r in reversed(range(rounds)) if what in transcript.held_shares(r)), None)
         if r is None:
             continue
         ell = sharing.slices
@@ -99,7 +99,7 @@ def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     whole: list[Asked] = []
     parts: list[list[Asked]] = [[] for _ in range(sharing.slices)]
     rows = []
-    for r in (r for r in range(view.rounds) if transcript.asked(r)):
+    for r in (r for r in range(view.rounds) if transcript.distance_groups(r)):
         groups, seen = view.distances(r)
         whole.append((groups, seen["distances"].numpy()))
         sizes = np.array([len(group) for group in groups])
@@ -169,7 +169,7 @@ def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, i
     n, sharing = protocol.users, protocol.of_distances
     view = View(transcript, CLUSTERING_SERVER)
     rows, d = [], 0
-    for r in (r for r in range(view.rounds) if transcript.asked(r)):
+    for r in (r for r in range(view.rounds) if transcript.distance_groups(r)):
         groups, seen = view.distances(r)
         true = slices_of(_view(transcript, range(n)), r, "prompts", sharing) / protocol.steps
         lengths, d = np.square(true).sum(axis=(0, 2)), true.shape[0] * true.shape[2]
