@@ -98,7 +98,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Learner:
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Learner:
     """The same where the adapted weights are too many to have a second copy of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainers.lora.FOLD_BELOW", 0)
+        patch.setattr("trainers.lora_model.FOLD_BELOW", 0)
         learner = Learner(*opened(tmp_path_factory.mktemp("large")), SETTINGS)
     assert not learner._folded
     return doubled(learner)

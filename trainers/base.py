@@ -51,7 +51,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Noised:
-    """Record of the noise that a party added in a round. Methods do not fill it in: `Protection.clip` and `noise` do."""
+    """Record of the noise that a party added in a round. `Protection.clip` and `noise` fill it in, not methods."""
 
     mechanisms: list[Mechanism] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)  # by release: L2 norm before the noise, mean over clients
@@ -225,7 +225,7 @@ class Method(ABC, Generic[Client]):
 
     @property
     def central(self) -> tuple[str, ...]:
-        """Names of `shared` to which the server, not the client, adds noise: on the average of the clients' gradients."""
+        """Names of `shared` that the server noises, on the average of the clients' gradients; clients do not."""
         return ()
 
     @property
