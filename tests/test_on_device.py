@@ -45,7 +45,8 @@ ON_HOST = {
     "trainers/lora.py": ("initial",),  # a state
     "trainers/maple.py": ("log_probs", "predicted"),  # `answered` is on the host
     "trainers/pfedme.py": ("replay",),  # states
-    "trainers/prompts.py": ("labels", "minibatch", "class_gradients", "recognised"),
+    "trainers/prompt_model.py": ("labels", "recognised"),
+    "trainers/prompts.py": ("minibatch", "class_gradients"),
     "trainers/secfpp.py": "start update model_selector replay aggregate _on_shares _reduced _inverse_root _carried".split(),  # shares
 }
 

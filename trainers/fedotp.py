@@ -18,7 +18,8 @@ from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Site, State, Update, Upload
 from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
-from trainers.prompts import Cohort, PromptMethod, Scores
+from trainers.prompt_model import Scores
+from trainers.prompts import Cohort, PromptMethod
 
 REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
 MASS = 0.8  # gamma: the share of the patches' mass that is transported

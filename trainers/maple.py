@@ -45,8 +45,9 @@ from trainers.base import Method, Participation, State, Update
 from trainers.evaluations import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.messages import MethodMessages
+from trainers.prompt_model import EVALUATED, HARD_PROMPT, taken_back
 from trainers.prompt_settings import PromptSettings
-from trainers.prompts import EVALUATED, HARD_PROMPT, INITIAL_STD, PromptMethod, stacked, taken_back
+from trainers.prompts import INITIAL_STD, PromptMethod, stacked
 from trainers.resources import Resources
 from trainers.steps import epoch_batch
 
@@ -375,6 +376,4 @@ def prepared(
 
 def evaluation(resources: Resources, federation: Federation) -> Personalisation:
     """How good the models of a plan are: by the classes that they recognise, in the end beside the global model."""
-    return Personalisation(
-        *prompts.tested(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch)
-    )
+    return Personalisation.of(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch)
