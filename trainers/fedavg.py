@@ -1,7 +1,7 @@
 """FedAvg: every client trains the broadcast adapters and sends all of them back (McMahan et al. 2017).
 
-The server averages by n_k (FedRand, eqs. 1-4); the oracle of FedRand's tables. Everything that a client trained reaches
-the server.
+The server averages by n_k (FedRand, eqs. 1-4); FedRand's tables call this the oracle. The server sees all that a client
+trained.
 """
 
 from collections.abc import Sequence
