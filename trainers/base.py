@@ -163,28 +163,23 @@ Client = TypeVar("Client")
 
 
 class Method(ABC, Generic[Client]):
-    """Base class of methods: yours is one file in `trainers/`, whose name is its name on the command line.
+    """Base class of methods. Yours is one file in `trainers/`, whose name is its name on the command line.
 
-    You write two functions; FedAvg with equal weights is
+    You write two functions. FedAvg with equal weights is
 
-        @dataclass(frozen=True)
-        class FedMean(Method[Participation]):
-            params: Params
+        def update(self, server: State, own: State, client: Participation) -> Update:
+            trained = client.train(server)
+            return Update(upload=trained, private=trained)
 
-            def update(self, server: State, own: State, client: Participation) -> Update:
-                trained = client.train(server)
-                return Update(upload=trained, private=trained)
+        def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+            return weighted_mean([upload.state for upload in uploads], [1 / len(uploads)] * len(uploads))
 
-            def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-                return weighted_mean([upload.state for upload in uploads], [1 / len(uploads)] * len(uploads))
-
-    A `State` is a dictionary of tensors; you choose its names. Beside the class your file has `Params`, whose fields
-    become command-line options, and `Facts` (`trainers.learners.MethodFacts`); CONTRIBUTING.md, "A method", has whole
-    files. Draw randomness from `client.generator(purpose)` and `site.generators(purpose)` only.
-
-    Override the other functions where your method differs: `start` if training needs other tensors, `download` if a
-    client receives less than what is broadcast, `broadcast` if the server keeps a part of its state, `model` if your
-    states are no plain adapters, `messages` if attacks must know how to read your uploads.
+    You choose the names of the tensors in a state. Draw random numbers only from `client.generator(purpose)` and
+    `site.generators(purpose)`. Override another function where your method differs: `start` if training needs other
+    tensors, `download` if a client receives less than what is broadcast, `broadcast` if the server keeps a part of its
+    state, `model` if your states are no plain adapters, `messages` if attacks must read your uploads in another way.
+    Beside the class your file has `Params`, whose fields become options of the command, and `Facts`: CONTRIBUTING.md,
+    "A method", has whole files.
 
     `Client` is the type of `client`: a `Participation`, or a whole cohort as one batched problem (`PromptMethod`).
     """
@@ -263,6 +258,12 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
         name: torch.stack([w * state[name] for w, state in zip(weights, states, strict=True)]).sum(0)
         for name in states[0]
     }
+
+
+def mean_by_records(uploads: Sequence[Upload]) -> State:
+    """sum_k n_k / m theta_k, the mean of the uploaded states weighted by the clients' numbers of records (FedAvg)."""
+    m = sum(upload.records for upload in uploads)
+    return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
 
 
 def size(state: State) -> int:

@@ -77,7 +77,8 @@ class DP2FL(DualMethod):
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         uploads = sorted(uploads, key=lambda upload: upload.client)
         trained = {name: torch.stack([u.state[name] for u in uploads]) for name in ("Pt", "Pd", "loss")}
-        loss = site.ask(partial(losses_of_all, trained, [_validation(u) for u in uploads]))["loss"]  # line 9
+        validation = [(u.facts["validation"], u.facts["held back"]) for u in uploads]
+        loss = site.ask(partial(losses_of_all, trained, validation))["loss"]  # line 9
         w_t = global_weights(loss.sum(1)).float()
         Pt, PD = (torch.tensordot(w_t, trained[name], dims=1) for name in ("Pt", "Pd"))  # eq. 4
         before = _before(server, uploads)
@@ -155,11 +156,6 @@ def _over(above: Tensor, below: Tensor) -> Tensor:
 def losses_of_all(trained: State, validation: Sequence[tuple[Sequence[str], int]], learner: Learner) -> State:
     """Line 9: {"loss": loss_ij [K, K]} of client i's model on client j's validation records, each (records, size)."""
     return {"loss": learner.losses(trained["Pt"], trained["Pd"], validation)}
-
-
-def _validation(upload: Upload) -> tuple[list[str], int]:
-    """A client's validation records, without those of weight 0, and the number of all."""
-    return upload.facts["validation"], upload.facts["held back"]
 
 
 def _distances(trained: Tensor, before: Tensor) -> Tensor:

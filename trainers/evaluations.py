@@ -113,7 +113,7 @@ class Recognition:
         """The evaluation on a federation's test images."""
         # with two domains a class of the other style is a neighbour's
         classes = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
-        local = [[(r.domain, r.group) in held for r in federation.test] for held in classes]
+        local = [[(r.domain, r.group) in names for r in federation.test] for names in classes]
         return cls(local, clients_per_batch, own_test_chances(federation))
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> Utilities:

@@ -7,7 +7,7 @@ trained.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
 from trainers.learners import MethodFacts
 
 
@@ -30,5 +30,4 @@ class FedAvg(Method[Participation]):
         return Update(upload=trained, private=trained)
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        m = sum(upload.records for upload in uploads)
-        return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
+        return mean_by_records(uploads)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
-from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
 from trainers.learners import MethodFacts
 
 OWN = ".own"  # marks the private pair: layers.0.self_attn.q_proj.own.A
@@ -45,8 +45,7 @@ class FedPara(Method[Participation]):
         return Update(upload={name: t for name, t in trained.items() if OWN not in name}, private=trained)
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        m = sum(upload.records for upload in uploads)
-        return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
+        return mean_by_records(uploads)
 
     def model(self, state: State) -> State:
         """Plain adapters that compute exactly the same: (B A) o (B' A') has rank r^2, and its factors are row- and

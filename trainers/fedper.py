@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, whole
-from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
 from trainers.learners import MethodFacts
 
 
@@ -38,8 +38,7 @@ class FedPer(Method[Participation]):
         return Update(upload=upload, private=trained, facts={"layers": "all" if first else "shared"})
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        m = sum(upload.records for upload in uploads)
-        return server | weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
+        return server | mean_by_records(uploads)
 
     def top(self, state: State) -> State:
         """The adapters of the top layers, `shared_layers` of them."""

@@ -7,7 +7,7 @@ global prompt's text feature t_G towards the hard prompt's, t_0, and away from t
 contrastive term does not depend on records: its gradient is added after clipping and costs no privacy.
 
 u and v start as independent draws from N(0, 0.02^2), as in both released codes, public and the same for all clients:
-u v is nearly zero, so that a client starts from p_G. t_0 is CLIP's "a photo of a {class}."; FedPGP's released code takes
+u v is nearly zero, so that a client starts from p_G. t_0 is CLIP's "a photo of a {class}."; FedPGP's released code uses
 the text feature of its placeholder, "X X ... X {class}.", which its random prompt replaces.
 """
 

@@ -17,18 +17,12 @@ USUAL = "lora"  # the learner of a command that names neither a method nor a tas
 class MethodFacts:
     """Facts about a method, with defaults for what its file does not say."""
 
-    learner: str = "lora"
-    """The module of trainers/ with the learner that it trains."""
-    title: str = ""
-    """Its name on pages; by default its name on the command line."""
-    trains: bool = True
-    """Whether it trains anything."""
-    private: bool = False
-    """Whether it can be noised although other methods of its learner cannot."""
-    on_shares: bool = False
-    """Whether its clients compute together on secret shares: it takes no noise, and no client can be trained alone."""
-    newcomers: bool = False
-    """Whether clients can join after the run (`Method.arrivals`)."""
+    learner: str = "lora"  # the module of trainers/ with the learner that it trains
+    title: str = ""  # its name on pages; by default its name on the command line
+    trains: bool = True  # whether it trains anything
+    private: bool = False  # whether it can be noised although other methods of its learner cannot
+    on_shares: bool = False  # whether clients compute together on secret shares: no noise, no client trained alone
+    newcomers: bool = False  # whether clients can join after the run (`Method.arrivals`)
 
 
 METHODS = Plugins("method", "trainers", MethodFacts)

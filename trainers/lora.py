@@ -110,12 +110,8 @@ class Learner(OneByOne, LoraModel):
         records only is a step with gradient 0: weight decay and moments still act.
         """
         leaves = {n: t.to(self.vlm.device, copy=True).requires_grad_() for n, t in state.items()}
-        optimizer = torch.optim.AdamW(
-            leaves.values(),
-            lr=self.settings.learning_rate,
-            weight_decay=self.settings.weight_decay,
-            fused=True,
-        )
+        rate, decay = self.settings.learning_rate, self.settings.weight_decay
+        optimizer = torch.optim.AdamW(leaves.values(), lr=rate, weight_decay=decay, fused=True)
         queue: list[Tensor] = []
         for _ in range(self.steps(len(records))):
             if not queue:

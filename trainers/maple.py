@@ -160,19 +160,13 @@ class DualStep:
 
 
 class DualMethod(Method[DualCohort]):
-    """Base class of methods that train dual prompts. You write `update`, `aggregate` and `divided`:
+    """Base class of methods that train dual prompts. You write `update`, `aggregate` and `divided`. A local step is
 
-        def divided(self, records: Sequence[str], client: int, seed: int) -> tuple[list[str], list[str]]:
-            return list(records), []  # no validation records
+        for step in client.steps():
+            in_Pt, in_Pd = step.gradients(Pt, Pd)
+            Pt, Pd = step.descend(Pt, in_Pt), step.descend(Pd, in_Pd)
 
-        def update(self, server: State, own: State, client: DualCohort) -> Update:
-            Pt, Pd = server["Pt"], server["Pd"]
-            for step in client.steps():
-                in_Pt, in_Pd = step.gradients(Pt, Pd)
-                Pt, Pd = step.descend(Pt, in_Pt), step.descend(Pd, in_Pd)
-            return Update(upload={"Pt": Pt, "Pd": Pd}, private={})
-
-    Its models are {"Pt", "Pd"}. Tensors and facts in `update` lead with the clients, [N, ..]."""
+    Its models are {"Pt", "Pd"}. Tensors and facts of an update lead with the clients, [N, ..]."""
 
     @abstractmethod
     def divided(self, records: Sequence[str], client: int, seed: int) -> tuple[list[str], list[str]]:

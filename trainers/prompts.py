@@ -30,14 +30,7 @@ from torch import Tensor
 from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.store import claim
-from fedaudit.terms.threat_models import (
-    CLUSTERING_SERVER,
-    COLLUDING_USERS,
-    OWNER,
-    PROMPT_USER,
-    RELEASED_MODEL,
-    SERVER,
-)
+from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS, OWNER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
 from trainers.evaluations import Recognition
 from trainers.learners import LearnerFacts
@@ -206,30 +199,16 @@ class Step(LocalStep):
 
 @dataclass(frozen=True)
 class PromptMethod(PrivateMethod[Cohort]):
-    """Base class of methods that train soft prompts. You write `start`, `update`, `aggregate` and `prompt`; PromptFL is
+    """Base class of methods that train soft prompts. You write `start`, `update`, `aggregate` and `prompt`, as in
+    `trainers/promptfl.py`. A local step is
 
-        class PromptFL(PromptMethod):
-            shared = ("p_G",)
+        for step in client.steps():
+            gradient = step.noise(step.clip(step.gradient(p_G), "p_G"), "p_G")
+            p_G = step.descend(p_G, gradient, "p_G")
 
-            def start(self, initial: State) -> State:
-                return {"p_G": initial["p_G"]}
-
-            def update(self, server: State, own: State, client: Cohort) -> Update:
-                p_G = server["p_G"]
-                for step in client.steps():
-                    gradient = step.noise(step.clip(step.gradient(p_G), "p_G"), "p_G")
-                    p_G = step.descend(p_G, gradient, "p_G")
-                return Update(upload={"p_G": p_G}, private={})
-
-            def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-                return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
-
-            def prompt(self, state: State) -> Tensor:
-                return state["p_G"]
-
-    Tensors in `update` lead with the clients, [N, ..]. Name in `local` and `shared` each tensor that is computed from
-    records: you clip and noise it in every step under this name. `noise` does nothing if the run has no privacy, or if
-    the server adds the noise (`central`).
+    Tensors lead with the clients, [N, ..]. Name in `local` and `shared` each tensor that is computed from records: in
+    every step you clip and noise it under this name. `clip` takes the batch's mean, and clips gradients with privacy;
+    `noise` does nothing without privacy, or if the server adds the noise (`central`).
     """
 
     settings: PromptSettings = field(default_factory=Settings)

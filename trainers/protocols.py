@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class Learner(Protocol):
     """Interface of learners: what clients train. Yours is the class `Learner` of a file in `trainers/`.
 
-    You write how to make the common start, how to train, and how to answer attacks and evaluations. A linear head on
-    frozen features, whose clients train one after the other, is
+    You write the common start and the training. A linear head on frozen features is
 
         class Learner(OneByOne):
             remedy = "lower --rate"
@@ -35,14 +34,12 @@ class Learner(Protocol):
                 return {"head": torch.zeros(self.classes, self.width)}
 
             def train(self, state, records, generator, model, left_out=()):
-                ...  # steps of SGD on the records, of which those `left_out` weigh 0
+                ...  # steps of SGD on the records; those `left_out` weigh 0
                 return {"head": head.detach()}
 
-            def log_probs(self, method, models, records): ...  # and `labels`, `untrained`: see `Classifier`
-
-    `OneByOne` calls `Method.update` for each client, and `client.train` in it calls your `train`. Write `work` yourself
-    if several clients are trained as one batched problem. Beside the class your file has `Settings`, `Facts`
-    (`trainers.learners.LearnerFacts`), `prepared` and `evaluation`; see CONTRIBUTING.md, "What clients train".
+    and the functions that attacks and evaluations need: `labels`, `log_probs` and `untrained` of a `Classifier`, and
+    `recognised`. `OneByOne` trains one client after the other, by `train`; write `work` yourself to train several as
+    one batched problem. CONTRIBUTING.md, "What clients train", says what else the file has.
     """
 
     @property

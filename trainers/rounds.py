@@ -66,14 +66,14 @@ def train(
         folder.write_tensors("initial.safetensors", start)
         folder.write_json("initial.json", {"utility": evaluation.before(executor, method, method.broadcast(start))})
     rounds = [f"round-{r:03d}" for r in range(schedule.rounds if until is None else until)]
-    (clients_per_batch,) = executor.map(_clients_per_batch, [None])
+    (clients_per_batch,) = executor.map(_learner_attribute, ["clients_per_batch"])
     with undisturbed():
         for r, part in enumerate(rounds):
             if not (folder.usable(f"{part}.safetensors", say) and folder.usable(f"{part}.json", say)):
                 try:
                     note(r, _round(transcript, r, method, evaluation, executor, clients_per_batch))
                 except NotFinite as error:
-                    (remedy,) = executor.map(_remedy, [None])
+                    (remedy,) = executor.map(_learner_attribute, ["remedy"])
                     raise Diverged(name or plugin_name(method), schedule.seed, r, str(error), remedy) from None
             advance()
         # without this check a folder that was deleted in the last round would count as finished
@@ -154,7 +154,7 @@ class _Job:
     round: int
     seed: int
     earlier: tuple[int, ...]  # rounds in which it took part
-    own: bytes  # the state that it holds
+    private: bytes  # the state that it holds
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
         for j in jobs
     ]
     received = [method.download(server, client) for client in clients]
-    updates = bench.learner.work(method, received, [unpack(job.own) for job in jobs], clients)
+    updates = bench.learner.work(method, received, [unpack(job.private) for job in jobs], clients)
     peak = peak_memory()
     return [
         _Done(size(down), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised, pack(u.sealed), peak)
@@ -205,12 +205,8 @@ def client_states(client: int, upload: State, private: State) -> dict[str, State
     return {f"the upload of {client_name(client)}": upload, f"the private state of {client_name(client)}": private}
 
 
-def _clients_per_batch(bench: Bench, _: None) -> int:
-    return bench.learner.clients_per_batch
-
-
-def _remedy(bench: Bench, _: None) -> str:
-    return bench.learner.remedy
+def _learner_attribute(bench: Bench, name: str) -> Any:
+    return getattr(bench.learner, name)
 
 
 def _initial(bench: Bench, seed: int) -> bytes:
