@@ -66,7 +66,7 @@ class LoraModel:
         # large models have so many image tokens that a shared prefix of words saves nothing
         self._shared = self._usable_prefix() if small else 0
 
-    def put(self, adapter: State) -> None:
+    def load_adapter(self, adapter: State) -> None:
         """Load `adapter` into the model. InputError: it has other layers, or its factors do not fit."""
         if odd := sorted(adapter.keys() ^ self.parameters.keys()):
             raise InputError(
@@ -84,7 +84,7 @@ class LoraModel:
     def _at(self, adapter: State) -> Iterator[None]:
         """Load `adapter` for inference, as a context: in small models B A is added to the weights meanwhile, so that a
         pass costs no more than one of the base model."""
-        self.put(adapter)
+        self.load_adapter(adapter)
         if not self._folded:
             yield
             return

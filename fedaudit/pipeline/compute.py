@@ -65,7 +65,7 @@ def _put(bench: Bench, adapter: bytes) -> None:
     from trainers.lora import Learner
 
     assert isinstance(bench.learner, Learner)
-    bench.learner.put(unpack(adapter))
+    bench.learner.load_adapter(unpack(adapter))
 
 
 def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
