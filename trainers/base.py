@@ -114,7 +114,7 @@ class Participation:
     seed: int
     records: Sequence[str]  # ids of its n_k training records
     learner: Any
-    earlier: Sequence[int] = ()  # earlier rounds in which it took part
+    earlier_rounds: Sequence[int] = ()  # earlier rounds in which it took part
     left_out: frozenset[str] = frozenset()  # records of weight 0: they count in n_k and in batches, with gradient 0
 
     def train(self, state: State, model: Model = plain) -> State:

@@ -59,7 +59,7 @@ class DP2FL(DualMethod):
         return [records[i] for i in sorted(order[held_back:])], [records[i] for i in sorted(order[:held_back])]
 
     def download(self, server: State, client: Participation) -> State:
-        Pd = server["personal"][client.client] if client.earlier else server["Pd"]
+        Pd = server["personal"][client.client] if client.earlier_rounds else server["Pd"]
         return {"Pt": server["Pt"], "Pd": Pd}
 
     def update(self, server: State, own: State, client: DualCohort) -> Update:

@@ -50,7 +50,7 @@ class FedPer(Method[Participation]):
 
 def personal(client: Participation) -> bool:
     """Whether a client has layers of its own: it took part in a round after the first one."""
-    return any(r > 0 for r in client.earlier)
+    return any(r > 0 for r in client.earlier_rounds)
 
 
 def layer(name: str) -> int:

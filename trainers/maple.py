@@ -107,7 +107,7 @@ class DualCohort:
         due = self.learner.steps(len(self.training[0]))
         clients = [dataclasses.replace(c, records=rs) for c, rs in zip(self.clients, self.training, strict=True)]
         for step in range(due):
-            rows = [epoch_batch(c, settings.batch, len(c.earlier) * due + step) for c in clients]
+            rows = [epoch_batch(c, settings.batch, len(c.earlier_rounds) * due + step) for c in clients]
             yield DualStep(self.learner, [[c.records[i] for i in row] for c, row in zip(clients, rows, strict=True)],
                            [c.left_out for c in clients])  # fmt: skip
 
@@ -116,7 +116,7 @@ class DualCohort:
         """Facts of the clients' uploads about their validation records, a list entry per client: their ids without
         records of weight 0, their number, whether the client is new, and the bytes of the images if it is (else 0)."""
         pairs = zip(self.held_back, self.clients, strict=True)
-        new = [not client.earlier for client in self.clients]
+        new = [not client.earlier_rounds for client in self.clients]
         size = self.learner.clip.picture_bytes
         return {
             "validation": [[r for r in records if r not in client.left_out] for records, client in pairs],

@@ -25,9 +25,9 @@ def after_a_round(
         Participation(k, r, schedule.seed, ids, learner, tuple(transcript.participations(k)), left_out)
         for k, ids in enumerate(training)
     ]
-    private = transcript.holdings({one.client: one.earlier[-1] for one in clients if one.earlier})
+    private = transcript.holdings({one.client: one.earlier_rounds[-1] for one in clients if one.earlier_rounds})
     sent = method.broadcast(arrival.server)
-    received = [method.download(sent, one) if one.earlier else dict(arrival.start) for one in clients]
+    received = [method.download(sent, one) if one.earlier_rounds else dict(arrival.start) for one in clients]
     updates = learner.work(method, received, [private.get(one.client, public) for one in clients], clients)
     uploads = [Upload(k, len(training[k]), update.upload, update.facts) for k, update in enumerate(updates)]
     site = Site(schedule.seed, r, learner=lambda question: question(learner))

@@ -153,7 +153,7 @@ class _Job:
     client: int
     round: int
     seed: int
-    earlier: tuple[int, ...]  # rounds in which it took part
+    earlier_rounds: tuple[int, ...]  # rounds in which it took part
     private: bytes  # the state that it holds
 
 
@@ -177,7 +177,9 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) 
     forget_peak()
     server = unpack(sent)
     clients = [
-        Participation(j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier, bench.left_out)
+        Participation(
+            j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier_rounds, bench.left_out
+        )
         for j in jobs
     ]
     received = [method.download(server, client) for client in clients]

@@ -111,7 +111,7 @@ def _sum_pairs(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 def _turn(client: Participation, steps: int, method: PrivateMethod[Any]) -> Turn:
     """The ledger's entry of a client's steps in this round: its records, steps, and the epochs that begin in them."""
-    n, before = len(client.records), len(client.earlier) * steps
+    n, before = len(client.records), len(client.earlier_rounds) * steps
     length = epoch_length(records=n, batch=method.settings.batch)
     epochs = sum(t % length == 0 for t in range(before, before + steps))
     return Turn(
@@ -179,7 +179,7 @@ class PrivateMethod(Method[Client]):
         size = self.settings.batch
         if self.protection.privacy.sampler == "poisson":
             return [client.records[i] for i in poisson_batch(client, size, step)]
-        before = len(client.earlier) * self.steps(len(client.records))
+        before = len(client.earlier_rounds) * self.steps(len(client.records))
         return [client.records[i] for i in epoch_batch(client, size, before + step)]
 
     @property
