@@ -440,7 +440,7 @@ def all_iterations(cost: Tensor) -> Tensor:
     costs = cost.reshape(-1, M, P).permute(2, 0, 1).contiguous()
     kernel, of_prompts = (-costs / fedotp.REGULARISATION).exp(), torch.ones(P, costs.shape[1], 1)
     for _ in range(fedotp.ITERATIONS):
-        of_patches, of_prompts = fedotp.scaled(kernel, of_prompts)
+        of_patches, of_prompts = fedotp.scaling_step(kernel, of_prompts)
     return (kernel * of_patches * of_prompts).permute(1, 2, 0).reshape(cost.shape)
 
 

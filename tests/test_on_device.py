@@ -43,7 +43,7 @@ ON_HOST = {
     "trainers/evaluations.py": ("_personal",),  # places among classes
     "trainers/fedotp.py": ("_on_host",),
     "trainers/lora.py": ("initial",),  # a state
-    "trainers/maple.py": ("log_probs", "predicted"),  # `answered` is on the host
+    "trainers/maple.py": ("log_probs", "predicted"),  # `logits_for` is on the host
     "trainers/pfedme.py": ("replay",),  # states
     "trainers/prompt_model.py": ("labels", "recognised"),
     "trainers/prompts.py": ("minibatch", "class_gradients"),

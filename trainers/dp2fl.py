@@ -71,7 +71,7 @@ class DP2FL(DualMethod):
         return Update(
             upload={"Pt": Pt, "Pd": Pd, "loss": before},
             private={"number": torch.tensor([one.client + 1 for one in client.clients])},
-            facts=client.introduced,
+            facts=client.validation_facts,
         )
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:

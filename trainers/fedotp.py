@@ -110,7 +110,7 @@ def transport_plan(cost: Tensor) -> Tensor:
     kernel = ((least - costs) / REGULARISATION).exp()
     to_prompts = (-least / REGULARISATION).exp()  # 1 for the unscaled kernel
     to_prompts = _on_host(kernel, to_prompts) if cost.device.type == "cpu" else _on_device(kernel, to_prompts)
-    of_patches, to_prompts = scaled(kernel, to_prompts)
+    of_patches, to_prompts = scaling_step(kernel, to_prompts)
     return (kernel * of_patches * to_prompts).permute(1, 2, 0).reshape(cost.shape)
 
 
@@ -118,7 +118,7 @@ def _on_host(kernel: Tensor, to_prompts: Tensor) -> Tensor:
     """Scalings of the prompts [P, n, 1] before the last iteration. Only problems that still move are computed."""
     moving, rows, now = torch.arange(kernel.shape[1]), kernel, to_prompts
     for _ in range(ITERATIONS - 1):
-        _, following = scaled(rows, now)
+        _, following = scaling_step(rows, now)
         moves = _moves(now, following)[0, :, 0].nonzero()[:, 0]
         moving, rows, now = moving[moves], rows.index_select(1, moves), following.index_select(1, moves)
         to_prompts = to_prompts.index_copy(1, moving, now)
@@ -130,7 +130,7 @@ def _on_host(kernel: Tensor, to_prompts: Tensor) -> Tensor:
 def _on_device(kernel: Tensor, to_prompts: Tensor) -> Tensor:
     """The scalings of `_on_host`, computed for all problems, as counting those that move would wait for the host."""
     for _ in range(ITERATIONS - 1):
-        _, following = scaled(kernel, to_prompts)
+        _, following = scaling_step(kernel, to_prompts)
         to_prompts = torch.where(_moves(to_prompts, following), following, to_prompts)
     return to_prompts
 
@@ -140,7 +140,7 @@ def _moves(now: Tensor, following: Tensor) -> Tensor:
     return ((following - now).abs() > STILL * now).any(0, keepdim=True)
 
 
-def scaled(kernel: Tensor, to_prompts: Tensor) -> tuple[Tensor, Tensor]:
+def scaling_step(kernel: Tensor, to_prompts: Tensor) -> tuple[Tensor, Tensor]:
     """One iteration of n problems with kernels [P, n, M]: scalings of the patches [n, M], and from them those of the
     prompts [P, n, 1]."""
     P, _, M = kernel.shape

@@ -46,7 +46,7 @@ from trainers.base import Method, Participation, State, Update
 from trainers.evaluations import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.messages import MethodMessages
-from trainers.prompt_model import EVALUATED, HARD_PROMPT, taken_back
+from trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
 from trainers.prompt_settings import PromptSettings
 from trainers.prompts import INITIAL_STD, PromptMethod, stacked
 from trainers.resources import Resources
@@ -112,7 +112,7 @@ class DualCohort:
                            [c.left_out for c in clients])  # fmt: skip
 
     @property
-    def introduced(self) -> dict[str, list[Any]]:
+    def validation_facts(self) -> dict[str, list[Any]]:
         """Facts of the clients' uploads about their validation records, a list entry per client: their ids without
         records of weight 0, their number, whether the client is new, and the bytes of the images if it is (else 0)."""
         pairs = zip(self.held_back, self.clients, strict=True)
@@ -127,7 +127,7 @@ class DualCohort:
 
     def validation_losses(self, Pt: Tensor, Pd: Tensor) -> Tensor:
         """Mean cross-entropies [N] of N clients' models, each on the client's own validation records."""
-        lists = zip(self.introduced["validation"], map(len, self.held_back), strict=True)
+        lists = zip(self.validation_facts["validation"], map(len, self.held_back), strict=True)
         return torch.cat([self.learner.losses(Pt[[i]], Pd[[i]], [one])[0] for i, one in enumerate(lists)])
 
 
@@ -288,7 +288,7 @@ class Learner(prompts.Learner):
         return self.scale * self.clip.vision(pictures, visual.to(pictures.device)) @ text.mT
 
     @torch.no_grad()
-    def answered(self, Pt: Tensor, Pd: Tensor, records: Sequence[str]) -> Tensor:
+    def logits_for(self, Pt: Tensor, Pd: Tensor, records: Sequence[str]) -> Tensor:
         """Logits [N, n, C] of N models for the same n records, on the host; computed for EVALUATED images at a time."""
         text, visual = self.class_features(Pt), visual_prompts(Pt, Pd)
         logits = [text.new_empty(len(Pt), 0, text.shape[1])]
@@ -303,7 +303,7 @@ class Learner(prompts.Learner):
         `size`; 0 for an empty list. The text encoder runs once for all lists."""
         records = [record for each, _ in lists for record in each]
         labels = self.labels(records).expand(len(Pt), -1)
-        losses = F.cross_entropy(self.answered(Pt, Pd, records).mT, labels, reduction="none")
+        losses = F.cross_entropy(self.logits_for(Pt, Pd, records).mT, labels, reduction="none")
         parts = losses.split([len(each) for each, _ in lists], dim=1)
         return torch.stack([part.sum(1) / max(size, 1) for part, (_, size) in zip(parts, lists, strict=True)], dim=1)
 
@@ -332,7 +332,7 @@ class Learner(prompts.Learner):
                 logits = self._similar(copies, prompts, self.pictures(part)[:, None])[:, 0]
                 loss = F.cross_entropy(logits, self.labels(part).to(logits.device), reduction="sum")
             above, in_visual = torch.autograd.grad(loss, (copies, prompts))
-            in_Pt = taken_back(text, at, above) + in_visual @ Pd[..., :-1]
+            in_Pt = backward_through(text, at, above) + in_visual @ Pd[..., :-1]
             in_Pd = torch.cat([in_visual.mT @ Pt, in_visual.sum(-2)[..., None]], dim=-1)
             yield torch.cat([in_Pt.flatten(1), in_Pd.flatten(1)], dim=1)
 
@@ -362,7 +362,7 @@ class Learner(prompts.Learner):
     def _logits_of(self, models: Sequence[State], records: Sequence[str]) -> Tensor:
         """Logits [M, n, C] of M models, on the host."""
         both = (torch.stack([model[name] for model in models]).split(self.clients_per_batch) for name in ("Pt", "Pd"))
-        return torch.cat([self.answered(Pt, Pd, records) for Pt, Pd in zip(*both, strict=True)])
+        return torch.cat([self.logits_for(Pt, Pd, records) for Pt, Pd in zip(*both, strict=True)])
 
 
 def visual_prompts(Pt: Tensor, Pd: Tensor) -> Tensor:
@@ -378,7 +378,7 @@ def prepared(
     assert isinstance(resources.backbone, ClipSource)
     settings = Settings(**dataclasses.asdict(resources.settings))
     soft = [method for method in methods if isinstance(method, PromptMethod)]
-    clip, features, labels = prompts.encoded(resources, federation, soft, progress)
+    clip, features, labels = prompts.encode_federation(resources, federation, soft, progress)
     with (cache := claim(resources.cache)).lock(progress.say):
         tokens = clip.tokens(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
     return Learner(clip, features, tokens, labels, federation.classes, settings)

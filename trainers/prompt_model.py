@@ -93,7 +93,7 @@ class PromptModel:
         labels = self.labels(records).to(images.device)
         copies = features.detach().expand(len(records), *features.shape)
         above = torch.func.grad(functools.partial(self.summed_loss, method.scores))(copies, images, labels)
-        return taken_back(features, at, above)
+        return backward_through(features, at, above)
 
     def gradients(self, method: PromptMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
         """Yield once the gradients [n, P] of each record's cross-entropy in the model's prompt, laid end to end."""
@@ -149,7 +149,7 @@ def cosine_scores(text: Tensor, images: Tensor) -> Tensor:
     return images @ text.mT
 
 
-def taken_back(text: Tensor, at: Tensor, above: Tensor) -> Tensor:
+def backward_through(text: Tensor, at: Tensor, above: Tensor) -> Tensor:
     """Gradients [n, ..] in the leaf `at` [..], from n gradients `above` [n, ..] in the text features `text` made of it.
 
     A backward pass through the text encoder takes several of them if `at` holds few prompts, and one if it holds ROWS

@@ -35,7 +35,7 @@ from trainers.base import Participation, Site, State, Update, Upload, weighted_m
 from trainers.evaluations import Recognition
 from trainers.learners import LearnerFacts
 from trainers.prompt_messages import PromptMessages
-from trainers.prompt_model import HARD_PROMPT, PromptModel, cosine_scores, taken_back
+from trainers.prompt_model import HARD_PROMPT, PromptModel, cosine_scores, backward_through
 from trainers.prompt_settings import PromptSettings
 from trainers.resources import Resources
 from trainers.steps import LocalStep, PrivateMethod, Work
@@ -148,7 +148,7 @@ class Cohort(Work["Step"]):
             columns = present.to(labels.device)
             share = weights[:, n].index_select(-1, columns) / sums[n].index_select(0, columns)
             above = torch.einsum("rk,rc,re->kce", share, errors[:, n], whole.images[:, n])
-            gradients[n, present] = taken_back(text, at, self.learner.scale * above)
+            gradients[n, present] = backward_through(text, at, self.learner.scale * above)
         return gradients, counts
 
 
@@ -179,8 +179,8 @@ class Step(LocalStep):
         above = above.unflatten(0, (records, clients))  # [R, N, .., C, E]
         if not self.method.protection.per_record:
             mean = torch.einsum("rn...,rn->n...", above, self.batch.shares)
-            return taken_back(text, at, mean[None])
-        return taken_back(text, at, above)
+            return backward_through(text, at, mean[None])
+        return backward_through(text, at, above)
 
     def clip(self, gradients: Tensor, release: str) -> Tensor:
         """The mean [N, ...] of the clipped gradients [R, N, ...]. `release` names the tensor, as in `local` or
@@ -306,11 +306,11 @@ def prepared(
     resources: Resources, federation: Federation, methods: Sequence[PromptMethod], progress: Progress
 ) -> Learner:
     """The learner with the features of the federation's images, and of their patches if a method uses them."""
-    clip, features, labels = encoded(resources, federation, methods, progress)
+    clip, features, labels = encode_federation(resources, federation, methods, progress)
     return Learner(clip, features, labels, federation.classes, Settings(**dataclasses.asdict(resources.settings)))
 
 
-def encoded(
+def encode_federation(
     resources: Resources, federation: Federation, methods: Sequence[PromptMethod], progress: Progress
 ) -> tuple[FrozenCLIP, ImageFeatures, dict[str, int]]:
     """The CLIP model, the records' image features (and patches' if a method uses them), and class index by record."""

@@ -146,8 +146,8 @@ class FrozenCLIP:
         """L2-normalised class features [..., C, E] for context vectors [..., b, d], with further ones of deeper layers
         [..., D, b, d]; differentiable in the vectors, once.
 
-        Per-record gradients need no other forward pass (`trainers.prompt_model.taken_back`). NotImplementedError: a
-        second derivative.
+        Per-record gradients need no other forward pass (`trainers.prompt_model.backward_through`). NotImplementedError:
+        a second derivative.
         """
         return self._tower(context, texts, deeper)
 
