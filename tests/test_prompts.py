@@ -35,7 +35,7 @@ from tests.prompt_toy import (
 )
 from trainers.base import Participation, Schedule, Site, Upload, generator
 from trainers.evaluations import Recognition
-from trainers.prompts import Cohort, PromptMethod, Settings, Step, stacked
+from trainers.prompts import Cohort, PromptMethod, Settings, Step, stack_states
 from trainers.protocols import Bench
 from trainers.steps import epoch_batch, poisson_batch
 
@@ -105,7 +105,7 @@ def test_padding_never_matters(privacy: Privacy) -> None:
 
 
 def test_states_of_clients_are_stacked_in_order() -> None:
-    found = stacked([{"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, {"a": torch.tensor([3.0])}])
+    found = stack_states([{"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, {"a": torch.tensor([3.0])}])
     assert {name: t.tolist() for name, t in found.items()} == {"a": [[1], [3]]}
 
 

@@ -48,7 +48,7 @@ from trainers.learners import LearnerFacts
 from trainers.messages import MethodMessages
 from trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
 from trainers.prompt_settings import PromptSettings
-from trainers.prompts import INITIAL_STD, PromptMethod, stacked
+from trainers.prompts import INITIAL_STD, PromptMethod, stack_states
 from trainers.resources import Resources
 from trainers.steps import epoch_batch
 
@@ -265,7 +265,9 @@ class Learner(prompts.Learner):
         for count in dict.fromkeys(counts):
             batch = [i for i, steps in enumerate(counts) if steps == count]
             cohort = DualCohort(self, [clients[i] for i in batch], method)
-            update = method.update(stacked([received[i] for i in batch]), stacked([own[i] for i in batch]), cohort)
+            update = method.update(
+                stack_states([received[i] for i in batch]), stack_states([own[i] for i in batch]), cohort
+            )
             for row, i in enumerate(batch):
                 upload, private = ({n: t[row] for n, t in s.items()} for s in (update.upload, update.private))
                 updates[i] = Update(upload, private, {name: values[row] for name, values in update.facts.items()})

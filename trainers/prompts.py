@@ -35,7 +35,7 @@ from trainers.base import Participation, Site, State, Update, Upload, weighted_m
 from trainers.evaluations import Recognition
 from trainers.learners import LearnerFacts
 from trainers.prompt_messages import PromptMessages
-from trainers.prompt_model import HARD_PROMPT, PromptModel, cosine_scores, backward_through
+from trainers.prompt_model import HARD_PROMPT, PromptModel, backward_through, cosine_scores
 from trainers.prompt_settings import PromptSettings
 from trainers.resources import Resources
 from trainers.steps import LocalStep, PrivateMethod, Work
@@ -293,7 +293,9 @@ class Learner(PromptModel):
         for count in dict.fromkeys(counts):
             batch = [i for i, steps in enumerate(counts) if steps == count]
             cohort = Cohort(self, [clients[i] for i in batch], method)
-            update = method.update(stacked([received[i] for i in batch]), stacked([own[i] for i in batch]), cohort)
+            update = method.update(
+                stack_states([received[i] for i in batch]), stack_states([own[i] for i in batch]), cohort
+            )
             noised = cohort.noised
             for row, i in enumerate(batch):
                 states = update.upload, update.private, update.sealed
@@ -328,7 +330,7 @@ def evaluation(resources: Resources, federation: Federation) -> Recognition:
     return Recognition.of(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch)
 
 
-def stacked(states: Sequence[State]) -> State:
+def stack_states(states: Sequence[State]) -> State:
     """One state of tensors [N, ...] from those of N clients, with the names that all of them have."""
     names = set.intersection(*(set(state) for state in states))
     return {name: torch.stack([state[name] for state in states]) for name in states[0] if name in names}
