@@ -203,6 +203,6 @@ class Bench:
     left_out: frozenset[str] = frozenset()  # training records of weight 0
 
     @property
-    def of_attackers(self) -> AttackBench:
+    def attack_bench(self) -> AttackBench:
         """The part of this data that does not tell who trains on what."""
         return AttackBench(self.learner, self.candidates, self.canaries)

@@ -115,7 +115,7 @@ def timed(
     """The seconds of each kind of question that is asked; trains two rounds in a folder that is thrown away where
     messages are."""
     asking = forecast(cell, federation)
-    desk, target = Desk(asking.kind, asking.method, bench.of_attackers), asking.targets[0]
+    desk, target = Desk(asking.kind, asking.method, bench.attack_bench), asking.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
     state = pack(_model(cell, bench))
     found = {

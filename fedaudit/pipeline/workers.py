@@ -138,4 +138,4 @@ def _apply(_: Bench, job: tuple[Callable[[Argument], Result], Argument]) -> Resu
 
 def _attack(bench: Bench, job: tuple[Callable[[AttackBench, Argument], Result], Argument]) -> Result:
     function, argument = job
-    return function(bench.of_attackers, argument)
+    return function(bench.attack_bench, argument)
