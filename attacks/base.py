@@ -57,11 +57,11 @@ class View:
         return self._transcript.broadcast(r) if self.gives("others' parts") else self._transcript.sent_to_all(r)
 
     @property
-    def served_best(self) -> int:
+    def rounds_at_least_loss(self) -> int:
         """After how many rounds the global model had its least held-out loss: what a deployer who looks would release
         instead of the last one."""
         self._require("broadcasts")
-        return self._transcript.served_best
+        return self._transcript.rounds_at_least_loss
 
     def others_part(self, method: Method[Any], client: int) -> State:
         """What of a client all others are sent in the end, in the released model."""

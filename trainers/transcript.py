@@ -62,7 +62,7 @@ class Transcript:
         return record
 
     @property
-    def served_best(self) -> int:
+    def rounds_at_least_loss(self) -> int:
         """Number of rounds after which the global model had its least test loss; all rounds if none was measured."""
         losses = [self.round(r)["utility"].get("global", {}).get("loss") for r in range(self.schedule.rounds)]
         measured = {r: loss for r, loss in enumerate(losses, 1) if loss is not None}

@@ -47,7 +47,7 @@ class Foreseen(Transcript):
     sizes: Sequence[int] = ()  # records of each client's list
 
     @property
-    def served_best(self) -> int:
+    def rounds_at_least_loss(self) -> int:
         return self.schedule.rounds - 1
 
     def round(self, r: int) -> dict[str, Any]:
