@@ -15,7 +15,8 @@ from torch import Tensor
 from attacks.threats import require
 from fedaudit.terms.term import find
 from fedaudit.terms.threat_models import THREAT_MODELS
-from trainers.base import Method, State, Transcript
+from trainers.base import Method, State
+from trainers.transcript import Transcript
 
 
 class View:
@@ -56,11 +57,11 @@ class View:
         return self._transcript.broadcast(r) if self.gives("others' parts") else self._transcript.sent_to_all(r)
 
     @property
-    def served_best(self) -> int:
+    def rounds_at_least_loss(self) -> int:
         """After how many rounds the global model had its least held-out loss: what a deployer who looks would release
         instead of the last one."""
         self._require("broadcasts")
-        return self._transcript.served_best
+        return self._transcript.rounds_at_least_loss
 
     def others_part(self, method: Method[Any], client: int) -> State:
         """What of a client all others are sent in the end, in the released model."""
@@ -96,19 +97,21 @@ class View:
     def sums(self, r: int) -> tuple[list[list[int]], Tensor]:
         """The clients of every group of round r, and the means [K, ..] of what they put into the sums."""
         self._require("sums of uploads")
-        return self._transcript.summed(r), self._transcript.revealed(r)["gradients"]
+        return self._transcript.summed_groups(r), self._transcript.revealed(r)["gradients"]
 
     def distances(self, r: int) -> tuple[list[list[int]], State]:
         """The groups G about whose means was asked in round r, and what was decoded beside sums: `distances` [n, G] are
         the squared ones of all clients to these means. Both empty where nothing was asked."""
         self._require("distances")
         found = self._transcript.revealed(r)
-        return self._transcript.asked(r), {name: tensor for name, tensor in found.items() if name != "gradients"}
+        return self._transcript.distance_groups(r), {
+            name: tensor for name, tensor in found.items() if name != "gradients"
+        }
 
     def shares(self, r: int) -> State:
         """The shares [m, dealer, ..] that the m colluding users hold of all clients' vectors in round r."""
         self._require("shares")
-        return {name: tensor[list(self.users)] for name, tensor in self._transcript.held(r).items()}
+        return {name: tensor[list(self.users)] for name, tensor in self._transcript.held_shares(r).items()}
 
     def personal(self, client: int) -> State:
         """The personalised prompt that a client releases: the sum, not its parts."""

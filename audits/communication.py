@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from audits.subject import Result, Subject
-from trainers.base import Transcript, size
+from trainers.base import size
+from trainers.transcript import Transcript
 
 COLUMNS = "round bytes_down bytes_up fedavg_bytes messages complete".split()
 

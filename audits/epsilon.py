@@ -28,7 +28,7 @@ from fedaudit.privacy.accountant import noise_to_signal, provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
 from fedaudit.privacy.settings import Privacy
 from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
-from trainers.base import Transcript
+from trainers.transcript import Transcript
 
 COLUMNS = "threat_model whose claimed provable every_step replace_one delta why".split()
 NOISE = "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped".split()

@@ -35,7 +35,7 @@ from fedaudit.machinery.parameters import whole
 from fedaudit.terms.held_models import BEST_UTILITY
 from fedaudit.terms.nonmembers import BY_COIN
 from fedaudit.terms.threat_models import PROMPT_USER
-from trainers.base import Transcript
+from trainers.transcript import Transcript
 
 EXCHANGES = 500
 INSIDE = 13  # the generator of places within ranks is seeded with (seed, INSIDE)

@@ -12,7 +12,8 @@ from audits.comparisons import ScoredRun
 from audits.findings import Claims, Names, OfRun
 from audits.measured import words
 from fedaudit.privacy.settings import Privacy
-from trainers.base import Method, Transcript
+from trainers.base import Method
+from trainers.transcript import Transcript
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
 from fedaudit.privacy.ledger import strict
 from fedaudit.terms.splits import SPLITS
-from trainers.base import Transcript
+from trainers.transcript import Transcript
 
 
 class Facts(AuditFacts):

@@ -43,9 +43,11 @@ from fedaudit.privacy.settings import Privacy
 from fedaudit.tasks import drawings
 from fedaudit.tasks.base import IMAGE, Record, dirichlet_proportions
 from trainers import dpfpl, fedotp
-from trainers.base import Bench, Participation, Schedule, generator, train
+from trainers.base import Participation, Schedule, generator
 from trainers.evaluations import Recognition
 from trainers.prompts import Cohort, Learner, PromptMethod, Settings
+from trainers.protocols import Bench
+from trainers.rounds import train
 from trainers.steps import epoch_batch
 
 BATCH = 8  # |B|
@@ -399,7 +401,9 @@ def _show_rounds(found: Sequence[Variant], spent: Spent, clients: int) -> None:
         fast = spent.least["round", ours]
         ratios = [clients * a / b for a, b in zip(alone, fast, strict=True)]
         print(f"{name:<42}{clients * alone[0]:>20.1f}{fast[0]:>12.2f}{ratios[0]:>8.1f}{ratios[1]:>14.1f}")
-    print(f"straightforward: {clients} times the step and the evaluation of one client; project: trainers.base.train.")
+    print(
+        f"straightforward: {clients} times the step and the evaluation of one client; project: trainers.rounds.train."
+    )
     print(
         "The last row's loop clips only the mean of the batch, as DP-FPL's released code does: one pass back for all of its records."
     )
@@ -436,7 +440,7 @@ def all_iterations(cost: Tensor) -> Tensor:
     costs = cost.reshape(-1, M, P).permute(2, 0, 1).contiguous()
     kernel, of_prompts = (-costs / fedotp.REGULARISATION).exp(), torch.ones(P, costs.shape[1], 1)
     for _ in range(fedotp.ITERATIONS):
-        of_patches, of_prompts = fedotp.scaled(kernel, of_prompts)
+        of_patches, of_prompts = fedotp.scaling_step(kernel, of_prompts)
     return (kernel * of_patches * of_prompts).permute(1, 2, 0).reshape(cost.shape)
 
 

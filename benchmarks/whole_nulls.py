@@ -40,7 +40,7 @@ from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.tasks.base import Federation
 from reports.corrected_verdicts import with_verdicts
 from reports.evidence import Evidence
-from trainers.base import Bench
+from trainers.protocols import Bench
 
 TABLE = Path(__file__).with_suffix(".jsonl")
 SMALL = {

@@ -30,9 +30,12 @@ from fedaudit.tasks.metrics import caption_scores
 from tests import maple_toy, prompt_toy, tiny_models
 from tests.asking_toy import Candidates, models, said
 from trainers import lora, maple, prompts
-from trainers.base import Bench, Evaluation, Method, Participation, Schedule, Site, State, Transcript, train
+from trainers.base import Method, Participation, Schedule, Site, State
 from trainers.evaluations import Answers, Personalisation, Recognition
+from trainers.protocols import Bench, Evaluation
+from trainers.rounds import train
 from trainers.steps import PrivateMethod
+from trainers.transcript import Transcript
 
 CLIENTS, ROUNDS = 3, 2
 SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients

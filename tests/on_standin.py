@@ -30,10 +30,12 @@ from attacks.threats import lacks, refusal
 from fedaudit.privacy.settings import Privacy
 from tests import asking_toy, prompt_toy, standin
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
-from trainers.base import Bench, Method, Transcript
+from trainers.base import Method
 from trainers.learners import METHODS, facts
 from trainers.protection import Protection
+from trainers.protocols import Bench
 from trainers.steps import PrivateMethod
+from trainers.transcript import Transcript
 
 VARIANTS: Mapping[str, tuple[dict[str, Any], ...]] = {  # beside a method's own defaults
     "fedotp": ({"match": "ot"},),

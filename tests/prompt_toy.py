@@ -21,10 +21,13 @@ from fedaudit.machinery.store import claim
 from fedaudit.privacy.settings import Privacy
 from tests import tiny_clip
 from trainers import learners
-from trainers.base import Bench, Participation, Schedule, Transcript, Update, train
+from trainers.base import Participation, Schedule, Update
 from trainers.evaluations import Recognition
 from trainers.prompts import Learner, PromptMethod, Settings
 from trainers.protection import Protection
+from trainers.protocols import Bench
+from trainers.rounds import train
+from trainers.transcript import Transcript
 
 NAMES = ("cat", "the big mountain lion", "digit seven", "dog", "small blue letter")
 SIZES = (10, 6, 3)  # records of the clients: two batches of four in an epoch, one, and fewer than a batch

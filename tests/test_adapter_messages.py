@@ -19,8 +19,9 @@ from attacks.messages.rebuild import began, rebuild
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from tests.method_worlds import WORLDS
 from trainers import learners
-from trainers.base import State, Transcript
+from trainers.base import State
 from trainers.lora import Learner, Settings
+from trainers.transcript import Transcript
 
 SLOW = ("fedavg", "fedpara")  # whose messages hold what those of the others do
 METHODS = [*("fedper", "fedrand"), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]

@@ -33,8 +33,9 @@ from tests.asking_toy import solved
 from tests.prompt_toy import federation, run
 from tests.test_secfpp import SCHEDULE, SETTINGS, SIZES, USERS, first_updates, secfpp
 from tests.test_secpc import plain_distances
-from trainers.base import State, Transcript
+from trainers.base import State
 from trainers.secfpp import Params, SecFPP
+from trainers.transcript import Transcript
 
 Floats = NDArray[np.float64]
 PROTOCOL = Protocol(20, Tolerance(6), 10**5, 1536)  # four slices of distances
@@ -277,7 +278,7 @@ def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
     assert sorted(k for group in server.sums(2)[0] for k in group) == list(range(USERS))
     held = users.shares(2)
     assert {name: len(shares) for name, shares in held.items()} == {"prompts": 2, "gradients": 2}
-    assert (held["prompts"] == whole.held(2)["prompts"][[8, 9]]).all()
+    assert (held["prompts"] == whole.held_shares(2)["prompts"][[8, 9]]).all()
     for asked_of, name in ((server, "shares"), (server, "upload"), (users, "sums"), (users, "distances")):
         with pytest.raises(LacksCapability):
             getattr(asked_of, name)(*([2, 0] if name == "upload" else [2]))
@@ -327,7 +328,7 @@ def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: 
     for (r, g), own in points.groupby(["round", "centre"]):
         vectors = on_shares.slices_of(everybody, r, "prompts", protocol.of_distances) / protocol.steps
         vectors = np.moveaxis(vectors, 1, 0).reshape(USERS, d)
-        group = whole.asked(r)[g]
+        group = whole.distance_groups(r)[g]
         apart = np.square(vectors - vectors[group].mean(axis=0)).sum(axis=1)
         np.testing.assert_allclose(own.distance, apart[own.client], rtol=1e-6)
         np.testing.assert_allclose(own.length, np.square(vectors[own.client]).sum(axis=1))

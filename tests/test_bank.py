@@ -15,8 +15,10 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.pipeline.trainings import BLOCK
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_toy
-from trainers.base import Bench, Schedule, Transcript
+from trainers.base import Schedule
 from trainers.prompts import Step
+from trainers.protocols import Bench
+from trainers.transcript import Transcript
 
 SEED = 6
 PRIVATE = Privacy(epsilon=50.0)
@@ -34,7 +36,7 @@ def bench_of(world: prompt_toy.Federation, method: Any, canaries: frozenset[str]
 
 def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Transcript:
     recipe = recipe_at(path, method, schedule)
-    simulate(bench.of_attackers, (recipe, shadow_models.SIMULATED, schedule.rounds, True))
+    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, schedule.rounds, True))
     return recipe.simulated(shadow_models.SIMULATED)
 
 
@@ -76,7 +78,7 @@ def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
 def test_each_shadow_goes_along_its_own_trajectory(tmp_path: Path) -> None:
     """The targets of two federations with their members and chance, side by side as one problem: each is that client, round by round."""
     method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
-    bench, client = bench_of(world, method).of_attackers, 1
+    bench, client = bench_of(world, method).attack_bench, 1
     recipe = recipe_at(tmp_path, method, prompt_toy.SCHEDULE)
     numbers = (shadow_models.SIMULATED, shadow_models.SIMULATED + 1)
     for number in numbers:
@@ -100,7 +102,7 @@ def test_each_shadow_goes_along_its_own_trajectory(tmp_path: Path) -> None:
 def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(tmp_path: Path) -> None:
     schedule = Schedule(rounds=BLOCK + 3, clients=3, per_round=3, seed=1)
     method, world = prompt_toy.made("fedotp", {}, prompt_toy.NONE, schedule), prompt_toy.federation()
-    bench = bench_of(world, method).of_attackers
+    bench = bench_of(world, method).attack_bench
     recipe = dataclasses.replace(recipe_at(tmp_path, method, schedule), whole=False, trajectories=2)
     for number in recipe.federations:
         simulate(bench, (recipe, number, schedule.rounds, True))
@@ -209,7 +211,7 @@ def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatc
 
 def test_a_shadows_list_is_as_long_however_the_coins_of_its_canaries_fall() -> None:
     """As the target's: members as drawn, then every canary; those that were not drawn weigh 0."""
-    bench = bench_of(prompt_toy.federation(), prompt_toy.made("fedotp", {})).of_attackers
+    bench = bench_of(prompt_toy.federation(), prompt_toy.made("fedotp", {})).attack_bench
     seen: set[str] = set()
     for s in range(20):
         for k, asked in enumerate(bench.candidates):
@@ -270,7 +272,7 @@ def test_shadows_in_two_parts_are_those_of_one(tmp_path: Path) -> None:
     """Where a learner does not take clients together they are as many jobs as there are trajectories."""
     schedule = Schedule(rounds=2, clients=3, per_round=3, seed=1)
     method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
-    bench = bench_of(world, method).of_attackers
+    bench = bench_of(world, method).attack_bench
     whole = dataclasses.replace(recipe_at(tmp_path, method, schedule), whole=False, shadows=5, trajectories=2)
     apart = dataclasses.replace(whole, together=False)
     assert whole.parts == [range(5)]
@@ -299,7 +301,7 @@ def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
     bench = bench_of(world, method)
     recipe = recipe_at(tmp_path, method, schedule)
     for s in range(3):
-        simulate(bench.of_attackers, (recipe, s, schedule.rounds, True))
+        simulate(bench.attack_bench, (recipe, s, schedule.rounds, True))
     runs = [recipe.simulated(s) for s in range(3)]
     found = shadow_models.shadows_of_federations(bench, method, runs, 0, seed=SEED)
     for s, run in enumerate(runs):

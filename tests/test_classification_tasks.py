@@ -23,7 +23,7 @@ from fedaudit.tasks.images import images
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
 from tests import miniimages
 from tests.minidata import picture, write
-from trainers.prompts import own_tests
+from trainers.evaluations import own_test_chances
 
 PARAMS = digits_task.Params()
 TASKS = (digits_task, glyphs_task, images_task)
@@ -128,7 +128,7 @@ def test_a_clients_own_test_set_has_its_class_proportions(kind, holdout):
     """Against drawing a record that the client holds, then a test record of its class and domain, one pair at a time."""
     first, second = _uneven(), dataclasses.replace(_labelled(), name="other", classes=_uneven().classes)
     federation = _federate(first, second, clients=6, holdout=holdout, **KINDS[kind])
-    found = own_tests(federation)
+    found = own_test_chances(federation)
     assert len(found) == 6
     for client, chances in zip(federation.clients, found, strict=True):
         held = [*client.records, *client.reference]
@@ -161,7 +161,7 @@ def test_a_picture_has_one_coin_whoever_holds_it(kind, domains):
 
 @pytest.mark.parametrize("kind", ["pathological", "few-shot"])
 def test_where_no_class_is_shared_the_local_classes_are_the_own_test_set(kind):
-    assert own_tests(_federate(_labelled(), _labelled(name="other"), clients=6, **KINDS[kind])) == []
+    assert own_test_chances(_federate(_labelled(), _labelled(name="other"), clients=6, **KINDS[kind])) == []
 
 
 @each_kind

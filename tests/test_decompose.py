@@ -24,8 +24,9 @@ from fedaudit.privacy.settings import Privacy
 from tests.asking_toy import said, solved
 from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise
-from trainers.base import Participation, Schedule, Transcript
+from trainers.base import Participation, Schedule
 from trainers.prompts import PromptMethod, Settings
+from trainers.transcript import Transcript
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 INF = math.inf

@@ -42,8 +42,8 @@ def start(folder: Path) -> None:
 
 # where the harm is done (before the function is called), how often at most, to the only folder of these, how, what is said of it
 DISTURBED: dict[str, tuple[str, int, str, Harm, str]] = {
-    "a start damaged in training": ("trainers.base:_round", 1, "runs", start, "initial.safetensors is damaged"),
-    "a training deleted in training": ("trainers.base:_round", 1, "runs", shutil.rmtree, "is not there"),
+    "a start damaged in training": ("trainers.rounds:_round", 1, "runs", start, "initial.safetensors is damaged"),
+    "a training deleted in training": ("trainers.rounds:_round", 1, "runs", shutil.rmtree, "is not there"),
     "a training deleted in analysis, again and again": ("analysis", 9, "runs", shutil.rmtree, "is not there"),
     "an analysis deleted before the report": ("fedaudit.pipeline.compute:read_evidence", 1, "analyses", shutil.rmtree, "is not there"),
 }  # fmt: skip

@@ -20,8 +20,10 @@ from tests.test_cli import TINY, refuse
 from tests.toy import EXAM, A, ToyLearner, toy_run
 from tests.whole_runs import contents
 from trainers import promptfl
-from trainers.base import Bench, Schedule, Update, train
+from trainers.base import Schedule, Update
 from trainers.fedavg import FedAvg, Params
+from trainers.protocols import Bench
+from trainers.rounds import train
 
 SCHEDULE = Schedule(rounds=4, clients=3, per_round=3, seed=7)
 PROMPTS = "--method promptfl --no-twin --rounds 3 --clients 4 --train 12 --test 2".split()
@@ -142,7 +144,7 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
     bench = bench_of(world, method)
     recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
-    simulate(bench.of_attackers, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
+    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
     (others,) = recipe.others
     spoil(monkeypatch, lambda c: c.seed != others.schedule.seed)
     folder = claim(tmp_path / "client-001")
@@ -160,4 +162,4 @@ def test_the_adversarys_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
     spoil(monkeypatch, lambda c: c.client == 0)
     with pytest.raises(Diverged, match=r"simulation of promptfl, seed .* the upload of client-00"):
-        simulate(bench_of(world, method).of_attackers, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
+        simulate(bench_of(world, method).attack_bench, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))

@@ -28,10 +28,13 @@ from fedaudit.terms.populations import MEMBERS_GIVEN_AWAY, MEMBERS_THAT_TRAINED
 from tests import maple_toy, prompt_toy
 from tests.asking_toy import said
 from tests.prompt_scores import changed, made_up
-from trainers.base import Bench, Participation, Schedule, State, Transcript, train
+from trainers.base import Participation, Schedule, State
 from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
 from trainers.evaluations import Recognition
 from trainers.maple import DualStep, Settings
+from trainers.protocols import Bench
+from trainers.rounds import train
+from trainers.transcript import Transcript
 
 ALPHA, BETA = 1.2, 0.2
 METHOD = DP2FL(Params())

@@ -32,11 +32,14 @@ from tests import tiny_models
 from tests.gaussian import gaussian_epsilon, sampled_epsilon
 from tests.method_worlds import NoEvaluation
 from tests.whole_runs import contents
-from trainers.base import Bench, Participation, Schedule, State, Transcript, generator, train, weighted_mean
+from trainers.base import Participation, Schedule, State, generator, weighted_mean
 from trainers.dpfedavg import RELEASE, Descent, DPFedAvg, Params
 from trainers.learners import METHODS
 from trainers.lora import Facts, Learner, Settings
+from trainers.protocols import Bench
+from trainers.rounds import train
 from trainers.steps import epoch_batch, poisson_batch
+from trainers.transcript import Transcript
 
 SCHEDULE = Schedule(rounds=2, clients=3, per_round=2, seed=1)
 SIZES = (7, 5, 2)  # batches of 3: 2, 1 and 1 steps of an epoch, and a client with less than a batch
@@ -95,7 +98,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Learner:
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Learner:
     """The same where the adapted weights are too many to have a second copy of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainers.lora.FOLD_BELOW", 0)
+        patch.setattr("trainers.lora_model.FOLD_BELOW", 0)
         learner = Learner(*opened(tmp_path_factory.mktemp("large")), SETTINGS)
     assert not learner._folded
     return doubled(learner)

@@ -41,10 +41,12 @@ from fedaudit.pipeline.workers import Workshop
 from tests import asking_toy, maple_toy, prompt_toy
 from tests.asking_toy import Found
 from trainers import maple
-from trainers.base import Bench, Schedule, train
+from trainers.base import Schedule
 from trainers.learners import METHODS
 from trainers.promptfl import PromptFL
 from trainers.prompts import Facts, PromptMethod, Settings
+from trainers.protocols import Bench
+from trainers.rounds import train
 
 ADVERSARIES = Facts().threat_models
 WORDS = (
@@ -497,7 +499,7 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, QuestionPlan]:
     if attack == "loss":
         return bench, asking_toy.asking(path, "classes", method, transcript, asked, views)
     recipe = ShadowRecipe(method, schedule, path / "bank", None, False, True, SHADOWS, 1, 5, {})
-    simulate(bench.of_attackers, (recipe, shadow_models.SIMULATED, rounds, True))
+    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, rounds, True))
     for k in (0, 1):
         folder = claim(recipe.client(k, range(SHADOWS)))
         shadow_models.train_shadows(

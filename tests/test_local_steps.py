@@ -26,8 +26,9 @@ from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
 from tests.gaussian import gaussian_epsilon, sampled_epsilon
 from tests.prompt_toy import METHODS, NONE, SETTINGS, close, federation, made, on_a_line, run
-from trainers.base import Schedule, Transcript, generator
+from trainers.base import Schedule, generator
 from trainers.prompts import Cohort, Facts, PromptMethod, Settings
+from trainers.transcript import Transcript
 
 SCHEDULE = Schedule(rounds=2, clients=3, per_round=3, seed=1)
 LOCAL = {

@@ -8,11 +8,13 @@ from fedaudit.backbones.vlm import load
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.captions import Params as Task
 from fedaudit.tasks.captions import captions
-from trainers.base import Bench, Participation, Schedule, Transcript, generator
+from trainers.base import Participation, Schedule, generator
 from trainers.fedpara import FedPara
 from trainers.fedpara import Params as ParaParams
 from trainers.learners import METHODS
 from trainers.lora import Learner, Settings, export_adapters
+from trainers.protocols import Bench
+from trainers.transcript import Transcript
 
 torch.set_num_threads(1)
 LORA = [name for name, plugin in METHODS.items() if plugin.facts.learner == "lora"]
@@ -147,8 +149,8 @@ def test_only_named_projections_are_adapted(federation, tmp_path):
 def short_run(learner, federation, tmp_path_factory):
     """A FedPara run of two rounds with everything that a transcript holds."""
     from fedaudit.machinery.executor import Executor
-    from trainers.base import train
     from trainers.evaluations import Answers
+    from trainers.rounds import train
 
     fedpara = method("fedpara")
     training = [[r.id for r in c.training_records] for c in federation.clients]

@@ -28,10 +28,12 @@ from reports.evidence import Evidence
 from reports.section import Page
 from reports.sections import personal as personal_section
 from tests import maple_toy, prompt_toy, tiny_clip
-from trainers.base import Bench, Participation, Schedule, Transcript, generator
+from trainers.base import Participation, Schedule, generator
 from trainers.dp2fl import DP2FL, Params
 from trainers.evaluations import Personalisation
 from trainers.maple import DualStep, Learner, Settings, visual_prompts
+from trainers.protocols import Bench
+from trainers.transcript import Transcript
 
 METHOD = DP2FL(Params())
 

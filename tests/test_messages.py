@@ -26,8 +26,9 @@ from tests import prompt_oracle
 from tests.asking_toy import said
 from tests.prompt_toy import METHODS, SCHEDULE, SETTINGS, close, federation, made, on_a_line, run, with_noise
 from trainers import dpfpl
-from trainers.base import Schedule, State, Transcript
+from trainers.base import Schedule, State
 from trainers.prompts import Learner, PromptMethod
+from trainers.transcript import Transcript
 
 FEW = replace(SCHEDULE, rounds=6, per_round=2)  # somebody is away in every round
 NOISY = Privacy(epsilon=1, clip_norm=0.5)

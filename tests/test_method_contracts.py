@@ -25,7 +25,7 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.privacy.settings import Privacy
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, with_rates
 from tests.whole_runs import contents
-from trainers.base import Method, Participation, Site, State, Transcript, Update, Upload, generator
+from trainers.base import Method, Participation, Site, State, Update, Upload, generator
 from trainers.learners import METHODS, facts
 from trainers.maple import DualMessages, DualMethod
 from trainers.messages import MethodMessages
@@ -33,6 +33,7 @@ from trainers.prompt_messages import PromptMessages
 from trainers.prompts import PromptMethod
 from trainers.protection import Protection
 from trainers.steps import PrivateMessages, PrivateMethod
+from trainers.transcript import Transcript
 
 # what others call, and a method overrides
 BASES = (Method, PrivateMethod, PromptMethod, DualMethod, MethodMessages, PrivateMessages, PromptMessages, DualMessages)

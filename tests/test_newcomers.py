@@ -30,10 +30,13 @@ from reports.section import Page
 from reports.sections import newcomers as section
 from tests import maple_toy, prompt_toy
 from tests.whole_runs import Job, contents, report
-from trainers.base import Bench, Participation, Schedule, Site, State, Transcript, Upload, train
+from trainers.base import Participation, Schedule, Site, State, Upload
 from trainers.dp2fl import DP2FL, Params
 from trainers.evaluations import Personalisation
 from trainers.newcomers import after_a_round, arrivals
+from trainers.protocols import Bench
+from trainers.rounds import train
+from trainers.transcript import Transcript
 
 METHOD = DP2FL(Params())
 

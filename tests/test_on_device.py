@@ -38,14 +38,15 @@ ON_HOST = {
     "fedaudit/backbones/vlm.py": ("batch", "_inputs", "_encoded"),  # token ids, before they are sent
     "fedaudit/backbones/vlm_batches.py": ("extend_input", "unpack_tensors"),
     "fedaudit/backbones/vlm_loading.py": ("_text",),
-    "trainers/base.py": ("_round",),  # a client's fact
+    "trainers/rounds.py": ("_round",),  # a client's fact
     "trainers/dp2fl.py": ("update",),  # a client's number
     "trainers/evaluations.py": ("_personal",),  # places among classes
     "trainers/fedotp.py": ("_on_host",),
     "trainers/lora.py": ("initial",),  # a state
-    "trainers/maple.py": ("log_probs", "predicted"),  # `answered` is on the host
+    "trainers/maple.py": ("log_probs", "predicted"),  # `logits_for` is on the host
     "trainers/pfedme.py": ("replay",),  # states
-    "trainers/prompts.py": ("labels", "minibatch", "class_gradients", "recognised"),
+    "trainers/prompt_model.py": ("labels", "recognised"),
+    "trainers/prompts.py": ("minibatch", "class_gradients"),
     "trainers/secfpp.py": "start update model_selector replay aggregate _on_shares _reduced _inverse_root _carried".split(),  # shares
 }
 

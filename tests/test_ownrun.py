@@ -48,7 +48,7 @@ from tests.small_run import (
     truncate,
 )
 from tests.toy import toy_run
-from trainers.base import Schedule, Transcript
+from trainers.base import Schedule
 from trainers.fedavg import FedAvg
 from trainers.fedavg import Params as AvgParams
 from trainers.fedpara import FedPara
@@ -58,6 +58,7 @@ from trainers.fedper import Params as PerParams
 from trainers.fedrand import FedRand
 from trainers.fedrand import Params as RandParams
 from trainers.learners import facts
+from trainers.transcript import Transcript
 
 DOCS = Path(__file__).parents[1] / "docs" / "own-runs.md"
 

@@ -34,11 +34,12 @@ from tests.prompt_toy import (
     with_noise,
 )
 from trainers import dpfpl, fedotp, fedpgp
-from trainers.base import Schedule, Site, Transcript, Upload, generator
+from trainers.base import Schedule, Site, Upload, generator
 from trainers.dpfpl import DPFPL, full_gradient, power_iteration
 from trainers.fedotp import _on_device, _on_host, transport_plan, transport_scores
 from trainers.fedpgp import FedPGP
 from trainers.prompts import Settings
+from trainers.transcript import Transcript
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dpfpl": [{"rank": 0}, *({"rank": k, "residual": kept} for k in (1, 4) for kept in (True, False))],

@@ -13,10 +13,12 @@ from fedaudit.machinery.store import claim
 from fedaudit.privacy.settings import Privacy
 from fedaudit.tasks import drawings
 from fedaudit.tasks.classification import Labelled, federate
-from trainers.base import Bench, Schedule, train
+from trainers.base import Schedule
 from trainers.dpfpl import DPFPL, Params
 from trainers.evaluations import Recognition
 from trainers.prompts import Learner, Settings
+from trainers.protocols import Bench
+from trainers.rounds import train
 
 CLASSES, TRAIN, TEST = 4, 8, 2
 

@@ -33,9 +33,10 @@ from tests.prompt_toy import (
     run,
     with_noise,
 )
-from trainers.base import Bench, Participation, Schedule, Site, Upload, generator
+from trainers.base import Participation, Schedule, Site, Upload, generator
 from trainers.evaluations import Recognition
-from trainers.prompts import Cohort, PromptMethod, Settings, Step, stacked
+from trainers.prompts import Cohort, PromptMethod, Settings, Step, stack_states
+from trainers.protocols import Bench
 from trainers.steps import epoch_batch, poisson_batch
 
 RECORD = Privacy(epsilon=10, clip_norm=2)
@@ -76,7 +77,7 @@ def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, 
     assert found.shape == (4, *own.shape)
     assert mean.shape == (1, *own.shape)
     for k, client in enumerate(ours.clients):
-        records = [client.records[i] for i in epoch_batch(client, 4, len(client.earlier))]
+        records = [client.records[i] for i in epoch_batch(client, 4, len(client.earlier_rounds))]
         assert ours.batch.weights[:, k].tolist() == [1] * len(records) + [0] * (4 - len(records))
         slow = torch.stack([slow_gradient(world, own[k], record) for record in records])
         close(found[: len(records), k], slow)
@@ -104,7 +105,7 @@ def test_padding_never_matters(privacy: Privacy) -> None:
 
 
 def test_states_of_clients_are_stacked_in_order() -> None:
-    found = stacked([{"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, {"a": torch.tensor([3.0])}])
+    found = stack_states([{"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, {"a": torch.tensor([3.0])}])
     assert {name: t.tolist() for name, t in found.items()} == {"a": [[1], [3]]}
 
 
@@ -389,7 +390,10 @@ def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip:
     prompt = start["p_G"] + start["p_L"]
     slow = [
         torch.stack(
-            [slow_gradient(world, prompt, client.records[i]) for i in epoch_batch(client, 4, len(client.earlier))]
+            [
+                slow_gradient(world, prompt, client.records[i])
+                for i in epoch_batch(client, 4, len(client.earlier_rounds))
+            ]
         )
         for client in clients
     ]
@@ -414,7 +418,7 @@ def client(n: int, *, earlier: tuple[int, ...] = (), r: int | None = None, k: in
 
 def dealt_to(client: Participation, size: int) -> list[int]:
     """The batch of a round of one step."""
-    return epoch_batch(client, size, len(client.earlier))
+    return epoch_batch(client, size, len(client.earlier_rounds))
 
 
 @pytest.mark.parametrize(("n", "size"), [(10, 4), (12, 4), (4, 4), (5, 4), (100, 7), (9, 1)])

@@ -20,9 +20,10 @@ from tests.prompt_oracle import SecFPP as SlowSecFPP
 from tests.prompt_toy import METHODS, NONE, federation, made, run
 from tests.prompt_toy import close as prompt_close
 from tests.test_secpc import plain_distances
-from trainers.base import Schedule, Transcript, Update
+from trainers.base import Schedule, Update
 from trainers.prompts import Cohort, Settings
 from trainers.secfpp import Params, SecFPP, _inverse_root, _measured
+from trainers.transcript import Transcript
 
 USERS, ROUNDS = 10, 5
 SCHEDULE = Schedule(rounds=ROUNDS, clients=USERS, per_round=USERS, seed=1)

@@ -16,7 +16,9 @@ from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.asking_toy import Candidates, models
 from tests.examples import loaded
 from tests.toy import A, B, ToyLearner, toy_run
-from trainers.base import Bench, Schedule, State, Transcript
+from trainers.base import Schedule, State
+from trainers.protocols import Bench
+from trainers.transcript import Transcript
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -92,7 +94,7 @@ def test_no_adversary_holds_it(run: Transcript, threat_model: str) -> None:
 
 def test_shadow_models_go_on_with_it_and_are_without(tmp_path: Path) -> None:
     candidates = [[f"{k}-{i}" for i in range(4)] for k in range(3)]
-    bench = Bench(ToyLearner(0.01), candidates, [], candidates=candidates).of_attackers
+    bench = Bench(ToyLearner(0.01), candidates, [], candidates=candidates).attack_bench
     recipe = ShadowRecipe(METHOD, SCHEDULE, tmp_path / "federations", None, True, True, 3, 1, 5, {})
     simulate(bench, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
     others, folder = [recipe.simulated(shadow_models.SIMULATED)], claim(tmp_path / "client")

@@ -18,7 +18,8 @@ from fedaudit.pipeline.run import run
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from tests.toy import ToyLearner
 from trainers import fedavg, fedpara, fedper, fedrand
-from trainers.base import Bench, Schedule, generator
+from trainers.base import Schedule, generator
+from trainers.protocols import Bench
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -37,7 +38,7 @@ CANDIDATES = [[f"{k}-{i}" for i in range(10)] for k in range(4)]
 def simulated(path: Path, method: Any, schedule: Schedule = SCHEDULE) -> tuple[Bench, Any]:
     bench = Bench(ToyLearner(0.5, layers=2), CANDIDATES, [], candidates=CANDIDATES, canaries=CANARIES)
     recipe = ShadowRecipe(method, schedule, path, None, True, True, 3, 1, SEED, {})
-    simulate(bench.of_attackers, (recipe, shadow_models.SIMULATED, schedule.rounds, True))
+    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, schedule.rounds, True))
     return bench, recipe.simulated(shadow_models.SIMULATED)
 
 

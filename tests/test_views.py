@@ -208,7 +208,7 @@ def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, be
     read = type(fedavg).round
     monkeypatch.setattr(type(fedavg), "round", lambda self, r: read(self, r) | {"utility": utility[r]})
     view = View(short, "released-model")
-    assert view.served_best == (best or 3)
+    assert view.rounds_at_least_loss == (best or 3)
     found = [m for m in models(view, CANDIDATES) if m.way == "best utility"]
     assert [m.round for m in found] == ([] if best in (None, 3) else [best] * len(CANDIDATES.clients))
     for model in found:
@@ -216,4 +216,4 @@ def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, be
         assert not set(CANDIDATES.novel) & set(model.records)
     assert "broadcasts" not in PROMPT_USER.sees
     with pytest.raises(LacksCapability, match="broadcasts"):
-        View(short, "prompt-user").served_best  # noqa: B018
+        View(short, "prompt-user").rounds_at_least_loss  # noqa: B018

@@ -240,7 +240,7 @@ def test_the_loss_is_the_mean_over_caption_tokens(learner, vlm, federation):
 
 def test_a_state_of_another_adapter_is_refused(learner):
     with pytest.raises(ValueError, match="of 3 tensors does not fit the model, whose all projections take 84"):
-        learner.put({"a": torch.zeros(1), "b": torch.zeros(1), "c": torch.zeros(1)})
+        learner.load_adapter({"a": torch.zeros(1), "b": torch.zeros(1), "c": torch.zeros(1)})
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,11 @@ import torch
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.metrics import caption_scores
-from trainers.base import Bench, Evaluation, Method, OneByOne, Schedule, State, Transcript, train
+from trainers.base import Method, Schedule, State
 from trainers.evaluations import Answers
+from trainers.protocols import Bench, Evaluation, OneByOne
+from trainers.rounds import train
+from trainers.transcript import Transcript
 
 A, B = "layers.0.q.A", "layers.0.q.B"
 

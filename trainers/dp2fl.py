@@ -2,24 +2,22 @@
 
 A client trains the task prompt Pt and its data prompt Pd (`trainers/maple.py`). The server mixes the task prompts, and
 for new clients and new data the data prompts too, by the losses of all clients' models on all clients' validation
-records (eqs. 4 and 5). Each client mixes its own data prompt from those of the clients that do well on its own
-validation records (eqs. 6 to 14). There is no noise, and validation records leave the clients: a part of its list that
-a client does not train on goes to the server and to all other clients, as pictures with their classes.
+records (eqs. 4 and 5). Each client's data prompt is mixed from those of the clients that do well on its validation
+records (eqs. 6 to 14). There is no noise, and validation records leave the clients: each client sends a part of its
+records, on which it does not train, to the server and to all other clients, as images with their classes.
 
-What everybody is sent decides the losses of all pairs and every client's mixture: both are computed here once, by the
-server, where the paper has each client compute its own. The loss of the mixture on its own records (line 16) a client
-computes at its next turn.
+In the paper each client computes the losses and its own mixture. All clients are sent the same, so here the server
+computes both once. A client computes the loss of its mixture on its own records (line 16) at its next turn.
 
-Where the paper contradicts itself or is silent (tests/test_dp2fl.py has eq. 14 as printed, and what it does):
-- eq. 14 makes gamma at most 0 and the weights unbounded. Here it divides by the largest |w| of the retained, and
-  |gamma| |w| is what they weigh: no weight is negative, and of the retained none is above a third of the least positive
-  one's;
-- eq. 5 of one client is 1; of losses that are all 0, alike for all;
-- eq. 11 of a data prompt at no distance is 0: there is nowhere to go;
-- eq. 12 of a single retained client is beta; of retained ones that all weigh 0, beta in equal parts;
-- where nobody weighs anything, no positive or retained client among them, Pd_k stays;
-- a client whose list is one record holds nothing back: its losses are 0, and all others' are discarded;
-- a client that was not in the cohort of a round keeps its Pd_k; one that never was starts from the global model.
+Where the paper contradicts itself or is silent (tests/test_dp2fl.py has eq. 14 as printed, and its effect):
+- eq. 14 makes gamma at most 0 and the weights unbounded. Here it divides by the largest |w| of the retained clients,
+  whose weights are |gamma| |w|: no weight is negative, and none of theirs exceeds a third of the least positive one;
+- eq. 5 for one client is 1; if all losses are 0, weights are equal;
+- eq. 11 for a data prompt at distance 0 is 0;
+- eq. 12 for a single retained client is beta; for retained clients that all weigh 0, beta in equal parts;
+- without any positive or retained client, Pd_k is unchanged;
+- a client with a single record holds nothing back: its losses are 0, and all others' are discarded;
+- a client that is not in a round's cohort keeps its Pd_k; one that never was starts from the global model.
 """
 
 from collections.abc import Sequence
@@ -61,8 +59,8 @@ class DP2FL(DualMethod):
         return [records[i] for i in sorted(order[held_back:])], [records[i] for i in sorted(order[:held_back])]
 
     def download(self, server: State, client: Participation) -> State:
-        own = server["personal"][client.client] if client.earlier else server["Pd"]
-        return {"Pt": server["Pt"], "Pd": own}
+        Pd = server["personal"][client.client] if client.earlier_rounds else server["Pd"]
+        return {"Pt": server["Pt"], "Pd": Pd}
 
     def update(self, server: State, own: State, client: DualCohort) -> Update:
         Pt, Pd = server["Pt"], server["Pd"]
@@ -73,13 +71,14 @@ class DP2FL(DualMethod):
         return Update(
             upload={"Pt": Pt, "Pd": Pd, "loss": before},
             private={"number": torch.tensor([one.client + 1 for one in client.clients])},
-            facts=client.introduced,
+            facts=client.validation_facts,
         )
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         uploads = sorted(uploads, key=lambda upload: upload.client)
         trained = {name: torch.stack([u.state[name] for u in uploads]) for name in ("Pt", "Pd", "loss")}
-        loss = site.ask(partial(losses_of_all, trained, [_validation(u) for u in uploads]))["loss"]  # line 9
+        validation = [(u.facts["validation"], u.facts["held back"]) for u in uploads]
+        loss = site.ask(partial(losses_of_all, trained, validation))["loss"]  # line 9
         w_t = global_weights(loss.sum(1)).float()
         Pt, PD = (torch.tensordot(w_t, trained[name], dims=1) for name in ("Pt", "Pd"))  # eq. 4
         before = _before(server, uploads)
@@ -93,10 +92,8 @@ class DP2FL(DualMethod):
         return {"Pt": Pt, "Pd": PD} | {name: _placed(server, name, uploads, new) for name, new in tables.items()}
 
     def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
-        """With the global model, PT and PD; with PT and the public data prompt (InitGlo); with the public start (Init).
-
-        A new client's mixture moves from the data prompt that it began at (eq. 9), as an old one's does from its own.
-        """
+        """A client starts from the global model, PT and PD; from PT and the public data prompt (InitGlo); or from the
+        public start (Init). Its mixture then moves from the data prompt with which it starts (eq. 9)."""
         pairs = {"global": (server, server), "init_glo": (server, public), "init": (public, public)}
         return {
             name: Arrival({"Pt": task["Pt"], "Pd": data["Pd"]}, server | {"Pd": data["Pd"]})
@@ -104,7 +101,7 @@ class DP2FL(DualMethod):
         }
 
     def model(self, state: State) -> State:
-        """Of a message what was trained; of a client what it holds after the round; else the global model."""
+        """Pt and Pd: those trained, of an upload; those after the round, of a client's state; else the global ones."""
         if "number" in state and "loss" not in state:
             return {"Pt": state["Pt"], "Pd": state["personal"][int(state["number"]) - 1]}
         return {"Pt": state["Pt"], "Pd": state["Pd"]}
@@ -120,7 +117,7 @@ class DP2FLMessages(DualMessages[DP2FL]):
 
 
 def global_weights(total: Tensor) -> Tensor:
-    """w_t [K], eq. 5, from what each client's model loses on all validation records, [K]."""
+    """w_t [K], eq. 5, from the total loss [K] of each client's model on all validation records."""
     K, everything = len(total), total.sum()
     if K == 1 or not everything:
         return torch.full_like(total, 1 / K)
@@ -128,10 +125,10 @@ def global_weights(total: Tensor) -> Tensor:
 
 
 def local_weights(before: Tensor, loss: Tensor, distance: Tensor, *, alpha: float, beta: float) -> Tensor:
-    """w_d [K, K], eqs. 6 to 14: how much of client i's data prompt goes into client k's, [i, k].
+    """w_d [K, K], eqs. 6 to 14: entry [i, k] is the weight of client i's data prompt in client k's.
 
-    before: loss_kk of the round before, [K]; loss: loss_ik, [K, K]; distance: of i's trained data prompt from k's of
-    the round before, [K, K]. The weights of k sum to 1 where somebody does better than k did, else to beta or to 0.
+    before: loss_kk of the previous round, [K]; loss: loss_ik, [K, K]; distance: of i's trained data prompt from k's of
+    the previous round, [K, K]. Column k sums to 1 if some client's loss is below k's previous one, else to beta or 0.
     """
     positive = loss < before  # eq. 6
     retained = ~positive & (loss < alpha * before)  # eq. 7
@@ -145,55 +142,51 @@ def local_weights(before: Tensor, loss: Tensor, distance: Tensor, *, alpha: floa
 
 
 def _reversed(worse: Tensor, retained: Tensor) -> Tensor:
-    """The first case of eq. 12 without beta: the shares [i, k] of retained clients, the less they lose the more."""
+    """The first case of eq. 12 without beta: shares [i, k] of retained clients, larger for smaller losses."""
     count, total = retained.sum(0), worse.sum(0)
     alike = _over(retained.to(worse.dtype), count)
     return torch.where((count > 1) & (total > 0), retained * _over(total - worse, total * (count - 1)), alike)
 
 
 def _over(above: Tensor, below: Tensor) -> Tensor:
-    """above / below, 0 where that divides by 0."""
+    """above / below, and 0 where `below` is not positive."""
     return torch.where(below > 0, above / below, 0.0)
 
 
 def losses_of_all(trained: State, validation: Sequence[tuple[Sequence[str], int]], learner: Learner) -> State:
-    """loss_ij [K, K] of the models of K clients on the validation records of each: line 9."""
+    """Line 9: {"loss": loss_ij [K, K]} of client i's model on client j's validation records, each (records, size)."""
     return {"loss": learner.losses(trained["Pt"], trained["Pd"], validation)}
 
 
-def _validation(upload: Upload) -> tuple[list[str], int]:
-    """A client's validation records with weight, and how many it holds back."""
-    return upload.facts["validation"], upload.facts["held back"]
-
-
 def _distances(trained: Tensor, before: Tensor) -> Tensor:
-    """Between data prompts i and k, [K, K] in double precision."""
+    """Euclidean distances [K, K] between trained data prompts i and previous ones k, in double precision."""
     return torch.cdist(
         trained.flatten(1).double(), before.flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist"
     )
 
 
 def _before(server: State, uploads: Sequence[Upload]) -> Tensor:
-    """What clients started the round from, Pd_k of the round before [K, ..]: a new one from the global data prompt."""
+    """Data prompts [K, ..] at the clients' start of the round: Pd_k of the previous one, the global one if new."""
     return torch.stack([server["Pd"] if u.facts["new"] else server["personal"][u.client] for u in uploads])
 
 
 def _placed(server: State, name: str, uploads: Sequence[Upload], rows: Tensor) -> Tensor:
-    """A table [C, ..] by clients' numbers with the rows of those that took part; who never did has the public start."""
+    """The server's table `name` [C, ..], by clients' numbers, with the new rows of those that took part. The rows of
+    clients that never did hold a data prompt that was broadcast."""
     table = server.get(name, rows[:0])
-    places = [upload.client for upload in uploads]
-    found = server["Pd"].expand(max(len(table), *(1 + k for k in places)), *rows.shape[1:]).clone()
-    found[: len(table)] = table
-    found[places] = rows
-    return found
+    numbers = [upload.client for upload in uploads]
+    placed = server["Pd"].expand(max(len(table), *(1 + k for k in numbers)), *rows.shape[1:]).clone()
+    placed[: len(table)] = table
+    placed[numbers] = rows
+    return placed
 
 
 def _record(uploads: Sequence[Upload], site: Site, data_prompt: int) -> None:
-    """Validation records that came in this round, and what of all clients is passed on to all others (lines 2, 6 and
-    14), where a data prompt has so many bytes."""
-    seen, others = site.revealed, len(uploads) - 1
+    """Record in `site.revealed` the new validation records, and the bytes that pass from all clients to all others
+    (lines 2, 6 and 14). `data_prompt`: bytes of a data prompt."""
+    revealed, others = site.revealed, len(uploads) - 1
     pictures = sum(int(upload.facts["bytes"]) for upload in uploads)
-    seen.bytes_up += pictures
-    seen.bytes_down += others * (pictures + len(uploads) * data_prompt)
+    revealed.bytes_up += pictures
+    revealed.bytes_down += others * (pictures + len(uploads) * data_prompt)
     if pictures:
-        seen.facts["validation"] = {str(u.client): list(u.facts["validation"]) for u in uploads if u.facts["new"]}
+        revealed.facts["validation"] = {str(u.client): list(u.facts["validation"]) for u in uploads if u.facts["new"]}

@@ -1,13 +1,13 @@
 """DP-FedAvg: FedAvg whose clients train by record-level DP-SGD on their adapters (Abadi et al. 2016, Algorithm 1).
 
-In each local step the gradient of every record in all tensors A and B together is clipped to C, the clipped gradients
-are summed and divided by the public |B|, and the client adds Gaussian noise of its own; AdamW or SGD go on from there,
-which is post-processing. What is sent and averaged follows from these noised means alone. The loss of a record is the
-mean over its own tokens: the mean over a batch's tokens, as in `fedavg`, would let a record change its neighbours'
-divisor. The average is uniform: weights n_i would raise the sensitivity, and are the clients' own.
+In each local step the gradient of every record, in all tensors A and B together, is clipped to C; the clipped gradients
+are summed and divided by the public |B|, and the client adds Gaussian noise. The step of AdamW or SGD that follows is
+post-processing, and so are upload and average. The loss of a record is the mean over its own tokens: with the mean over
+a batch's tokens, as in `fedavg`, a record would change its neighbours' divisor. The average is uniform: weights n_i
+would raise the sensitivity, and are private.
 
-The unit is one record of one client, not a whole client as in McMahan et al. (2018), who gave a server-side form the
-same name.
+The unit of privacy is one record of one client, not a whole client as in the server-side method of the same name
+(McMahan et al. 2018).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainers.learners import MethodFacts
 from trainers.lora import Settings
 from trainers.steps import LocalStep, PrivateMethod, Work
 
-RELEASE = "A and B"  # all of them, clipped and noised as one vector
+RELEASE = "A and B"  # all tensors, clipped and noised as one vector
 
 
 class Facts(MethodFacts):
@@ -57,14 +57,14 @@ class DPFedAvg(PrivateMethod[Participation]):
 
 
 class Descent(Work["RecordStep"]):
-    """A client on its way down from an adapter, by a fresh optimizer."""
+    """A client's local training from `start` with a new optimizer: the adapter, and the steps."""
 
     method: DPFedAvg
 
     def __init__(self, client: Participation, method: DPFedAvg, start: State) -> None:
         super().__init__([client], method)
         self.learner, settings = client.learner, method.settings
-        # files give tensors in any order, and the noise is drawn for all of them end to end
+        # sorted, as noise is drawn for all tensors end to end, and files may hold them in any order
         names, device = sorted(start), self.learner.vlm.device
         self.adapter = {name: start[name].to(device, copy=True).requires_grad_() for name in names}
         self._optimizer: torch.optim.Optimizer
@@ -79,7 +79,7 @@ class Descent(Work["RecordStep"]):
         return RecordStep(self, index)
 
     def descend(self, gradient: Tensor) -> None:
-        """A step of the optimizer by a gradient [1, P] in all tensors."""
+        """Take a step of the optimizer with a gradient [1, P] in all tensors, laid end to end."""
         leaves = list(self.adapter.values())
         for leaf, part in zip(leaves, gradient[0].split([leaf.numel() for leaf in leaves]), strict=True):
             leaf.grad = part.view_as(leaf)
@@ -94,11 +94,8 @@ class RecordStep(LocalStep):
         self._work = work
 
     def clipped_mean(self) -> Tensor:
-        """The sum [1, P] of the records' clipped gradients over the public |B|, whatever the size of this batch;
-        without privacy nothing is clipped.
-
-        A part of the batch at a time; the sums of the parts add up.
-        """
+        """The sum [1, P] of the records' clipped gradients, divided by the public |B| whatever the size of this batch.
+        Without privacy nothing is clipped. The batch is computed in parts that fit into memory."""
         protection, each = self.method.protection, self.method.protection.per_record
         leaves = list(self._work.adapter.values())
         total = leaves[0].new_zeros(1, sum(leaf.numel() for leaf in leaves))

@@ -1,13 +1,13 @@
 """DP-FPL: a global prompt noised at the server, a local one by its low-rank factors (Tran et al. 2025, Algorithm 1).
 
-Every round a client factorises p_L anew by one power iteration and noises the gradients of u and v (LDP); the server
-noises the mean gradient of p_G (GDP). It receives the clients' gradients without noise: against the server nothing is
-proven.
+In every round a client factorises p_L by one power iteration and noises the gradients of u and v (LDP); the server
+noises the mean gradient of p_G (GDP). It receives the clients' gradients without noise: nothing is proven against the
+server.
 
 Where the paper is silent: u and v are orthonormal (the carriers of RGP, Yu et al. 2021), because only then eq. 4 is the
 projection of the gradient on the tangent space. Without residual the forward pass uses the truncation u (u^T p_L),
-gradients and noise still the orthonormal u and v, and what is released is p_G with the best rank-k part of p_L. Rank 0
-stands for the full prompt: noise on the gradient of p_L itself. All clients start from the same public p_L.
+gradients and noise still use the orthonormal u and v, and the client releases p_G with the best rank-k part of p_L.
+Rank 0 is the full prompt: noise on the gradient of p_L itself. All clients start from the same public p_L.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod, Step
 
-# of a client's Q in a replay: after 100 rounds p_L is off by 0.43 of its length, with one guess by 0.59, with 64 by
-# 0.42
+# draws of a client's Q in a replay: after 100 rounds the error of p_L is 0.43 of its length (with one draw 0.59, with
+# 64 0.42)
 GUESSES = 16
 
 
@@ -65,7 +65,7 @@ class DPFPL(PromptMethod):
         return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})  # line 13
 
     def _gradients(self, p_G: Tensor, p_L: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Of the records in the whole prompt, and the noised one of p_L."""
+        """The records' gradients G in the whole prompt, and the noised gradient of p_L."""
         if self.params.rank == 0:
             G = step.gradient(p_G + p_L)
             return G, step.noise(step.clip(G, "p_L"), "p_L")
@@ -97,8 +97,8 @@ class DPFPLMessages(PromptMessages[DPFPL]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: torch.Generator, sizes: object
     ) -> State:
-        """Line 12 without noise and clipping. Q is the client's own, so that the expected step is taken, of several
-        steps once for all: exact at rank 0 only."""
+        """Line 12 without noise and clipping, once for all steps of the round. The client's Q is unknown, so that the
+        step is averaged over GUESSES draws. Exact at rank 0 only."""
         p_L, G, rank = own["p_L"], self.gradient_sum(server["p_G"], upload), self.method.params.rank
         if rank:
             Q = torch.randn(GUESSES, 1, p_L.shape[-1], rank, generator=generator)
@@ -108,8 +108,7 @@ class DPFPLMessages(PromptMessages[DPFPL]):
 
 
 def power_iteration(p: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormal columns u [.., b, k] and rows v [.., k, d] that span most of p [.., b, d], from a random Q [.., d,
-    k]."""
+    """Orthonormal columns u [.., b, k] and rows v [.., k, d] that span most of p [.., b, d]; Q [.., d, k] is random."""
     u = torch.linalg.qr(p @ Q).Q
     v = torch.linalg.qr(p.mT @ u).Q.mT
     return u, v
@@ -122,5 +121,6 @@ def full_gradient(u: Tensor, v: Tensor, d_u: Tensor, d_v: Tensor) -> Tensor:
 
 
 def check_rank(rank: int, prompt_length: int) -> None:
+    """Raise InputError if a prompt of so many vectors cannot have this rank."""
     if rank > prompt_length:
         raise InputError(f"--rank {rank}: a prompt of {prompt_length} vectors (--prompt-length) has at most that rank")

@@ -1,86 +1,57 @@
-"""How good the models of a run are: answers of language models to test records, or the recognition of classes with
-prompts."""
+"""Utility of models: answers of language models to test records, or accuracy of prompts on test images."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
-from trainers.base import Bench, Method, Model, State, pack, plain, unpack
+from trainers.base import Method, Model, State, pack, plain, unpack
+from trainers.protocols import Answering, Bench, Naming, Recognising
+
+if TYPE_CHECKING:
+    from fedaudit.tasks.base import Federation
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]
 Reply = tuple[list[float], list[str]]  # losses and answers
 
 
-@runtime_checkable
-class Answering(Protocol):
-    """A learner whose models answer."""
-
-    def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
-        """Of each record, in nats per token."""
-
-    def evaluate(self, adapter: State, records: Sequence[str]) -> Reply:
-        """The same, and the answer to each record."""
-
-
-@runtime_checkable
-class Recognising(Protocol):
-    """A learner whose models recognise classes; `method` is one of its own."""
-
-    def recognised(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.bool_]:
-        """Which records [M, n] M models recognise."""
-
-
-@runtime_checkable
-class Naming(Protocol):
-    """A learner whose models name classes; `method` is one of its own."""
-
-    def predicted(self, models: Sequence[State], records: Sequence[str], method: Any) -> NDArray[np.int64]:
-        """Places [M, n] of the classes that M models name."""
-
-    def labels(self, records: Sequence[str]) -> Tensor:
-        """Places [n] of the right ones."""
-
-
 @dataclass(frozen=True)
 class Answers:
-    """Right answers [record][answer] to the test records, and how answers are scored."""
+    """Loss on the test records, and scores of the models' answers to them."""
 
-    references: Sequence[Sequence[str]]
-    score: Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]
-    novel: Sequence[Sequence[str]] = ()  # of the test records out of distribution
+    references: Sequence[Sequence[str]]  # right answers [record][answer]
+    score: Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]  # (answers, references): by metric
+    novel: Sequence[Sequence[str]] = ()  # right answers to the test records out of distribution
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> Utilities:
-        return self._judged(executor, start, [], answers=True)
+        return self._utilities(executor, start, [], answers=True)
 
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
-        """Of the global model ("global", at the end also "novel") and the mean over the cohort's own models
-        ("clients").
+        """Utility of the global model ("global", at the end also "novel"), and the mean over the cohort's own models
+        ("clients"). Every round has the loss; answers take longer, and are scored after the last round only."""
+        local_models = [(method.model, state) for state in clients.values()]
+        return self._utilities(executor, server, local_models, answers=last)
 
-        They answer after the last round only, which takes longer than their loss: that is what every round is judged
-        by.
-        """
-        own = [(method.model, state) for state in clients.values()]
-        return self._judged(executor, server, own, answers=last)
-
-    def _judged(
-        self, executor: Executor[Bench], server: State, own: Sequence[tuple[Model, State]], *, answers: bool
+    def _utilities(
+        self, executor: Executor[Bench], server: State, local_models: Sequence[tuple[Model, State]], *, answers: bool
     ) -> Utilities:
-        """Utility of a global model by test set, and the mean over others; all are asked together."""
+        """Utility of the global model `server` by test set, and under "clients" the mean over `local_models`, if any.
+        All jobs run in one map."""
         tests = {"global": self.references} | ({"novel": self.novel} if answers and self.novel else {})
         everybody = range(len(self.references))
-        jobs = [_Question(model, pack(state), everybody, answers) for model, state in own]  # the longest first
+        # the longest jobs first
+        jobs = [_Question(model, pack(state), everybody, answers) for model, state in local_models]
         for name, references in tests.items():
             jobs += [
                 _Question(
@@ -89,16 +60,16 @@ class Answers:
                 for i in range(0, len(references), EVALUATION_CHUNK)
             ]
         replies = iter(list(executor.map(_reply, jobs)))
-        clients = [self._utility([next(replies)], self.references) for _ in own]
-        found = {
+        clients = [self._utility([next(replies)], self.references) for _ in local_models]
+        utilities = {
             name: self._utility([next(replies) for _ in range(0, len(references), EVALUATION_CHUNK)], references)
             for name, references in tests.items()
         }
         mean = {name: float(np.mean([one[name] for one in clients])) for name in (clients[0] if clients else ())}
-        return found | ({"clients": mean} if own else {})
+        return utilities | ({"clients": mean} if local_models else {})
 
     def _utility(self, replies: Sequence[Reply], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Loss, and where there are answers how they score, over all records of a test set."""
+        """Mean loss over a test set, and the scores of the answers if there are any."""
         losses = [loss for part, _ in replies for loss in part]
         answers = [answer for _, part in replies for answer in part]
         return {"loss": float(np.mean(losses))} | (self.score(answers, references) if answers else {})
@@ -106,13 +77,13 @@ class Answers:
 
 @dataclass(frozen=True)
 class _Question:
-    """What a worker asks a model: the loss of some test records, and their answers."""
+    """A worker's job: the losses of some test records under a model, and its answers to them if `answers`."""
 
     model: Model
     state: bytes
-    records: range  # places among the test records
+    records: range  # indices of test records
     answers: bool
-    novel: bool = False
+    novel: bool = False  # use the test records out of distribution
 
 
 def _reply(bench: Bench, question: _Question) -> Reply:
@@ -126,19 +97,24 @@ def _reply(bench: Bench, question: _Question) -> Reply:
 
 @dataclass(frozen=True)
 class Recognition:
-    """Accuracy (percent) of every client's personalised prompt on the test images, in `clients_per_batch` clients at a
-    time.
+    """Accuracy (percent) of every client's personalised prompt on the test images.
 
-    *local* = images of the client's own classes, *neighbour* = of the classes that other clients own, *overall* = all
-    (DP-FPL, section 4.1); *own_test* = those that a test set in the client's own class proportions would hold, each
-    counted by its chance to be drawn into it.
+    *local*: on images of the client's own classes; *neighbour*: on those of other clients' classes; *overall*: on all
+    (DP-FPL, section 4.1). *own_test*: on a test set in the client's own class proportions, where each image counts by
+    its chance to be drawn into it.
     """
 
-    local: Sequence[Sequence[bool]]  # [client][test record]: of the client's own classes
-    clients_per_batch: int
-    chances: Sequence[
-        Sequence[float]
-    ] = ()  # [client][test record], of sum 1: in the client's own test set; none where no class is shared
+    local: Sequence[Sequence[bool]]  # [client][test record]: whether it is of the client's classes
+    clients_per_batch: int  # clients whose prompts are evaluated at a time
+    chances: Sequence[Sequence[float]] = ()  # [client][test record], of sum 1: see `own_test_chances`
+
+    @classmethod
+    def of(cls, federation: Federation, clients_per_batch: int) -> Self:
+        """The evaluation on a federation's test images."""
+        # with two domains a class of the other style is a neighbour's
+        classes = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
+        local = [[(r.domain, r.group) in names for r in federation.test] for names in classes]
+        return cls(local, clients_per_batch, own_test_chances(federation))
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> Utilities:
         return self.after(executor, method, start, {k: {} for k in range(len(self.local))}, last=False)
@@ -146,73 +122,95 @@ class Recognition:
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
-        """Of each client of the cohort by its name, and the mean over them ("clients")."""
+        """Accuracies of each client of the cohort by its name, and their means ("clients")."""
         names, packed = list(clients), pack(server)
         parts = [names[i : i + self.clients_per_batch] for i in range(0, len(names), self.clients_per_batch)]
         jobs = [(method, packed, [pack(clients[k]) for k in part]) for part in parts]
         hits = [row for part in executor.map(_hits, jobs) for row in part]
-        found = {client_name(k): self._accuracies(k, row) for k, row in zip(names, hits, strict=True)}
-        splits = dict.fromkeys(split for one in found.values() for split in one)
-        mean = {s: float(np.mean([one[s] for one in found.values() if s in one])) for s in splits}
-        return {"clients": mean} | found
+        by_client = {client_name(k): self._accuracies(k, row) for k, row in zip(names, hits, strict=True)}
+        splits = dict.fromkeys(split for accuracies in by_client.values() for split in accuracies)
+        mean = {s: float(np.mean([each[s] for each in by_client.values() if s in each])) for s in splits}
+        return {"clients": mean} | by_client
 
     def _accuracies(self, client: int, hit: NDArray[np.bool_]) -> dict[str, float]:
-        own = np.asarray(self.local[client])
-        parts = {LOCAL: own, NEIGHBOUR: ~own, OVERALL: np.ones_like(own)}
-        found: dict[str, float] = {name: 100 * float(hit[part].mean()) for name, part in parts.items() if part.any()}
-        return found | ({OWN_TEST: 100 * float(hit @ np.asarray(self.chances[client]))} if len(self.chances) else {})
+        """Accuracy by split, in percent, from whether each test image is recognised; without splits that are empty."""
+        local = np.asarray(self.local[client])
+        parts = {LOCAL: local, NEIGHBOUR: ~local, OVERALL: np.ones_like(local)}
+        accuracies: dict[str, float] = {s: 100 * float(hit[part].mean()) for s, part in parts.items() if part.any()}
+        if len(self.chances):
+            accuracies[OWN_TEST] = 100 * float(hit @ np.asarray(self.chances[client]))
+        return accuracies
 
 
 def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> NDArray[np.bool_]:
-    """Which test images the personalised prompts of some clients recognise, bool [N, test]."""
-    method, server, own = job
+    """Whether each of N clients' personalised prompts names the right class of each test image, bool [N, test]."""
+    method, server, private = job
     shared = unpack(server)
     assert isinstance(bench.learner, Recognising)
-    return bench.learner.recognised([method.model(shared | unpack(part)) for part in own], bench.test, method)
+    return bench.learner.recognised([method.model(shared | unpack(part)) for part in private], bench.test, method)
 
 
 @dataclass(frozen=True)
 class Personalisation(Recognition):
-    """The same, and after the last round how good personal models are beside the global one (DP2FL, Tables 1 and 2).
+    """`Recognition`, and after the last round accuracy and F1 of personal and global models (DP2FL, Tables 1 and 2).
 
-    Both on each client's own test set: every test image counts by its chance to be drawn into it; where no class is
-    shared, the images of the client's classes count alike. F1 is macro, over the classes that a client holds: micro-F1
-    of one label per image is accuracy.
+    Each client's own test set is used: every test image counts by its chance to be drawn into it, or if clients share
+    no class, all images of the client's classes count alike. F1 is the macro mean over the client's classes (micro-F1
+    of one label per image would be accuracy).
     """
 
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
-        found = super().after(executor, method, server, clients, last=last)
+        utilities = super().after(executor, method, server, clients, last=last)
         if not last:
-            return found
+            return utilities
         jobs = [(method, pack(server), pack(clients[k]), self.weights(k)) for k in clients]
         for k, more in zip(clients, executor.map(_personal, jobs), strict=True):
-            found[client_name(k)] |= more
-        return found
+            utilities[client_name(k)] |= more
+        return utilities
 
     def weights(self, client: int) -> NDArray[np.float64]:
-        """What each test image counts for in the client's own test set, of sum 1."""
+        """Weight of each test image in the client's own test set; they sum to 1."""
         weights = np.asarray(self.chances[client] if len(self.chances) else self.local[client], dtype=float)
         return weights / weights.sum()
 
 
 def _personal(bench: Bench, job: tuple[Method[Any], bytes, bytes, NDArray[np.float64]]) -> dict[str, float]:
-    """Accuracy and macro-F1 (percent) of a client's model, and of the global one where clients send something."""
+    """Accuracy and macro-F1 (percent) of a client's model ("personal/..."), and of the global model ("global/...") if
+    clients upload anything."""
     from sklearn.metrics import accuracy_score, f1_score
 
-    method, server, own, weights = job
+    method, server, private, weights = job
     shared, learner = unpack(server), bench.learner
     assert isinstance(learner, Naming)
-    states = {"personal": shared | unpack(own)} | ({"global": shared} if method.sends else {})
+    states = {"personal": shared | unpack(private)} | ({"global": shared} if method.sends else {})
     counts = weights > 0
     test = [record for record, some in zip(bench.test, counts, strict=True) if some]
     right, weights = learner.labels(test).numpy(), weights[counts]
-    found = {}
+    metrics = {}
     for who, named in zip(
         states, learner.predicted([method.model(s) for s in states.values()], test, method), strict=True
     ):
         f1 = f1_score(right, named, labels=np.unique(right), average="macro", sample_weight=weights, zero_division=0)
-        found[f"{who}/accuracy"] = 100 * float(accuracy_score(right, named, sample_weight=weights))
-        found[f"{who}/f1"] = 100 * float(f1)
-    return found
+        metrics[f"{who}/accuracy"] = 100 * float(accuracy_score(right, named, sample_weight=weights))
+        metrics[f"{who}/f1"] = 100 * float(f1)
+    return metrics
+
+
+def own_test_chances(federation: Federation) -> list[list[float]]:
+    """Chance [client][test record] of each test record in a draw with the client's class proportions, evenly within a
+    class; each row sums to 1. [] if every class is held by one client: its own test set is then all records of its
+    classes."""
+    counts_by_client = [
+        Counter((r.domain, r.group) for r in (*c.records, *c.reference, *c.background)) for c in federation.clients
+    ]
+    if all(holders == 1 for holders in Counter(kind for counts in counts_by_client for kind in counts).values()):
+        return []
+    tested = Counter((r.domain, r.group) for r in federation.test)
+    chances = []
+    for counts in counts_by_client:
+        total = sum(n for kind, n in counts.items() if kind in tested)
+        kinds = ((r.domain, r.group) for r in federation.test)
+        chances.append([counts[kind] / tested[kind] / total for kind in kinds])
+    return chances

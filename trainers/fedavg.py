@@ -1,13 +1,13 @@
 """FedAvg: every client trains the broadcast adapters and sends all of them back (McMahan et al. 2017).
 
-The server averages by n_k (FedRand, eqs. 1-4); the oracle of FedRand's tables. Everything that a client trained reaches
-the server.
+The server averages by n_k (FedRand, eqs. 1-4); FedRand's tables call this the oracle. The server sees all that a client
+trained.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
 from trainers.learners import MethodFacts
 
 
@@ -30,5 +30,4 @@ class FedAvg(Method[Participation]):
         return Update(upload=trained, private=trained)
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        m = sum(upload.records for upload in uploads)
-        return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
+        return mean_by_records(uploads)

@@ -1,11 +1,11 @@
 """FedOTP: a shared and a private full-rank prompt (Li et al. 2024; DP-FPL, A.2, baseline 2).
 
-`--match sum` is DP-FPL's baseline: p_i = p_G + p_L. `--match ot` is FedOTP's own: both prompts are encoded, and their
-text features are matched with the image's patch features by unbalanced optimal transport. The transport plan has no
+`--match sum` is DP-FPL's baseline: p_i = p_G + p_L. `--match ot` is FedOTP: both prompts are encoded, and their text
+features are matched with the image's patch features by unbalanced optimal transport. The transport plan has no
 gradient.
 
-With privacy, p_L carries the client's noise (LDP) and p_G the server's (GDP), or where a client takes several steps a
-round the client's too.
+With privacy, p_L gets the client's noise (LDP) and p_G the server's (GDP), or the client's if it takes several steps a
+round.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,13 @@ from fedaudit.machinery.parameters import Parameters, choice
 from trainers.base import Site, State, Update, Upload
 from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
-from trainers.prompts import Cohort, PromptMethod, Scores
+from trainers.prompt_model import Scores
+from trainers.prompts import Cohort, PromptMethod
 
 REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
 MASS = 0.8  # gamma: the share of the patches' mass that is transported
 ITERATIONS = 100  # at most
-STILL = 1e-3  # FedOTP's threshold: a scaling that would move by no more of itself stays where it is
+STILL = 1e-3  # FedOTP's threshold: a scaling stops when its relative change is at most this
 
 
 class Facts(MethodFacts):
@@ -80,30 +81,28 @@ class FedOTPMessages(PromptMessages[FedOTP]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: object, sizes: object
     ) -> State:
-        """Exact without noise where prompts are added; a transport's upload is the gradient of p_G's part alone, and
-        p_L stays as it was."""
+        """p_L after the client's steps, exact without noise if prompts are added. With transport the upload tells
+        nothing of p_L, which is returned unchanged."""
         if self.method.params.match == "ot":
             return own
         return {"p_L": own["p_L"] - self.method.settings.local_rate * self.gradient_sum(server["p_G"], upload)}
 
 
 def transport_scores(text: Tensor, images: Tensor) -> Tensor:
-    """Similarities [N, B, C] of two prompts' text features [N, 2, C, E] and patch features [N or 1, B, M, E].
-
-    The mean cosine similarity under the plan: sum of plan times similarity over patches and prompts (FedOTP).
-    """
+    """Similarities [N, B, C] of two prompts' text features [N, 2, C, E] and patch features [N or 1, B, M, E]: the sum
+    of transport plan times cosine similarity over patches and prompts (FedOTP)."""
     similarity = torch.einsum("npce,nbme->nbcmp", text, images.expand(len(text), *images.shape[1:]))
     return (transport_plan(1 - similarity.detach()) * similarity).sum((-1, -2))
 
 
 def transport_plan(cost: Tensor) -> Tensor:
-    """Entropic plan [.., M, P] between M patches and P prompts for costs [.., M, P].
+    """Entropic transport plan [.., M, P] between M patches and P prompts for costs [.., M, P].
 
     Every patch gives at most 1 / M, every prompt receives exactly gamma / P (FedOTP's unbalanced problem, by Dykstra's
-    scalings: the constraint of the patches is an inequality). A problem is frozen when its own scaling stands still, so
-    that no record's plan depends on the others': the same to the bit whatever is computed beside it, and within 1 % of
-    1 / M of the plan after all `ITERATIONS`. Costs of cosines differ by 2 at most, so that floats suffice once each
-    column of the kernel is scaled to 1, which the prompt's scaling takes up.
+    scalings: the constraint of the patches is an inequality). Each problem stops when its own scaling does, so that a
+    record's plan does not depend, by one bit, on others in the batch; it is within 1 % of 1 / M of the plan after all
+    `ITERATIONS`. Costs of cosines differ by 2 at most, so that floats suffice once each column of the kernel is scaled
+    to a maximum of 1; the prompt's scaling makes up for that.
     """
     M, P = cost.shape[-2:]
     costs = cost.reshape(-1, M, P).permute(2, 0, 1).contiguous()  # [P, n, M]: sums over P and M run alike for any n
@@ -111,15 +110,15 @@ def transport_plan(cost: Tensor) -> Tensor:
     kernel = ((least - costs) / REGULARISATION).exp()
     to_prompts = (-least / REGULARISATION).exp()  # 1 for the unscaled kernel
     to_prompts = _on_host(kernel, to_prompts) if cost.device.type == "cpu" else _on_device(kernel, to_prompts)
-    of_patches, to_prompts = scaled(kernel, to_prompts)
+    of_patches, to_prompts = scaling_step(kernel, to_prompts)
     return (kernel * of_patches * to_prompts).permute(1, 2, 0).reshape(cost.shape)
 
 
 def _on_host(kernel: Tensor, to_prompts: Tensor) -> Tensor:
-    """Scalings of the prompts [P, n, 1] before the last iteration: only problems that still move are computed."""
+    """Scalings of the prompts [P, n, 1] before the last iteration. Only problems that still move are computed."""
     moving, rows, now = torch.arange(kernel.shape[1]), kernel, to_prompts
     for _ in range(ITERATIONS - 1):
-        _, following = scaled(rows, now)
+        _, following = scaling_step(rows, now)
         moves = _moves(now, following)[0, :, 0].nonzero()[:, 0]
         moving, rows, now = moving[moves], rows.index_select(1, moves), following.index_select(1, moves)
         to_prompts = to_prompts.index_copy(1, moving, now)
@@ -129,21 +128,21 @@ def _on_host(kernel: Tensor, to_prompts: Tensor) -> Tensor:
 
 
 def _on_device(kernel: Tensor, to_prompts: Tensor) -> Tensor:
-    """The same scalings where counting who moves would wait for the host: a problem that stands still stays there."""
+    """The scalings of `_on_host`, computed for all problems, as counting those that move would wait for the host."""
     for _ in range(ITERATIONS - 1):
-        _, following = scaled(kernel, to_prompts)
+        _, following = scaling_step(kernel, to_prompts)
         to_prompts = torch.where(_moves(to_prompts, following), following, to_prompts)
     return to_prompts
 
 
 def _moves(now: Tensor, following: Tensor) -> Tensor:
-    """Which of n problems an iteration moves [1, n, 1]."""
+    """Whether an iteration still moves each of n problems, bool [1, n, 1]."""
     return ((following - now).abs() > STILL * now).any(0, keepdim=True)
 
 
-def scaled(kernel: Tensor, to_prompts: Tensor) -> tuple[Tensor, Tensor]:
-    """One iteration of n problems with kernels [P, n, M]: scalings of the patches [n, M], and from them of the prompts
-    [P, n, 1]."""
+def scaling_step(kernel: Tensor, to_prompts: Tensor) -> tuple[Tensor, Tensor]:
+    """One iteration of n problems with kernels [P, n, M]: scalings of the patches [n, M], and from them those of the
+    prompts [P, n, 1]."""
     P, _, M = kernel.shape
     of_patches = (1 / M / (kernel * to_prompts).sum(0)).clamp(max=1)
     return of_patches, MASS / P / (kernel * of_patches).sum(-1, keepdim=True)

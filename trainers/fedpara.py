@@ -2,13 +2,13 @@
 
 Only the shared pair is sent and averaged. Two forms, `s` being the LoRA scale alpha / rank:
 
-- `personal` (default), pFedPara's own: W = W0 + s (B A) o (1 + B' A'). The server's model is W0 + s B A.
-- `product`, FedRand's words taken literally: W = W0 + s (B A) o (B' A') of two standard LoRA pairs. Both start with B =
-  B' = 0, so that the product's gradient with respect to each of the four factors is zero: it never trains. Kept so that
-  this can be seen.
+- `personal` (default), as in pFedPara: W = W0 + s (B A) o (1 + B' A'). The server's model is W0 + s B A.
+- `product`, FedRand's text taken literally: W = W0 + s (B A) o (B' A') of two standard LoRA pairs. Both start with B =
+  B' = 0, so that the product's gradient with respect to each of the four factors is zero: it never trains. The option
+  exists to show this.
 
-The private A' starts like any LoRA A, uniform in +-1/sqrt(in), drawn by each client for itself. In the personal form B'
-is uniform in +-1/sqrt(rank): at zero A' would have no gradient before the third step; B = 0 alone makes the start the
+The private A' starts like any LoRA A, uniform in +-1/sqrt(in); each client draws its own. In the personal form B' is
+uniform in +-1/sqrt(rank): from zero, A' would have no gradient before the third step. B = 0 is enough to start at the
 public model.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
-from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
 from trainers.learners import MethodFacts
 
 OWN = ".own"  # marks the private pair: layers.0.self_attn.q_proj.own.A
@@ -45,12 +45,11 @@ class FedPara(Method[Participation]):
         return Update(upload={name: t for name, t in trained.items() if OWN not in name}, private=trained)
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        m = sum(upload.records for upload in uploads)
-        return weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
+        return mean_by_records(uploads)
 
     def model(self, state: State) -> State:
-        """The same function as plain adapters, exactly: (B A) o (B' A') has rank r^2, its factors are row- and
-        column-wise products."""
+        """Plain adapters that compute exactly the same: (B A) o (B' A') has rank r^2, and its factors are row- and
+        column-wise products. States without a private pair are returned as they are."""
         plain: State = {}
         for layer in sorted({name[:-2] for name in state if OWN not in name}):
             a, b = state[f"{layer}.A"], state[f"{layer}.B"]
@@ -64,7 +63,7 @@ class FedPara(Method[Participation]):
         return plain
 
     def private_pair(self, server: State, client: Participation) -> State:
-        """A client's own factors before its first participation."""
+        """The factors A' and B' with which a client starts its first participation."""
         generator, pair = client.generator("private pair"), {}
         for name, t in sorted(server.items()):
             width = t.shape[1] ** 0.5  # A is [rank, in], B is [out, rank]

@@ -1,8 +1,8 @@
 """FedPer: only the adapters of the top layers are shared (Arivazhagan et al. 2019; FedRand, section 4.1 and A.3).
 
-In the first round every layer is uploaded: its aggregate is where all clients' own layers start ("to ensure training
-stability"). That round is a full leak of its cohort, and the transcript says so. From then on only the top layers
-travel; a client that comes for the first time also receives the start.
+In the first round clients upload every layer, and all clients' own layers start from the aggregate ("to ensure
+training stability"): that round shows the server whole models. In later rounds only the top layers are sent; a client
+that takes part for the first time also receives the start.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, whole
-from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
 from trainers.learners import MethodFacts
 
 
@@ -33,16 +33,15 @@ class FedPer(Method[Participation]):
 
     def update(self, server: State, own: State, client: Participation) -> Update:
         trained = client.train(own | server if personal(client) else server)
-        everything = client.round == 0
-        sent = trained if everything else self.top(trained)
-        return Update(upload=sent, private=trained, facts={"layers": "all" if everything else "shared"})
+        first = client.round == 0
+        upload = trained if first else self.top(trained)
+        return Update(upload=upload, private=trained, facts={"layers": "all" if first else "shared"})
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        m = sum(upload.records for upload in uploads)
-        return server | weighted_mean([upload.state for upload in uploads], [upload.records / m for upload in uploads])
+        return server | mean_by_records(uploads)
 
     def top(self, state: State) -> State:
-        """The adapters of the top layers of a whole model."""
+        """The adapters of the top layers, `shared_layers` of them."""
         depth = 1 + max(layer(name) for name in state)
         if self.params.shared_layers > depth:
             raise InputError(f"--shared-layers {self.params.shared_layers}: the language model has {depth} layers")
@@ -50,10 +49,10 @@ class FedPer(Method[Participation]):
 
 
 def personal(client: Participation) -> bool:
-    """Whether a client has layers of its own: it took part after the first round, from the common start on."""
-    return any(r > 0 for r in client.earlier)
+    """Whether a client has layers of its own: it took part in a round after the first one."""
+    return any(r > 0 for r in client.earlier_rounds)
 
 
 def layer(name: str) -> int:
-    """Index of the layer that a tensor belongs to, from the bottom: the first number in its name."""
+    """Index from the bottom of a tensor's layer: the first number in its name."""
     return next(int(part) for part in name.split(".") if part.isdigit())

@@ -1,15 +1,14 @@
 """FedPGP: a global prompt and a low-rank local one, both trained throughout (Cui et al. 2024; DP-FPL, A.2, baseline 3).
 
-p_i = p_G + u v. The loss is the cross-entropy plus mu times a contrastive term over the classes: the global prompt's
-text feature t_G is drawn to the hard prompt's, t_0, and away from the personalised one's, t_i:
+p_i = p_G + u v. The loss is the cross-entropy plus mu times a contrastive term over the classes, which pulls the
+global prompt's text feature t_G towards the hard prompt's, t_0, and away from the personalised one's, t_i:
     -log(e^(cos(t_0, t_G) / tau) / (e^(cos(t_0, t_G) / tau) + e^(cos(t_G, t_i) / tau))).
-`--mu 0` is DP-FPL's baseline. With privacy, u and v carry
-the client's noise (LDP) and p_G the server's (GDP). The contrastive term sees no record: its gradient is added after
-clipping and costs no privacy.
+`--mu 0` is DP-FPL's baseline. With privacy, u and v get the client's noise (LDP) and p_G the server's (GDP). The
+contrastive term does not depend on records: its gradient is added after clipping and costs no privacy.
 
-u and v start as independent draws N(0, 0.02^2), as in both released codes, public and the same for all clients: u v is
-nearly zero, so that a client starts from p_G. t_0 is CLIP's "a photo of a {class}."; FedPGP's released code takes the
-text feature of its placeholder instead, the embedded words "X X ... X {class}." that its random prompt displaces.
+u and v start as independent draws from N(0, 0.02^2), as in both released codes, public and the same for all clients:
+u v is nearly zero, so that a client starts from p_G. t_0 is CLIP's "a photo of a {class}."; FedPGP's released code uses
+the text feature of its placeholder, "X X ... X {class}.", which its random prompt replaces.
 """
 
 from collections.abc import Sequence
@@ -68,7 +67,8 @@ class FedPGP(PromptMethod):
         return Update(upload=self.message(p_G, d_G), private={"u": u, "v": v})
 
     def contrast(self, hard: Tensor, p_G: Tensor, p_i: Tensor, learner: Learner) -> tuple[Tensor, Tensor]:
-        """Gradients of mu times the contrastive term, the mean over classes, in p_G alone and in p_i."""
+        """Gradients [N, b, d] in p_G and in p_i, each with the other fixed, of mu times the contrastive term, the mean
+        over classes."""
         t_0 = learner.text(hard)
 
         def term(p_G: Tensor, p_i: Tensor) -> Tensor:
@@ -95,8 +95,8 @@ class FedPGPMessages(PromptMessages[FedPGP]):
     def replay(
         self, server: State, own: State, upload: State, learner: Learner, generator: object, sizes: object
     ) -> State:
-        """Exact for one step without noise and clipping: the contrastive term is public, and what it adds to p_G's
-        gradient alone is taken off the upload."""
+        """u and v after the client's steps, exact for one step without noise and clipping: the upload's gradient less
+        that of the contrastive term, which is public, gives theirs."""
         p_G, u, v, G = server["p_G"], own["u"], own["v"], self.gradient_sum(server["p_G"], upload)
         if self.method.params.mu:
             G = G - self.method.contrast(server["hard"], p_G, p_G + u @ v, learner)[0]
@@ -104,8 +104,8 @@ class FedPGPMessages(PromptMessages[FedPGP]):
         return {"u": u - rate * G @ v.mT, "v": v - rate * u.mT @ G}
 
     def data_gradient_sum(self, server: State, own: State, upload: State, learner: Learner, steps: int) -> Tensor:
-        found = super().data_gradient_sum(server, own, upload, learner, steps)
+        gradient_sum = super().data_gradient_sum(server, own, upload, learner, steps)
         if not self.method.params.mu:
-            return found
+            return gradient_sum
         terms = self.method.contrast(server["hard"], server["p_G"], self.method.prompt(own | server), learner)
-        return found - float(self.step_coefficients(steps).sum()) * (terms[0] + terms[1])
+        return gradient_sum - float(self.step_coefficients(steps).sum()) * (terms[0] + terms[1])

@@ -1,8 +1,8 @@
 """FedProx: PromptFL whose clients are held near the global prompt (Li et al. 2020, eq. 2, on prompts).
 
-A client descends f_k(p) + mu / 2 |p - p_G|^2. The term sees no record: its gradient mu (p - p_G) is added after
-clipping and noise, and costs no privacy. It is zero at the first local step, so that with one step a round, and with
-mu 0, this is PromptFL.
+A client minimises f_k(p) + mu / 2 |p - p_G|^2. The term does not depend on records: its gradient mu (p - p_G) is added
+after clipping and noise, and costs no privacy. It is zero in the first local step, so that with one step a round, or
+mu = 0, this is PromptFL.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Params(Parameters):
     )
 
     def caution(self, settings: Any, task: Any) -> str:
-        """What a reader of a run with these settings must know; nothing where the term acts."""
+        """A warning if the proximal term has no effect with these settings; else ""."""
         if self.mu and settings.several:
             return ""
         why = "a round is one local step, at which its term is zero" if self.mu else "its term weighs mu = 0"

@@ -1,8 +1,7 @@
 """FedRand: each client sends back only A or only B of its adapters, by a coin (Park et al. 2025, Algorithms 1 and 2).
 
-Where the paper is silent: a client's own half comes from its last participation (only 4 of 12 take part in a round); a
-client that never took part uses the common public A_0 or zero for its own half. A fresh random A beside the server's B
-would be noise.
+Where the paper is silent: a client's own half comes from its last participation (only 4 of 12 take part in a round); at
+its first one it is the common public A_0, or B = 0. A new random A would not fit the server's B.
 """
 
 from collections.abc import Sequence
@@ -43,7 +42,7 @@ class FedRand(Method[Participation]):
         return Update(upload=sent, private=trained, facts={"half": chosen})
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        """Algorithm 1, lines 10-22: each half is averaged over those who sent it; a half that nobody sent stays."""
+        """Algorithm 1, lines 10-22: each half is averaged over its senders; one that nobody sent is unchanged."""
         m = sum(upload.records for upload in uploads)
         result = dict(server)
         for which in ("A", "B"):
@@ -56,5 +55,5 @@ class FedRand(Method[Participation]):
 
 
 def half(name: str) -> str:
-    """ "A" or "B": which factor of its layer's adapter a tensor is."""
+    """ "A" or "B": the factor that a tensor is, from its name."""
     return name[-1]

@@ -1,5 +1,5 @@
-"""What the command must know of methods and learners before it imports them: the class `Facts` in their files. Imports
-nothing heavy."""
+"""Facts about methods and learners that the command reads before it imports them: the class `Facts` in each file.
+Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,72 +11,68 @@ from fedaudit.machinery.plugins import Plugins, facts_of, package_folder
 from fedaudit.privacy import settings
 from fedaudit.terms.threat_models import SERVER, ThreatModel
 
-USUAL = "lora"  # where a command names neither a method nor a task
+USUAL = "lora"  # the learner of a command that names neither a method nor a task
 
 
 class MethodFacts:
-    """What holds of a method whose file says nothing else."""
+    """Facts about a method, with defaults for what its file does not say."""
 
-    learner: str = "lora"
-    """The module of trainers/ that holds what it trains."""
-    title: str = ""
-    """What readers call it; by default its key."""
-    trains: bool = True
-    """Whether it trains anything at all."""
-    private: bool = False
-    """Whether it can be noised where its learner's others cannot."""
-    on_shares: bool = False
-    """Whether its clients compute together on secret shares: it takes no noise, and no client can be trained alone."""
-    newcomers: bool = False
-    """Whether it says how a client comes to a run that is over."""
+    learner: str = "lora"  # the module of trainers/ with the learner that it trains
+    title: str = ""  # its name on pages; by default its name on the command line
+    trains: bool = True  # whether it trains anything
+    private: bool = False  # whether it can be noised although other methods of its learner cannot
+    on_shares: bool = False  # whether clients compute together on secret shares: no noise, no client trained alone
+    newcomers: bool = False  # whether clients can join after the run (`Method.arrivals`)
 
 
 METHODS = Plugins("method", "trainers", MethodFacts)
 
 
 class LearnerFacts:
-    """What a file of trainers/ says of what it trains."""
+    """Facts about a learner, in its file of trainers/."""
 
-    title: str  # of its methods: "LoRA"
-    noun: str  # what it trains: "prompts"
-    method: str  # the usual one, as on the command line; so are task and attack
+    title: str  # of its methods, as "LoRA"
+    noun: str  # what it trains, as "prompts"
+    method: str  # its default, as on the command line; so are task, attack, rounds, clients and per_round
     task: str
     attack: str
     rounds: int
     clients: int
-    per_round: int | None  # None: all
-    threat_models: tuple[ThreatModel, ...]  # those of its methods, but for what `on_shares` says
+    per_round: int | None  # None: all clients
+    threat_models: tuple[ThreatModel, ...]  # of its methods; see also `on_shares`
     backbone: str  # "vlm" or "clip"
-    records: str  # what its records are: "texts", several tokens each, or "classes", one token each
-    on_shares: tuple[ThreatModel, ...] = ()  # the adversaries in the server's place where clients compute on shares
-    unattacked: bool = False  # can be audited without an attack
-    alone: tuple[str, ...] = ()  # attacks of which a run takes one: the first does all that the others do
-    private: bool = False  # all of its methods can be noised, not only those that say it themselves
-    privacy: str = "Privacy"  # how: the class of `fedaudit.privacy.settings` whose defaults are usual for it
-    shadows: bool = False  # shadow models can be trained
-    adversary: str = "Adversary"  # by whom: the class of `attacks.settings` whose defaults are usual for it
-    gradients: bool = False  # of single records can be taken, as attacks on messages and by norms do
-    # why messages are no sums of records' gradients, as attacks that solve them need; "" where they are
+    records: str  # "texts", of several tokens each, or "classes", of one token each
+    on_shares: tuple[ThreatModel, ...] = ()  # adversaries that replace the server if clients compute on shares
+    unattacked: bool = False  # whether runs can be audited without an attack
+    alone: tuple[str, ...] = ()  # attacks that exclude each other: the first does all that the others do
+    private: bool = False  # whether all of its methods can be noised; else those whose own facts say so
+    privacy: str = "Privacy"  # name of the class in `fedaudit.privacy.settings` with its defaults
+    shadows: bool = False  # whether shadow models can be trained
+    adversary: str = "Adversary"  # name of the class in `attacks.settings` with its defaults
+    gradients: bool = False  # whether attacks can take gradients of single records
+    # why uploads are no sums of records' gradients, which attacks that solve for records need; "" if they are
     nonlinear: str = ""
-    also: tuple[str, ...] = ()  # further learners whose methods it trains, beside its own in one run
-    together: bool = False  # trainings run side by side, a worker each; else one by one, their clients in workers
+    also: tuple[str, ...] = ()  # further learners whose methods it can train in the same run
+    together: bool = (
+        False  # whether trainings run in parallel, a worker each; else one by one, their clients in workers
+    )
 
     def adversaries(self, method: MethodFacts) -> tuple[ThreatModel, ...]:
-        """The threat models of a method: a server that decodes what clients compute on shares receives no upload."""
+        """The threat models of a method. If its clients compute on shares, those of `on_shares` replace the server."""
         if not method.on_shares:
             return self.threat_models
-        return tuple(own for name in self.threat_models for own in (self.on_shares if name == SERVER else (name,)))
+        return tuple(one for name in self.threat_models for one in (self.on_shares if name == SERVER else (name,)))
 
 
 def every_learner() -> list[str]:
-    """The learners that methods train."""
+    """Sorted names of the learners that some method trains."""
     return sorted({plugin.facts.learner for plugin in METHODS.values()})
 
 
 def trained_by(methods: Iterable[MethodFacts]) -> str | None:
-    """The one learner that trains all of these methods; None if there is none."""
-    wanted = {method.learner for method in methods}
-    return next((one for one in sorted(wanted) if wanted <= {one, *facts(one).also}), None)
+    """The learner that can train all of these methods in one run; None if there is none."""
+    learners = {method.learner for method in methods}
+    return next((one for one in sorted(learners) if learners <= {one, *facts(one).also}), None)
 
 
 def private(method: MethodFacts) -> bool:
@@ -85,11 +81,11 @@ def private(method: MethodFacts) -> bool:
 
 
 def privacy_of(learner: str) -> type[settings.Privacy]:
-    """How a learner's methods are noised, with its usual values as defaults."""
+    """The class of privacy settings with a learner's defaults."""
     return typing.cast(type[settings.Privacy], getattr(settings, facts(learner).privacy))
 
 
 @functools.cache
 def facts(learner: str) -> LearnerFacts:
-    """Of the learner in trainers/`learner`.py."""
+    """The facts of the learner in trainers/`learner`.py."""
     return facts_of(package_folder("trainers") / f"{learner}.py", LearnerFacts)

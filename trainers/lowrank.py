@@ -1,13 +1,10 @@
-"""A linear layer with a low-rank update, trained as one matrix product with the updated weight: W + s B A is made anew
-in each pass.
+"""Faster training of a linear layer with a low-rank update: W + s B A is computed in each pass, then multiplied once.
 
-The same function as peft's layer, which adds s B A x to W x: that keeps and multiplies outputs of the layer's width,
-four times per pass. This costs one product of the factors instead (in the embedded model a step takes 0.8 of the time:
-`python -m benchmarks.lora step`).
+peft's layer computes the same function as W x + s B A x. Here the product B A takes the place of four operations on
+outputs of the layer's width (in the embedded model a step takes 0.8 of the time: `python -m benchmarks.lora step`).
 
-Gradients of single records come from one pass: where each of R records is given factors of its own, all equal, A [R, r,
-in] and B [R, out, r], what is summed over the batch's tokens is summed over each record's, and the gradients of the
-copies are those of the records (Goodfellow 2015; Li et al. 2022 for LoRA's form).
+One pass gives the gradients of single records: each of R records gets its own copy of the factors, A [R, r, in] and
+B [R, out, r], and the gradient in its copy is the record's own (Goodfellow 2015; Li et al. 2022 for LoRA).
 """
 
 from __future__ import annotations
@@ -22,9 +19,9 @@ from torch import Tensor
 
 
 class _LowRank(torch.autograd.Function):
-    """x [..., in], frozen W [out, in] and bias [out] or None, A [r, in], B [out, r] to x (W + scale B A)^T + bias.
+    """x (W + scale B A)^T + bias, for x [..., in], frozen W [out, in], bias [out] or None, A [r, in] and B [out, r].
 
-    Of x [R, T, in] A and B may be R equal copies, [R, r, in] and [R, out, r].
+    For x [R, T, in], A and B may be R equal copies, [R, r, in] and [R, out, r].
     """
 
     @staticmethod
@@ -44,13 +41,12 @@ class _LowRank(torch.autograd.Function):
 
 
 def train_as_one(layer: Any) -> None:
-    """Let peft's LoRA layer compute so wherever its adapter is on."""
+    """Make peft's LoRA layer compute W + s B A first, when its adapter is on."""
     layer.forward = functools.partial(_forward, layer)
 
 
 def train_beside(layer: Any) -> None:
-    """Let peft's LoRA layer compute as it does, without a weight of its own, and take a copy of its factors per
-    record."""
+    """Make peft's LoRA layer accept a copy of its factors per record; else it computes as before, W x + s B A x."""
     layer.forward = functools.partial(_beside, layer, layer.forward)
 
 

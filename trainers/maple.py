@@ -1,20 +1,21 @@
-"""What clients of the dual-prompt methods train: prompts in both encoders of a frozen CLIP, coupled (MaPLe).
+"""Dual prompts: clients train coupled prompts in both encoders of a frozen CLIP (MaPLe).
 
-The task prompt Pt [D, b, d] holds b text prompts for each of the first D layers: the first ones stand in the place of
-"a photo of a" before a class name, those of a deeper layer take the places of what the layer before made of them. A
-linear coupling function per layer, text width d to vision width e, makes the visual prompts of them; the parameters of
-all of them are the data prompt Pd [D, e, d + 1], whose last column is the bias. Both are trained; the model is frozen.
+The task prompt Pt [D, b, d] holds b text prompts for each of the first D layers. Those of the first layer replace
+"a photo of a" before a class name; those of a deeper layer replace the outputs of the layer before at these positions.
+A linear coupling function per layer, from text width d to vision width e, maps them to visual prompts; the parameters
+of all couplings are the data prompt Pd [D, e, d + 1], whose last column is the bias. Both are trained; the model is
+frozen.
 
-D is 9, or as deep as both encoders are. The first layer starts at "a photo", deeper ones at N(0, 0.02^2), couplings as
-linear layers of PyTorch do: one draw for the first layer and one for all others, as MaPLe's code has it. No half
-precision, which its code turns the couplings to.
+D is 9, or the depth of the encoders if that is less. The first layer starts at "a photo", deeper ones at N(0, 0.02^2),
+couplings as linear layers of PyTorch: one draw for the first layer and one for all others, as in MaPLe's code. Unlike
+that code, couplings are not in half precision.
 
-The image encoder runs with prompts: of a picture only the patch embeddings are computed once. All clients of a round,
-or shadow models, that take equally many steps are one batched problem, `clients_per_batch` of them at a time: a step of
-each holds batch times (1 + patches + b) tokens of the image encoder with all that a pass back needs, 0.45 GB a client
-with ViT-B/16, a batch of 4 and 20 classes.
+The image encoder runs with prompts, so only an image's patch embeddings are computed once. All clients of a round, or
+shadow models, that take equally many steps are one batched problem, `clients_per_batch` of them at a time. A step of
+each holds batch times (1 + patches + b) tokens of the image encoder with all that a backward pass needs, 0.45 GB a
+client with ViT-B/16, a batch of 4 and 20 classes.
 
-Methods of soft prompts train beside these in one run (`Facts.also`), on the same CLIP, records and schedule.
+Methods of soft prompts can train beside these in one run (`Facts.also`), on the same CLIP, records and schedule.
 
 Source: MaPLe (Khattak et al. 2023), sections 3.2 and 4; DP2FL (Chang et al. 2025), prompt design, eqs. 1 to 3.
 """
@@ -45,8 +46,9 @@ from trainers.base import Method, Participation, State, Update
 from trainers.evaluations import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.messages import MethodMessages
+from trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
 from trainers.prompt_settings import PromptSettings
-from trainers.prompts import EVALUATED, HARD_PROMPT, INITIAL_STD, PromptMethod, stacked, taken_back
+from trainers.prompts import INITIAL_STD, PromptMethod, stack_states
 from trainers.resources import Resources
 from trainers.steps import epoch_batch
 
@@ -90,8 +92,8 @@ class Settings(PromptSettings):
 
 
 class DualCohort:
-    """The clients of a round at work as one batched problem: what a dual-prompt method sees in place of a client. All
-    of them have the same number of steps to take."""
+    """Clients of a round as one batched problem: the `client` of a dual-prompt method's `update`. All take the same
+    number of steps in the round; loop over `steps()`."""
 
     def __init__(self, learner: Learner, clients: Sequence[Participation], method: DualMethod) -> None:
         self.learner, self.clients = learner, clients
@@ -100,33 +102,33 @@ class DualCohort:
         )
 
     def steps(self) -> Iterator[DualStep]:
-        """The steps of the round."""
+        """Yield the steps of the round."""
         settings = self.learner.settings
         due = self.learner.steps(len(self.training[0]))
-        working = [dataclasses.replace(c, records=own) for c, own in zip(self.clients, self.training, strict=True)]
+        clients = [dataclasses.replace(c, records=rs) for c, rs in zip(self.clients, self.training, strict=True)]
         for step in range(due):
-            rows = [epoch_batch(one, settings.batch, len(one.earlier) * due + step) for one in working]
-            yield DualStep(self.learner, [[c.records[i] for i in row] for c, row in zip(working, rows, strict=True)],
-                           [c.left_out for c in working])  # fmt: skip
+            rows = [epoch_batch(c, settings.batch, len(c.earlier_rounds) * due + step) for c in clients]
+            yield DualStep(self.learner, [[c.records[i] for i in row] for c, row in zip(clients, rows, strict=True)],
+                           [c.left_out for c in clients])  # fmt: skip
 
     @property
-    def introduced(self) -> dict[str, list[Any]]:
-        """What clients say of the records that they hold back, beside what they train: which these are, as far as they
-        have weight, and how many; whether they are new, and how many bytes of pictures then come along."""
-        weighty = [[r for r in own if r not in c.left_out] for own, c in zip(self.held_back, self.clients, strict=True)]
-        new = [not client.earlier for client in self.clients]
-        each = self.learner.clip.picture_bytes
+    def validation_facts(self) -> dict[str, list[Any]]:
+        """Facts of the clients' uploads about their validation records, a list entry per client: their ids without
+        records of weight 0, their number, whether the client is new, and the bytes of the images if it is (else 0)."""
+        pairs = zip(self.held_back, self.clients, strict=True)
+        new = [not client.earlier_rounds for client in self.clients]
+        size = self.learner.clip.picture_bytes
         return {
-            "validation": weighty,
-            "held back": [len(own) for own in self.held_back],
+            "validation": [[r for r in records if r not in client.left_out] for records, client in pairs],
+            "held back": [len(records) for records in self.held_back],
             "new": new,
-            "bytes": [each * len(own) * first for own, first in zip(self.held_back, new, strict=True)],
+            "bytes": [size * len(records) * first for records, first in zip(self.held_back, new, strict=True)],
         }
 
     def validation_losses(self, Pt: Tensor, Pd: Tensor) -> Tensor:
-        """Mean cross-entropies [N] of N clients' models on what each of them holds back."""
-        pairs = zip(self.introduced["validation"], map(len, self.held_back), strict=True)
-        return torch.cat([self.learner.losses(Pt[[i]], Pd[[i]], [own])[0] for i, own in enumerate(pairs)])
+        """Mean cross-entropies [N] of N clients' models, each on the client's own validation records."""
+        lists = zip(self.validation_facts["validation"], map(len, self.held_back), strict=True)
+        return torch.cat([self.learner.losses(Pt[[i]], Pd[[i]], [one])[0] for i, one in enumerate(lists)])
 
 
 class DualStep:
@@ -134,9 +136,9 @@ class DualStep:
 
     def __init__(self, learner: Learner, batches: Sequence[Sequence[str]], left_out: Sequence[frozenset[str]]) -> None:
         longest = max(1, *map(len, batches))
-        filled = [[*own, *[own[0]] * (longest - len(own))] for own in batches]
-        weights = [[(i < len(own) and one not in out) / len(own) for i, one in enumerate(row)]
-                   for own, row, out in zip(batches, filled, left_out, strict=True)]  # fmt: skip
+        filled = [[*batch, *[batch[0]] * (longest - len(batch))] for batch in batches]
+        weights = [[(i < len(batch) and record not in out) / len(batch) for i, record in enumerate(row)]
+                   for batch, row, out in zip(batches, filled, left_out, strict=True)]  # fmt: skip
         ids = [record for row in filled for record in row]
         self.learner, shape = learner, (len(filled), longest)
         self.pictures = learner.pictures(ids).unflatten(0, shape)  # [N, B, 1 + M, e]
@@ -158,12 +160,18 @@ class DualStep:
 
 
 class DualMethod(Method[DualCohort]):
-    """A method that trains dual prompts; its models are {"Pt", "Pd"}. What `update` gets and gives leads with the
-    clients, its facts too."""
+    """Base class of methods that train dual prompts. You write `update`, `aggregate` and `divided`. A local step is
+
+        for step in client.steps():
+            in_Pt, in_Pd = step.gradients(Pt, Pd)
+            Pt, Pd = step.descend(Pt, in_Pt), step.descend(Pd, in_Pd)
+
+    Its models are {"Pt", "Pd"}. Tensors and facts of an update lead with the clients, [N, ..]."""
 
     @abstractmethod
     def divided(self, records: Sequence[str], client: int, seed: int) -> tuple[list[str], list[str]]:
-        """A client's list in two: what it trains on, at least one record, and what it holds back for validation."""
+        """Split a client's records into those that it trains on, at least one, and those that it holds back for
+        validation."""
 
     def start(self, initial: State) -> State:
         return {name: initial[name] for name in ("Pt", "Pd")}
@@ -177,10 +185,10 @@ KnownDual = TypeVar("KnownDual", bound=DualMethod)
 
 
 class DualMessages(MethodMessages[KnownDual]):
-    """What an outsider who knows a method of dual prompts can compute of its messages (`trainers.messages`)."""
+    """Reads the uploads of a dual-prompt method (`trainers.messages`)."""
 
     def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """What a client trains on: several epochs leave nothing of it out."""
+        """All records that a client trains on, if `rounds` is not empty: an epoch leaves none out."""
         return set(self.method.divided(records, client, seed)[0]) if rounds else set()
 
     def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
@@ -189,7 +197,7 @@ class DualMessages(MethodMessages[KnownDual]):
     def replay(
         self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator, sizes: Sequence[int]
     ) -> State:
-        """Nothing: a client starts from what it is sent."""
+        """{}: clients keep no state that matters, as they start from the broadcast."""
         return {}
 
     def round_start(self, server: State, own: State) -> State:
@@ -199,13 +207,13 @@ class DualMessages(MethodMessages[KnownDual]):
         return {name: upload[name] for name in ("Pt", "Pd")}
 
     def update_vector(self, server: State, upload: State) -> Tensor:
-        """Of Pt and Pd, laid end to end."""
+        """The changes of Pt and Pd, laid end to end [.., P]."""
         return torch.cat([(upload[name] - server[name]).flatten(-3) for name in ("Pt", "Pd")], dim=-1)
 
 
 class Learner(prompts.Learner):
-    """Frozen CLIP with the patch embeddings of its pictures, and with their features for the methods of soft prompts
-    beside."""
+    """Trains dual prompts on a frozen CLIP, from the patch embeddings of the images; and soft prompts, from their
+    features."""
 
     settings: Settings
 
@@ -221,14 +229,14 @@ class Learner(prompts.Learner):
         super().__init__(clip, features, labels, classes, settings)
         self._tokens = tokens
         self.depth = min(settings.depth, clip.depth)
-        self.texts(settings.tokens)  # prompts that are too long for the text encoder are refused at once
+        self.texts(settings.tokens)  # raises at once if prompts are too long for the text encoder
 
     @property
     def remedy(self) -> str:
         return f"lower --rate (now {self.settings.rate:g}); of soft prompts, {super().remedy}"
 
     def initial(self, generator: torch.Generator) -> State:
-        """What methods of soft prompts start from, with Pt [D, b, d] and Pd [D, e, d + 1]."""
+        """Tensors that methods can start from: those of soft prompts, Pt [D, b, d] and Pd [D, e, d + 1]."""
         soft = super().initial(generator)
         D, b, d, e = self.depth, self.settings.tokens, self.clip.width, self.clip.vision.width
         Pt = INITIAL_STD * torch.randn(D, b, d, generator=generator)
@@ -238,7 +246,7 @@ class Learner(prompts.Learner):
         return soft | {"Pt": Pt, "Pd": torch.stack([first, *[deeper] * (D - 1)])}
 
     def steps(self, records: int) -> int:
-        """How many a client that trains on so many records takes in a round."""
+        """Number of local steps in a round of a client that trains on so many records."""
         settings = self.settings
         return settings.local_epochs * epoch_length(records=records, batch=settings.batch) or settings.local_steps
 
@@ -249,22 +257,24 @@ class Learner(prompts.Learner):
         own: Sequence[State],
         clients: Sequence[Participation],
     ) -> list[Update]:
-        """The updates of a cohort; clients with equally many steps are computed together."""
+        """The clients' updates, in order. Clients with equally many steps are computed as one batch."""
         if isinstance(method, PromptMethod):
             return super().work(method, received, own, clients)
-        found: dict[int, Update] = {}
+        updates: dict[int, Update] = {}
         counts = [self.steps(len(method.divided(c.records, c.client, c.seed)[0])) for c in clients]
         for count in dict.fromkeys(counts):
-            at = [i for i, steps in enumerate(counts) if steps == count]
-            cohort = DualCohort(self, [clients[i] for i in at], method)
-            update = method.update(stacked([received[i] for i in at]), stacked([own[i] for i in at]), cohort)
-            for row, i in enumerate(at):
+            batch = [i for i, steps in enumerate(counts) if steps == count]
+            cohort = DualCohort(self, [clients[i] for i in batch], method)
+            update = method.update(
+                stack_states([received[i] for i in batch]), stack_states([own[i] for i in batch]), cohort
+            )
+            for row, i in enumerate(batch):
                 upload, private = ({n: t[row] for n, t in s.items()} for s in (update.upload, update.private))
-                found[i] = Update(upload, private, {name: values[row] for name, values in update.facts.items()})
-        return [found[i] for i in range(len(clients))]
+                updates[i] = Update(upload, private, {name: values[row] for name, values in update.facts.items()})
+        return [updates[i] for i in range(len(clients))]
 
     def pictures(self, records: Sequence[str]) -> Tensor:
-        """What the image encoder's first layer gets of records, [n, 1 + M, e], on the model's device."""
+        """Inputs [n, 1 + M, e] of the image encoder's first layer for records, on the model's device."""
         return torch.cat([self._tokens.rows(records)[:, None], self._tokens.patches(records)], dim=1)
 
     def logits(self, Pt: Tensor, Pd: Tensor, pictures: Tensor) -> Tensor:
@@ -280,30 +290,32 @@ class Learner(prompts.Learner):
         return self.scale * self.clip.vision(pictures, visual.to(pictures.device)) @ text.mT
 
     @torch.no_grad()
-    def answered(self, Pt: Tensor, Pd: Tensor, records: Sequence[str]) -> Tensor:
-        """Logits [N, n, C] on the host: of N models for the same n records, EVALUATED pictures of a model at a time."""
+    def logits_for(self, Pt: Tensor, Pd: Tensor, records: Sequence[str]) -> Tensor:
+        """Logits [N, n, C] of N models for the same n records, on the host; computed for EVALUATED images at a time."""
         text, visual = self.class_features(Pt), visual_prompts(Pt, Pd)
-        found = [text.new_empty(len(Pt), 0, text.shape[1])]
+        logits = [text.new_empty(len(Pt), 0, text.shape[1])]
         for i in range(0, len(records), EVALUATED):
             pictures = self.pictures(records[i : i + EVALUATED])
             rows = [self._similar(text[[k]], visual[[k]], pictures[None]) for k in range(len(Pt))]
-            found.append(torch.cat(rows))
-        return torch.cat(found, dim=1).cpu()
+            logits.append(torch.cat(rows))
+        return torch.cat(logits, dim=1).cpu()
 
     def losses(self, Pt: Tensor, Pd: Tensor, lists: Sequence[tuple[Sequence[str], int]]) -> Tensor:
         """Cross-entropies [N, L] of N models on L lists, each (records, size): summed over the records and divided by
-        the size; 0 where there is none. The text encoder runs once for all lists."""
-        records = [record for own, _ in lists for record in own]
+        `size`; 0 for an empty list. The text encoder runs once for all lists."""
+        records = [record for each, _ in lists for record in each]
         labels = self.labels(records).expand(len(Pt), -1)
-        each = F.cross_entropy(self.answered(Pt, Pd, records).mT, labels, reduction="none")
-        parts = each.split([len(own) for own, _ in lists], dim=1)
+        losses = F.cross_entropy(self.logits_for(Pt, Pd, records).mT, labels, reduction="none")
+        parts = losses.split([len(each) for each, _ in lists], dim=1)
         return torch.stack([part.sum(1) / max(size, 1) for part, (_, size) in zip(parts, lists, strict=True)], dim=1)
 
     def gradients(self, method: PromptMethod | DualMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """In Pt and Pd, laid end to end, of as many records at a time as a round trains on together.
+        """Yield gradients [R, P] of each record's cross-entropy in Pt and Pd, laid end to end, for batch times
+        `clients_per_batch` records at a time (of a soft prompt for its methods).
 
-        Both encoders run forward once, the text encoder for all records. It takes a record's gradient in the class
-        features back to Pt; that in the visual prompts Pt F^T + f goes back to Pt and to F and f, which are Pd.
+        Both encoders run forward once, the text encoder for all records. A record's gradient in the class features goes
+        back to Pt through the text encoder; that in the visual prompts Pt F^T + f goes back to Pt and to F and f, which
+        are Pd.
         """
         if isinstance(method, PromptMethod):
             yield from super().gradients(method, model, records)
@@ -322,14 +334,14 @@ class Learner(prompts.Learner):
                 logits = self._similar(copies, prompts, self.pictures(part)[:, None])[:, 0]
                 loss = F.cross_entropy(logits, self.labels(part).to(logits.device), reduction="sum")
             above, in_visual = torch.autograd.grad(loss, (copies, prompts))
-            in_Pt = taken_back(text, at, above) + in_visual @ Pd[..., :-1]
+            in_Pt = backward_through(text, at, above) + in_visual @ Pd[..., :-1]
             in_Pd = torch.cat([in_visual.mT @ Pt, in_visual.sum(-2)[..., None]], dim=-1)
             yield torch.cat([in_Pt.flatten(1), in_Pd.flatten(1)], dim=1)
 
     def sent_gradients(
         self, method: PromptMethod | DualMethod, start: State, records: Sequence[str]
     ) -> Iterator[Tensor]:
-        """In p_G, or in Pt and Pd."""
+        """Yield gradients in p_G [R, b, d], or in Pt and Pd [R, P], of each record's cross-entropy at `start`."""
         if isinstance(method, PromptMethod):
             return super().sent_gradients(method, start, records)
         return self.gradients(method, start, records)
@@ -337,7 +349,7 @@ class Learner(prompts.Learner):
     def log_probs(self, method: Any, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
         if isinstance(method, PromptMethod):
             return super().log_probs(method, models, records)
-        logs: NDArray[np.float64] = self._of_models(models, records).double().log_softmax(-1).numpy()
+        logs: NDArray[np.float64] = self._logits_of(models, records).double().log_softmax(-1).numpy()
         return logs
 
     def predicted(
@@ -346,35 +358,34 @@ class Learner(prompts.Learner):
         if isinstance(method, PromptMethod):
             return super().predicted(models, records, method)
         alike = all(torch.equal(model[n], models[0][n]) for model in models for n in ("Pt", "Pd"))  # as before training
-        named: NDArray[np.int64] = self._of_models(models[: 1 if alike else None], records).argmax(-1).numpy()
+        named: NDArray[np.int64] = self._logits_of(models[: 1 if alike else None], records).argmax(-1).numpy()
         return np.repeat(named, len(models) // len(named), axis=0)
 
-    def _of_models(self, models: Sequence[State], records: Sequence[str]) -> Tensor:
+    def _logits_of(self, models: Sequence[State], records: Sequence[str]) -> Tensor:
+        """Logits [M, n, C] of M models, on the host."""
         both = (torch.stack([model[name] for model in models]).split(self.clients_per_batch) for name in ("Pt", "Pd"))
-        return torch.cat([self.answered(Pt, Pd, records) for Pt, Pd in zip(*both, strict=True)])
+        return torch.cat([self.logits_for(Pt, Pd, records) for Pt, Pd in zip(*both, strict=True)])
 
 
 def visual_prompts(Pt: Tensor, Pd: Tensor) -> Tensor:
-    """Visual prompts [N, D, b, e], eq. 3 of DP2FL: Pi = F(Pt), layer by layer, where Pd [N, D, e, d + 1] are the
-    parameters of F."""
+    """Visual prompts [N, D, b, e], eq. 3 of DP2FL: Pi = F(Pt) in each layer; Pd [N, D, e, d + 1] are the parameters of
+    F."""
     return Pt @ Pd[..., :-1].mT + Pd[..., -1][..., None, :]
 
 
 def prepared(
     resources: Resources, federation: Federation, methods: Sequence[PromptMethod | DualMethod], progress: Progress
 ) -> Learner:
-    """The learner of a plan with the patch embeddings and features of its pictures."""
+    """The learner with the patch embeddings of the federation's images, and their features if a method uses them."""
     assert isinstance(resources.backbone, ClipSource)
     settings = Settings(**dataclasses.asdict(resources.settings))
     soft = [method for method in methods if isinstance(method, PromptMethod)]
-    clip, features, labels = prompts.encoded(resources, federation, soft, progress)
+    clip, features, labels = prompts.encode_federation(resources, federation, soft, progress)
     with (cache := claim(resources.cache)).lock(progress.say):
         tokens = clip.tokens(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
     return Learner(clip, features, tokens, labels, federation.classes, settings)
 
 
 def evaluation(resources: Resources, federation: Federation) -> Personalisation:
-    """How good the models of a plan are: by the classes that they recognise, in the end beside the global model."""
-    return Personalisation(
-        *prompts.tested(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch)
-    )
+    """The evaluation of a training: accuracy on the test images, in the end also of the global model."""
+    return Personalisation.of(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch)

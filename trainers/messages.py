@@ -1,7 +1,7 @@
-"""What an outsider who knows a method can compute of its messages and states: what attacks ask of a method, and its
-training never does.
+"""Reading a method's uploads and states: what attacks who know the method compute. Its training never uses this.
 
-A method whose rules differ from its family's names a class of its own, below it in the same file (`Method.messages`).
+A method whose uploads are read differently from those of its base class returns a class of its own from
+`Method.messages`, defined below it in the same file.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ Known = TypeVar("Known", bound="Method[Any]")
 
 @dataclass(frozen=True)
 class MethodMessages(Generic[Known]):
-    """Of any method."""
+    """Reads the uploads of a method; base class for all methods."""
 
     method: Known
 
     @property
     def nonlinear(self) -> str:
-        """Why messages are no sums of records' gradients, as attacks that solve them need; "" where they are. A method
-        of prompts says so by refusing the contract that they are."""
+        """Why uploads are no sums of records' gradients, which `decompose` needs; "" if they are. It is the reason for
+        which the method refuses the contract `explains`."""
         return self.method.refuses.get("explains", "")
 
     def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """Those of a client's list that were in a batch of its if it took part in `rounds`, whatever their weight."""
+        """Those of a client's records that are in its batches if it takes part in `rounds`, of any weight."""
         return set(records) if rounds else set()
 
     def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
-        """Those of a client's list that others are given as they are."""
+        """Those of a client's records that it sends to others as they are."""
         return set()
 
     def model_selector(self, client: int) -> State:
-        """What a state of the server's needs beside it to be read as a client's, where it holds several models."""
+        """Entries that make `model` read client k's model out of a server state with several; {} if it has one."""
         return {}
 
     def broadcast_part(self, server: State, client: int) -> State:
-        """What the server's state holds of one client that all others are sent, by the names that `model` knows; {}
-        where they are sent no more than the released model."""
+        """The part of the server's state about `client` that all other clients are sent, by the names that `model`
+        uses; {} if they are sent the released model only."""
         return {}
 
     def replay(
         self, server: State, own: State, upload: State, learner: Any, generator: torch.Generator, sizes: Sequence[int]
     ) -> State:
-        """What clients' own parts became in a round, for who sees no more than the uploads: `update` without records,
-        noise and the clients' chance.
+        """Estimate the clients' private states after a round from their uploads: `update` without records, noise and
+        clients' randomness.
 
-        States lead with the clients, whose n_k are `sizes`. By default a part that no upload tells anything about
-        stays as it was.
+        `own` are their private states before it. States lead with the clients, whose n_k are `sizes`. The base class
+        returns `own`: uploads tell nothing of it.
         """
         return own
 
 
 @runtime_checkable
 class Sending(Protocol):
-    """What attacks on messages ask beside where records are classes. States are of one client, or lead with M of them;
-    `server` is what they were sent."""
+    """Further functions that attacks on uploads need if records are classes. States are of one client, or lead with M
+    clients; `server` is the broadcast."""
 
     def round_start(self, server: State, own: State) -> State:
-        """What clients start a round from."""
+        """The state in which clients start a round."""
 
     def after_local_steps(self, server: State, own: State, upload: State) -> State:
-        """The clients' models right after their own steps, before any other message is mixed in; `own` is what they
-        keep to themselves by then."""
+        """The clients' models after their own steps, before other uploads are mixed in. `own` are their private states
+        by then."""
 
     def update_vector(self, server: State, upload: State) -> Tensor:
-        """How clients changed what they send."""
+        """The change, over the clients' steps, of the tensors that they send."""

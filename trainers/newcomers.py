@@ -1,15 +1,16 @@
-"""Clients that come after a run: what their method lets them start from (`Method.arrivals`), and one round of all."""
+"""Clients that join after a run: the states that they can start from (`Method.arrivals`), and a round with all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from trainers.base import Arrival, Method, Participation, Site, State, Transcript, Upload
+from trainers.base import Arrival, Method, Participation, Site, State, Upload
+from trainers.transcript import Transcript
 
 
 def arrivals(method: Method[Any], transcript: Transcript) -> dict[str, Arrival]:
-    """How a client may come after a run, by name."""
+    """How a client can join after this run, by name; {} if the method does not say."""
     return method.arrivals(transcript.server(transcript.schedule.rounds), transcript.broadcast(0))
 
 
@@ -17,20 +18,18 @@ def after_a_round(
     method: Method[Any], learner: Any, transcript: Transcript, training: Sequence[Sequence[str]], arrival: Arrival,
     left_out: frozenset[str] = frozenset(),
 ) -> list[State]:  # fmt: skip
-    """The models of all clients after one further round with those that the run did not have, which come last.
-
-    `training` are the lists of all of them.
-    """
+    """The models of all clients, newcomers last, after one more round in which all take part. `training` are the
+    records of each client; newcomers start from `arrival`."""
     schedule, public, r = transcript.schedule, transcript.broadcast(0), transcript.schedule.rounds
     clients = [
         Participation(k, r, schedule.seed, ids, learner, tuple(transcript.participations(k)), left_out)
         for k, ids in enumerate(training)
     ]
-    held = transcript.holdings({one.client: one.earlier[-1] for one in clients if one.earlier})
+    private = transcript.holdings({one.client: one.earlier_rounds[-1] for one in clients if one.earlier_rounds})
     sent = method.broadcast(arrival.server)
-    received = [method.download(sent, one) if one.earlier else dict(arrival.start) for one in clients]
-    done = learner.work(method, received, [held.get(one.client, public) for one in clients], clients)
-    uploads = [Upload(k, len(training[k]), update.upload, update.facts) for k, update in enumerate(done)]
+    received = [method.download(sent, one) if one.earlier_rounds else dict(arrival.start) for one in clients]
+    updates = learner.work(method, received, [private.get(one.client, public) for one in clients], clients)
+    uploads = [Upload(k, len(training[k]), update.upload, update.facts) for k, update in enumerate(updates)]
     site = Site(schedule.seed, r, learner=lambda question: question(learner))
     server = method.aggregate(arrival.server, uploads, site)
-    return [method.model(method.broadcast(server) | update.private) for update in done]
+    return [method.model(method.broadcast(server) | update.private) for update in updates]

@@ -1,12 +1,12 @@
 """pFedMe: personal prompts by Moreau envelopes (T. Dinh et al. 2020, Algorithm 1, on prompts).
 
-In each local step a client solves theta ~ argmin f_k(theta) + lambda / 2 |theta - w|^2 by K steps of SGD and moves its
-copy of the global prompt toward it, w - eta lambda (w - theta). It sends w and keeps theta, which is the prompt that it
+In each local step a client solves theta ~ argmin f_k(theta) + lambda / 2 |theta - w|^2 by K steps of SGD, and moves its
+copy of the global prompt towards theta: w - eta lambda (w - theta). It sends w and keeps theta, the prompt that it
 releases. The server mixes: (1 - beta) p_G + beta times the mean of the w.
 
-Where the paper solves on one minibatch K times, every inner step has a minibatch and a noise of its own here: a record
-is then in no more steps than the ledger counts. With privacy the client noises each inner gradient (LDP); theta and w
-follow from these alone.
+The paper uses one minibatch for all K inner steps. Here each has its own minibatch and noise, so that a record is in no
+more steps than the ledger counts. With privacy the client noises each inner gradient (LDP); theta and w are computed
+from these only.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Params(Parameters):
 
 @dataclass(frozen=True)
 class PFedMe(PromptMethod):
-    shared = ("p_G",)  # the gradient in theta, which all that is sent and kept follows from
+    shared = ("p_G",)  # the gradient in theta: w and theta are computed from it
 
     def steps(self, records: int) -> int:
         return super().steps(records) * self.params.inner
@@ -60,7 +60,7 @@ class PFedMe(PromptMethod):
         return {"p_G": (1 - beta) * server["p_G"] + beta * mean}
 
     def prompt(self, state: State) -> Tensor:
-        """theta, or of who holds none the global prompt."""
+        """theta, or the global prompt if the state has none."""
         return state.get("theta", state["p_G"])
 
     @property
@@ -72,21 +72,22 @@ class PFedMeMessages(PromptMessages[PFedMe]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
     ) -> State:
-        """theta stands as far from p_G as w, times what it would be with the same gradient in every inner step: exact
-        after one local step. Of epochs the number of steps follows from n_k."""
-        moved = [self._moved([1.0] * self.method.steps(n)) for n in sizes]
-        ratios = torch.tensor([theta / w for w, theta in moved]).reshape(-1, 1, 1)
+        """Estimate theta as if every inner step had the same gradient: theta - p_G is then a known multiple of w - p_G.
+        Exact after one local step."""
+        moves = [self._moves([1.0] * self.method.steps(n)) for n in sizes]
+        ratios = torch.tensor([theta / w for w, theta in moves]).reshape(-1, 1, 1)
         return {"theta": server["p_G"] + ratios * (upload["p_G"] - server["p_G"])}
 
     def round_start(self, server: State, own: State) -> State:
-        return server  # theta starts anew at what was sent
+        return server  # theta starts at the broadcast in each round
 
     def step_coefficients(self, steps: int) -> NDArray[np.float64]:
-        """Of inner steps, in what moved w: some count against each other where a step overshoots the envelope."""
-        return np.array([-self._moved(unit)[0] for unit in np.eye(steps).tolist()]) / self.method.settings.global_rate
+        """Coefficients [steps] of the inner steps' gradients in the movement of w; signs differ if steps overshoot the
+        envelope's minimum."""
+        return np.array([-self._moves(unit)[0] for unit in np.eye(steps).tolist()]) / self.method.settings.global_rate
 
-    def _moved(self, gradients: Sequence[float]) -> tuple[float, float]:
-        """w and theta after a round whose inner steps have these gradients, from p_G = 0."""
+    def _moves(self, gradients: Sequence[float]) -> tuple[float, float]:
+        """w and theta after a round from p_G = 0 whose inner steps have these gradients."""
         settings, envelope, inner = self.method.settings, self.method.params.envelope, self.method.params.inner
         w = theta = velocity = 0.0
         for t, gradient in enumerate(gradients, 1):

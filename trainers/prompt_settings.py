@@ -1,4 +1,4 @@
-"""How prompts are trained: the settings that their learners share. Imports nothing heavy."""
+"""Settings that all learners of prompts share. Imports nothing heavy."""
 
 from __future__ import annotations
 

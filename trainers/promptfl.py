@@ -1,8 +1,7 @@
 """PromptFL: one prompt, trained by all clients and averaged (Guo et al. 2023; DP-FPL, A.2, baseline 1).
 
-With privacy every client noises its clipped gradient before the prompt leaves it (LDP), and the average is uniform:
-weights n_i would raise the sensitivity. The noise that DP-FPL's released code adds once more at the server is not
-reproduced.
+With privacy every client noises its clipped gradients (LDP), and the average is uniform: weights n_i would raise the
+sensitivity. DP-FPL's released code adds noise at the server too; this is not reproduced.
 """
 
 from collections.abc import Sequence

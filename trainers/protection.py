@@ -1,7 +1,7 @@
-"""Clipping and noise as methods call them: two verbs, and a record of every mechanism that ran.
+"""Clipping and noise as methods call them (`clip` and `noise`), with a record of every mechanism that ran.
 
-Local or central privacy is only where `noise` is called: on what a client computed in a step, or on what the server
-averaged. Epsilon is computed elsewhere, from the record (`fedaudit.privacy.accountant`).
+Privacy is local if a client calls `noise` in a step, and central if the server calls it on an average.
+`fedaudit.privacy.accountant` computes epsilon from the record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainers.base import Noised
 
 
 class Party(Protocol):
-    """Who adds noise: clients in one step, each for itself, or the server in one round."""
+    """Adds noise: clients in one step, each for itself (`LocalStep`), or the server in one round (`Site`)."""
 
     @property
     def party(self) -> str: ...  # "client" or "server"
@@ -33,41 +33,43 @@ class Party(Protocol):
 
 @dataclass(frozen=True)
 class Protection:
-    """How gradients are clipped, and the standard deviation of the noise on each release."""
+    """How gradients are clipped, and the standard deviation of the noise on each release. A release is a noised tensor:
+    a name of `Method.local` or `shared`."""
 
     privacy: Privacy = field(default_factory=lambda: Privacy(epsilon=math.inf))
-    stds: Mapping[str, float] = field(default_factory=dict)
+    stds: Mapping[str, float] = field(default_factory=dict)  # by release
     batch: int = 8  # the public |B|
 
     @property
     def private(self) -> bool:
+        """Whether epsilon is finite. Without privacy nothing is clipped or noised."""
         return math.isfinite(self.privacy.epsilon)
 
     @property
     def per_record(self) -> bool:
-        """Whether gradients of single records are needed."""
+        """Whether each record's gradient is clipped, so that gradients of single records are needed."""
         return self.private and self.privacy.clip == "record"
 
     def clip(self, gradients: Tensor, weights: Tensor, release: str, party: Party) -> Tensor:
-        """The mean [N, ...] of clipped gradients [R, N, ...]; without privacy, and where the mean is clipped, R = 1 is
-        the batch's mean.
+        """The mean [N, ...] of clipped gradients [R, N, ...] over the public |B|; records of weight 0 add nothing. If
+        not `per_record`, R = 1: the batch's mean, which is clipped with privacy and returned unchanged without.
 
-        The party's record counts how many of them were longer than C, over all calls for this release.
+        `party.noised` counts the gradients longer than C over all calls for this release.
         """
         if not self.private:
             return gradients[0]
         how, norm = self.privacy.clip, self.privacy.clip_norm
         counted = weights if self.per_record else weights.amax(0, keepdim=True)  # an empty batch has no mean
-        cut, asked = count_longer(gradients, counted, norm=norm)
+        cut, total = count_longer(gradients, counted, norm=norm)
         before = party.noised.clipped.get(release, (0, 0))
-        party.noised.clipped[release] = before[0] + cut, before[1] + asked
+        party.noised.clipped[release] = before[0] + cut, before[1] + total
         return clipped_mean(gradients, weights if self.per_record else None, how=how, norm=norm, batch=self.batch)
 
     def noise(self, mean: Tensor, release: str, party: Party, *, averaged: int = 1) -> Tensor:
-        """`mean` [N, ...], an average over `averaged` clients, with Gaussian noise; the party's record says what
-        ran.
+        """`mean` [N, ...], an average over `averaged` clients, plus Gaussian noise, which is recorded in
+        `party.noised`. Without privacy it is returned unchanged.
 
-        ValueError: the party has noised this release before, in the same step. Two releases would count as one.
+        ValueError: the party already noised this release in this step. The two would be accounted as one.
         """
         if not self.private:
             return mean

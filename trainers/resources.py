@@ -1,4 +1,4 @@
-"""What a learner is made with. Imports nothing heavy."""
+"""Arguments with which a learner is made. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """The frozen model and where it computes, and the learner's own settings."""
+    """The frozen model, its device, and the learner's settings: arguments of `prepared` and `evaluation`."""
 
     backbone: Path | ClipSource
-    settings: DataclassInstance  # as the command line read them
-    cache: Path  # where what is encoded once is kept
+    settings: DataclassInstance  # with the fields of the learner's `Settings`
+    cache: Path  # folder of encoded records
     device: str = "cpu"
     dtype: str = "float32"
-    backbone_code: str = ""  # the user's own file for a model that needs one
+    backbone_code: str = ""  # the user's Python file that loads the model; "" if it needs none
     workers: int = 1

@@ -2,25 +2,26 @@
 
 P_i = P_G,s(i) + P_L,i. A round (Algorithm 2): local steps on P_L,i; the gradient in the whole prompt over all of the
 client's records; SecPC on the reduced prompts (Algorithm 1); the gradients of every cluster summed on shares; a step of
-its P_G,s. The server learns no prompt and no single gradient: what it does learn is in the transcript (`revealed`).
-All users take part in every round.
+its P_G,s. The server learns no prompt and no single gradient; the transcript has what it does learn (`revealed`). All
+users take part in every round.
 
 Where the paper is silent or contradicts itself:
-- its prompts (Algorithm 2) differ by the classes of a user as much as by its domain, so that they show no domains where
-  these have classes in common. Clustered by default are what the users' first steps would be, class by class: the
-  gradients of single classes at the public start P_0, in `--directions` public random directions, and of those the mean
-  over a user's classes. What single classes do to it is told by the scatter of a user's own classes about their mean:
-  all of these have one domain. Its secure sum W is revealed once, and means are looked at in the metric W^-1, in which
-  users differ alike in every direction if by classes alone (Fisher's discriminant, with users as groups);
-- with `--clustered prompt` the personalised prompts are clustered by the direction in which they moved from the public
-  start, (P_i - P_0) / |P_i - P_0|: lengths say how many classes a user has rather than which domain. An SVD of each
-  user's own has no common basis. The k directions are those of the largest pooled second moment, which the server gets
-  by a secure sum; `random` is a public projection, `none` keeps the whole prompt;
-- t is three users of ten, and ell the largest slice count that decodes: the paper's t = n / 3 with
-  ell = (n - t) / 2 cannot be decoded for more than 7 users;
+- its prompts (Algorithm 2) differ by the classes of a user as much as by its domain, so that they do not show domains
+  that have classes in common. By default users are clustered by what their first steps would be, class by class: the
+  gradients of single classes at the public start P_0, in `--directions` public random directions, averaged over the
+  user's classes. The effect of single classes on this mean follows from the scatter of a user's classes about it, as
+  all of them have one domain. The secure sum W of these scatters is revealed once, and means are compared in the metric
+  W^-1: if users differ only by classes, they differ alike in every direction (Fisher's discriminant, with users as
+  groups);
+- with `--clustered prompt` the personalised prompts are clustered by the direction of their movement from the public
+  start, (P_i - P_0) / |P_i - P_0|: lengths depend on the number of a user's classes rather than on its domain. An SVD
+  per user would give no common basis. The k directions are those of the largest pooled second moment, which the server
+  gets by a secure sum; `random` is a public projection, `none` keeps the whole prompt;
+- t is 0.3 n, and ell the largest slice count that decodes: the paper's t = n / 3 with ell = (n - t) / 2 cannot be
+  decoded for more than 7 users;
 - how clusters are split and merged: `fedaudit/privacy/clustering.py`.
 
-There is no noise: SecFPP claims no epsilon, and against the sums that are revealed none is provable.
+There is no noise: SecFPP claims no epsilon, and none is provable against the sums that are revealed.
 """
 
 from collections.abc import Sequence
@@ -43,8 +44,8 @@ from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod
 
-RIDGE = 0.01  # of the mean scatter, added to that of every direction
-FEW = 3  # records of a class that count half
+RIDGE = 0.01  # added to the scatter of every direction, as a share of the mean scatter
+FEW = 3  # a class of n records has weight n / (n + FEW)
 
 
 class Facts(MethodFacts):
@@ -86,7 +87,7 @@ class Params(Parameters):
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
 
     def caution(self, settings: Any, task: Any) -> str:
-        """What a reader of a run of several domains must know; nothing where users of a domain share classes."""
+        """A warning for several domains in which users share no class; else ""."""
         several = "+" in getattr(task, "domain", getattr(task, "dataset", ""))
         if not several or task.partition != "pathological":
             return ""
@@ -105,7 +106,7 @@ class SecFPP(PromptMethod):
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> Self:
         if schedule.per_round < schedule.clients:
             raise InputError(f"--per-round {schedule.per_round}: all users of SecFPP take part in every round")
-        self.protocol(schedule.clients, entries=1)  # what cannot be decoded is refused before anything trains
+        self.protocol(schedule.clients, entries=1)  # raises before training if shares cannot be decoded
         return super().protected(privacy, schedule, sizes)
 
     def start(self, initial: State) -> State:
@@ -113,10 +114,10 @@ class SecFPP(PromptMethod):
         return {"p_G": p_G[None], "p_L": p_L, "p_0": p_G + p_L, "cluster": torch.zeros(1, dtype=torch.int64)}
 
     def download(self, server: State, client: Participation) -> State:
-        everybody = server["cluster"]  # one entry for all of them at the start
-        own = int(everybody[client.client if len(everybody) > 1 else 0])
+        clusters = server["cluster"]  # one entry for all clients at the start
+        cluster = int(clusters[client.client if len(clusters) > 1 else 0])
         sent = {name: server[name] for name in ("p_0", "metric") if name in server}
-        return {"p_G": server["p_G"][own]} | sent
+        return {"p_G": server["p_G"][cluster]} | sent
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G, p_L = server["p_G"], own["p_L"]
@@ -134,15 +135,16 @@ class SecFPP(PromptMethod):
         return Update(upload={}, private=private, sealed=sealed)
 
     def _marks(self, client: Cohort, p_0: Tensor) -> tuple[Tensor, Tensor]:
-        """Means [N, D] of the gradients of users' classes, and what their classes differ by [N, C, D], of length 1."""
+        """Means [N, D] of the gradients of users' classes, and the deviations [N, C, D] of single classes from it,
+        scaled to length 1 per user."""
         gradients, counts = client.class_gradients(p_0[0])
         flat = gradients.flatten(2)
         directions = min(self.params.directions, flat.shape[2])
         public = torch.randn(flat.shape[2], directions, generator=generator(0, "directions"))
-        seen = flat @ public
+        projected = flat @ public
         weights = F.normalize(counts / (counts + FEW), p=1, dim=1)[..., None]
-        mean = (weights * seen).sum(1)
-        return mean, _directions(weights.sqrt() * (seen - mean[:, None]))
+        mean = (weights * projected).sum(1)
+        return mean, _directions(weights.sqrt() * (projected - mean[:, None]))
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         clusters, gradient = self._on_shares(server, uploads, site)  # lines 8, 11 and 12
@@ -153,14 +155,14 @@ class SecFPP(PromptMethod):
         return state if scatter is None else state | {"metric": _inverse_root(scatter)}
 
     def prompt(self, state: State) -> Tensor:
-        """P_G,s + P_L, of who is no user the first cluster's; what a user is sent is its own cluster's."""
+        """P_G,s + P_L of the user's cluster, or of the first cluster if the state is no user's."""
         if "cluster" not in state:
             return state["p_G"] + state["p_L"]
         several = "point" in state and len(state["cluster"]) > 1
         return state["p_G"][int(state["cluster"][state["point"] - 1]) if several else 0] + state["p_L"]
 
     def _on_shares(self, server: State, uploads: Sequence[Upload], site: Site) -> tuple[Clusters, Tensor]:
-        """The clusters after SecPC and their mean gradients [K, b, d]; what that reveals is the site's record."""
+        """The clusters after SecPC and their mean gradients [K, b, d]. What this reveals goes into `site.revealed`."""
         users = sorted(uploads, key=lambda upload: upload.client)
         sealed = {n: np.stack([u.sealed[n].double().numpy() for u in users]) for n in users[0].sealed}
         gradients, rng = sealed["gradient"], _numpy(site.generators("SecPC")[0])
@@ -168,32 +170,32 @@ class SecFPP(PromptMethod):
         rule = Rule(meeting.protocol.least, self.params.split, self.params.merge)
         half = server.get("half")
         clusters = rule.first(len(users), rng) if half is None else Clusters(server["cluster"].numpy(), half.numpy())
-        seen = site.revealed
+        revealed = site.revealed
         if "classes" in sealed:
-            seen.tensors["scatter"] = torch.from_numpy(pooled_moment(meeting, sealed["classes"]))
+            revealed.tensors["scatter"] = torch.from_numpy(pooled_moment(meeting, sealed["classes"]))
         if site.round >= self.params.together:
             vectors = sealed["vector"]
             if self.params.clustered == "prompt":
                 vectors = self._reduced(vectors, meeting, site)
-            seen.facts["groups"] = [group.tolist() for group in clusters.groups(rule.least)]
+            revealed.facts["groups"] = [group.tolist() for group in clusters.groups(rule.least)]
             clusters, distances = secpc(meeting, rule, clusters, vectors, rng)
-            seen.tensors["distances"] = torch.from_numpy(distances)
+            revealed.tensors["distances"] = torch.from_numpy(distances)
             if meeting.polynomials is not None:
-                seen.tensors["polynomials"] = torch.from_numpy(meeting.polynomials)
+                revealed.tensors["polynomials"] = torch.from_numpy(meeting.polynomials)
         sums = meeting.sums(gradients.reshape(len(users), -1), clusters.members, kept="gradients")
         means = sums / np.array([[len(members)] for members in clusters.members])
-        seen.tensors["gradients"] = torch.from_numpy(means.reshape(-1, *gradients.shape[1:])).float()
-        seen.held = {name: torch.from_numpy(shares) for name, shares in meeting.held.items()}
-        seen.facts |= {"absent": sorted(meeting.absent), "wrong": sorted(meeting.named), "decoded": meeting.decoded}
-        seen.facts["summed"] = [members.tolist() for members in clusters.members]
-        seen.facts["sent"] = {kind: each.tolist() for kind, each in meeting.sent.items()}
-        seen.bytes_up += meeting.bytes_up
-        seen.bytes_down += meeting.bytes_down
-        return clusters, seen.tensors["gradients"]
+        revealed.tensors["gradients"] = torch.from_numpy(means.reshape(-1, *gradients.shape[1:])).float()
+        revealed.held = {name: torch.from_numpy(shares) for name, shares in meeting.held.items()}
+        revealed.facts |= {"absent": sorted(meeting.absent), "wrong": sorted(meeting.named), "decoded": meeting.decoded}
+        revealed.facts["summed"] = [members.tolist() for members in clusters.members]
+        revealed.facts["sent"] = {kind: each.tolist() for kind, each in meeting.sent.items()}
+        revealed.bytes_up += meeting.bytes_up
+        revealed.bytes_down += meeting.bytes_down
+        return clusters, revealed.tensors["gradients"]
 
     def _reduced(self, moved: Floats, meeting: Meeting, site: Site) -> Floats:
-        """Vectors [n, b k] of the prompts' movements [n, b, d] in directions that all users have in common (line 8)."""
-        k, seen = min(self.params.components, moved.shape[2]), site.revealed
+        """The prompts' movements [n, b, d] in k directions that all users have in common, [n, b k] (line 8)."""
+        k, revealed = min(self.params.components, moved.shape[2]), site.revealed
         if self.params.reduction == "none":
             return moved.reshape(len(moved), -1)
         if self.params.reduction == "random":
@@ -202,13 +204,13 @@ class SecFPP(PromptMethod):
         else:
             moment = pooled_moment(meeting, moved)
             basis = np.linalg.eigh(moment).eigenvectors[:, -k:]
-            seen.tensors["moment"] = torch.from_numpy(moment)
-            seen.bytes_down += len(moved) * basis.nbytes  # the server sends it to all
-        seen.tensors["basis"] = torch.from_numpy(basis.copy())
+            revealed.tensors["moment"] = torch.from_numpy(moment)
+            revealed.bytes_down += len(moved) * basis.nbytes  # the server sends it to all
+        revealed.tensors["basis"] = torch.from_numpy(basis.copy())
         return (moved @ basis).reshape(len(moved), -1)
 
     def _meeting(self, users: Sequence[Upload], site: Site, *, entries: int) -> Meeting:
-        """The parties of a round; a drill draws who vanishes and who lies."""
+        """The parties of a round. In a drill some users, drawn at random, vanish or answer wrongly."""
         numbers = [generator(site.seed, "client", user.client, site.round, "shares") for user in users]
         drawn = _numpy(generator(site.seed, "drill", site.round)).permutation(len(users)).tolist()
         vanish, lie = self.params.vanish, self.params.lie
@@ -217,10 +219,10 @@ class SecFPP(PromptMethod):
         return Meeting(protocol, list(map(_numpy, numbers)), absent, liars, masked=self.params.masks)
 
     def protocol(self, users: int, *, entries: int) -> Protocol:
-        """What so many users agree on for vectors of so many entries."""
-        own = self.params
-        tolerance = Tolerance(own.colluders or max(1, 3 * users // 10), own.absent, own.wrong)
-        return Protocol(users, tolerance, round(1 / own.precision), entries)
+        """The protocol of so many users for vectors of so many entries."""
+        params = self.params
+        tolerance = Tolerance(params.colluders or max(1, 3 * users // 10), params.absent, params.wrong)
+        return Protocol(users, tolerance, round(1 / params.precision), entries)
 
     @property
     def messages(self) -> "SecFPPMessages":
@@ -228,7 +230,7 @@ class SecFPP(PromptMethod):
 
 
 class SecFPPMessages(PromptMessages[SecFPP]):
-    """For who knows the mean gradient of a user's cluster only: that is the message."""
+    """Reads the mean gradient of a user's cluster, which stands for the user's upload: the server learns no more."""
 
     def model_selector(self, client: int) -> State:
         return {"point": torch.tensor(client + 1)}
@@ -239,7 +241,7 @@ class SecFPPMessages(PromptMessages[SecFPP]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
     ) -> State:
-        """As if all steps had been on the cluster's mean."""
+        """p_L as if all local steps had used the cluster's mean gradient."""
         steps = torch.tensor([self.method.steps(n) for n in sizes])[:, None, None]
         return {"p_L": own["p_L"] - self.method.settings.local_rate * steps * upload["gradient"]}
 
@@ -248,17 +250,18 @@ class SecFPPMessages(PromptMessages[SecFPP]):
 
 
 def _directions(matrices: Tensor) -> Tensor:
-    """Matrices [N, .., ..] with length 1, or 0 where they are 0."""
+    """Matrices [N, .., ..] divided by their Frobenius norms; 0 stays 0."""
     return F.normalize(matrices.flatten(1), dim=1).view_as(matrices)
 
 
 def _measured(mark: Tensor, metric: Tensor | None) -> Tensor:
-    """Marks [N, D] with length 1 in the metric [N, D, D], which users get once."""
+    """Marks [N, D] multiplied by the metric [N, D, D] and scaled to length 1; unchanged without a metric, which users
+    get once."""
     return mark if metric is None else F.normalize(torch.einsum("nd,nde->ne", mark, metric))
 
 
 def _inverse_root(scatter: Tensor) -> Tensor:
-    """W^-1/2 [D, D] of a scatter W with a ridge; of none, where no user has two classes, the plain metric."""
+    """W^-1/2 [D, D] of a scatter W with a ridge; the identity if W is 0, as when no user has two classes."""
     trace = scatter.trace() / len(scatter)
     if trace <= 0:
         return torch.eye(len(scatter))
@@ -267,8 +270,8 @@ def _inverse_root(scatter: Tensor) -> Tensor:
 
 
 def _carried(server: State, clusters: Clusters) -> Tensor:
-    """The clusters' global prompts before a step: what a cluster's users had, on average, where it was split or
-    merged."""
+    """The clusters' global prompts before the step; if the number of clusters changed, the mean over each cluster's
+    users of those that they had."""
     p_G = server["p_G"]
     if len(clusters.members) == len(p_G):
         return p_G
@@ -276,5 +279,5 @@ def _carried(server: State, clusters: Clusters) -> Tensor:
 
 
 def _numpy(chance: torch.Generator) -> np.random.Generator:
-    """numpy's integers below q are equally likely; torch's are drawn below 2^64 and wrapped."""
+    """A numpy generator with torch's seed: its integers below q are uniform, torch's are draws below 2^64 mod q."""
     return np.random.default_rng(chance.initial_seed())

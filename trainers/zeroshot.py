@@ -1,6 +1,6 @@
 """Zero-shot CLIP: the hard prompt "a photo of a {class}.", nothing is trained (Radford et al. 2021).
 
-It sees no training record, so nothing can leak and its epsilon is zero.
+It uses no training record, so nothing can leak and its epsilon is zero.
 """
 
 from collections.abc import Sequence

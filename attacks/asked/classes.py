@@ -13,7 +13,8 @@ from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages, solved_rounds
 from attacks.messages.rebuild import Rebuilt
 from fedaudit.terms.held_models import FINAL
-from trainers.base import Classifier, Method, State
+from trainers.base import Method, State
+from trainers.protocols import Classifier
 
 
 class AskedClasses:

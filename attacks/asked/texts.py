@@ -21,7 +21,8 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.terms.held_models import BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
 from fedaudit.terms.populations import MEMBERS_THAT_TRAINED
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL
-from trainers.base import AdaptedModel, LanguageModel, Method, State
+from trainers.base import Method, State
+from trainers.protocols import AdaptedModel, LanguageModel
 
 
 class AskedTexts:
@@ -119,8 +120,8 @@ def _released(view: View, target: Target, wanted: Wanted) -> Iterator[Held]:
         sample = target.own if wanted.states else target.candidates[:PER_ROUND]
         yield from (held(ROUND, r, sample, over_rounds=False) for r in range(1, view.rounds))
     yield held(FINAL, view.rounds, target.own, role="released")
-    if view.served_best < view.rounds and wanted.answers:
-        yield held(BEST_UTILITY, view.served_best, target.own)
+    if view.rounds_at_least_loss < view.rounds and wanted.answers:
+        yield held(BEST_UTILITY, view.rounds_at_least_loss, target.own)
 
 
 def _of_client(view: View, client: int) -> Iterator[tuple[str, int, Read]]:

@@ -29,7 +29,8 @@ from attacks.answers import Arrays, Floats
 from attacks.base import View
 from attacks.messages.rebuild import began, rebuild
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
-from trainers.base import AdaptedModel, State
+from trainers.base import State
+from trainers.protocols import AdaptedModel
 
 STILL = 1e-6  # of the length of A: a smaller change is weight decay's or rounding
 FLAT = 1e-6  # of the largest singular value: directions below it are rounding

@@ -36,9 +36,10 @@ from attacks.messages.mixtures import mixture, of_sum
 from attacks.messages.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
 from fedaudit.terms.held_models import ESTIMATED, REBUILT
-from trainers.base import Classifier, Differentiable, Method, Participation, State, generator
+from trainers.base import Method, Participation, State, generator
 from trainers.messages import Sending
-from trainers.prompts import Learner, PromptMethod, stacked
+from trainers.prompts import Learner, PromptMethod, stack_states
+from trainers.protocols import Classifier, Differentiable
 
 EPOCHS = 2  # whose messages are solved
 
@@ -115,9 +116,9 @@ class ReplayedMessages:
             messages = self._messages(r)
             if not messages:
                 continue
-            server = stacked([self._sent(r, k, [t for t in found if k in found[t].clients]) for k in messages])
-            upload = stacked(list(messages.values()))
-            before = stacked([own[k] for k in messages])
+            server = stack_states([self._sent(r, k, [t for t in found if k in found[t].clients]) for k in messages])
+            upload = stack_states(list(messages.values()))
+            before = stack_states([own[k] for k in messages])
             sizes = [listed(view, r, k, self.candidates) for k in messages]
             after = self.method.messages.replay(server, before, upload, self.learner, chance, sizes)
             own |= {k: _of(after, i) for i, k in enumerate(messages)}

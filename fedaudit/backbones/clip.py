@@ -145,7 +145,7 @@ class FrozenCLIP:
         [..., D, b, d].
 
         Differentiable once in the vectors; NotImplementedError on a second derivative. Per-record gradients reuse this
-        pass (`trainers.prompts.taken_back`).
+        pass (`trainers.prompt_model.backward_through`).
         """
         return self._tower(context, texts, deeper)
 

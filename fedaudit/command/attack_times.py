@@ -29,7 +29,10 @@ from fedaudit.pipeline.questions import MessageQuestion, ModelQuestion, ModelWor
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
-from trainers.base import Bench, State, Transcript, generator, pack, train
+from trainers.base import State, generator, pack
+from trainers.protocols import Bench
+from trainers.rounds import train
+from trainers.transcript import Transcript
 
 ROUNDS = 2  # rounds of the timed training: a client that uploads halves in turn can upload both
 KINDS_OF_WORK = ("solved", "messages", "gradients", "answers", "replays")  # the slowest first
@@ -44,7 +47,7 @@ class PlannedTranscript(Transcript):
     sizes: Sequence[int] = ()  # records of each client's list
 
     @property
-    def served_best(self) -> int:
+    def rounds_at_least_loss(self) -> int:
         return self.schedule.rounds - 1
 
     def round(self, r: int) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def timed(
     """Measured seconds of one question, by kind of work, for the kinds with a count above 0. If uploads are needed, two
     rounds are trained in a temporary folder."""
     question_plan = forecast(cell, federation)
-    worker, target = ModelWorker(question_plan.kind, question_plan.method, bench.of_attackers), question_plan.targets[0]
+    worker, target = ModelWorker(question_plan.kind, question_plan.method, bench.attack_bench), question_plan.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
     state = pack(_model(cell, bench))
     times = {

@@ -18,7 +18,8 @@ from fedaudit.machinery.store import write_atomic
 if TYPE_CHECKING:
     from audits.findings import Claims
     from fedaudit.tasks.base import Federation, Record
-    from trainers.base import State, Transcript
+    from trainers.base import State
+    from trainers.transcript import Transcript
 
 _SCORES = {"caption_scores": SCORES[0], "answer_scores": SCORES[1]}  # by functions of tasks.metrics
 

@@ -116,7 +116,7 @@ class OwnRun:
         return max(r for r, sent in enumerate(self.uploads) if client in sent)
 
     def write_transcript(self, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
-        """Write the files that `trainers.base.train` would leave; intact ones in `folder` are kept. `say` gets the
+        """Write the files that `trainers.rounds.train` would leave; intact ones in `folder` are kept. `say` gets the
         `warnings` and the names of damaged files. InputError: a tensor is unreadable or not finite."""
         for text in warnings(self):
             say(f"warning: {text}")

@@ -28,7 +28,7 @@ from fedaudit.pipeline.targets import shared_of, trained_records
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation, Record, client_name
 from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES, NOVEL_OBJECTS
-from trainers.base import Transcript
+from trainers.transcript import Transcript
 
 Blind = Mapping[
     tuple[int | None, str], Mapping[str, float]

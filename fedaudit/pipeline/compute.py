@@ -21,7 +21,8 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import SERVER
-from trainers.base import Bench, pack, unpack
+from trainers.base import pack, unpack
+from trainers.protocols import Bench
 
 
 def compute(plan: Plan, progress: Progress) -> list[str]:
@@ -62,7 +63,7 @@ def _put(bench: Bench, adapter: bytes) -> None:
     from trainers.lora import Learner
 
     assert isinstance(bench.learner, Learner)
-    bench.learner.put(unpack(adapter))
+    bench.learner.load_adapter(unpack(adapter))
 
 
 def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:

@@ -13,8 +13,9 @@ from fedaudit.pipeline.plan import Cell
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from trainers.base import Method, Schedule, Transcript
+    from trainers.base import Method, Schedule
     from trainers.steps import PrivateMethod
+    from trainers.transcript import Transcript
 
 
 def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
@@ -42,7 +43,7 @@ def schedule_of(cell: Cell) -> Schedule:
 
 def transcript_of(cell: Cell) -> Transcript:
     """The transcript of a cell's training, finished or not."""
-    from trainers.base import Transcript
+    from trainers.transcript import Transcript
 
     folder, schedule = claim(cell.training_folder), schedule_of(cell)
     return Transcript.of(folder, schedule, method_of(cell)) if cell.variant else Transcript(folder, schedule)

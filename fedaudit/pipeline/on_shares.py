@@ -24,7 +24,7 @@ from fedaudit.privacy.secpc import Protocol
 from fedaudit.privacy.sharing import Sharing
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS
-from trainers.base import Transcript
+from trainers.transcript import Transcript
 
 REVEALED = "round centres distances polynomials sums decoded absent wrong".split()
 SENT = "round client shares masks answers".split()
@@ -42,7 +42,7 @@ def tables(cell: Cell) -> dict[str, pd.DataFrame]:
     entries = transcript.broadcast(0)["p_0"].numel()
     protocol: Protocol = method_of(cell, ()).protocol(cell.plan.clients, entries=entries)  # type: ignore[attr-defined]
     by_name = {"revealed": revealed_table(transcript), "sent": sent_table(transcript)}
-    if any(transcript.asked(r) for r in range(transcript.schedule.rounds)):
+    if any(transcript.distance_groups(r) for r in range(transcript.schedule.rounds)):
         by_name["located"] = located_table(transcript, protocol)
         by_name["distance_information"] = information_table(transcript, protocol)
     by_name["colluding"] = colluding_table(transcript, protocol)
@@ -55,7 +55,7 @@ def revealed_table(transcript: Transcript) -> pd.DataFrame:
     rows = []
     for r in range(transcript.schedule.rounds):
         facts, tensors = transcript.round(r)["revealed"], transcript.revealed(r)
-        groups, summed = transcript.asked(r), transcript.summed(r)
+        groups, summed = transcript.distance_groups(r), transcript.summed_groups(r)
         distances = tensors["distances"].numel() if groups else 0
         sums = len(summed) + sum(name in tensors for name in POOLED)
         names = [", ".join(map(client_name, facts[part])) for part in ("absent", "wrong")]
@@ -80,7 +80,7 @@ def colluding_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     rounds, n, t = transcript.schedule.rounds, protocol.users, protocol.tolerance.colluders
     rows = []
     for what, sharing in (("prompts", protocol.of_distances), ("gradients", protocol.of_sums)):
-        r = next((r for r in reversed(range(rounds)) if what in transcript.held(r)), None)
+        r = next((r for r in reversed(range(rounds)) if what in transcript.held_shares(r)), None)
         if r is None:
             continue
         ell = sharing.slices
@@ -106,7 +106,7 @@ def located_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     whole: list[Asked] = []
     slices: list[list[Asked]] = [[] for _ in range(sharing.slices)]
     rows = []
-    for r in (r for r in range(view.rounds) if transcript.asked(r)):
+    for r in (r for r in range(view.rounds) if transcript.distance_groups(r)):
         groups, tensors = view.distances(r)
         whole.append((groups, tensors["distances"].numpy()))
         sizes = np.array([len(group) for group in groups])
@@ -178,7 +178,7 @@ def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, i
     n, sharing = protocol.users, protocol.of_distances
     view = View(transcript, CLUSTERING_SERVER)
     rows, d = [], 0
-    for r in (r for r in range(view.rounds) if transcript.asked(r)):
+    for r in (r for r in range(view.rounds) if transcript.distance_groups(r)):
         groups, tensors = view.distances(r)
         true = slices_of(_view(transcript, range(n)), r, "prompts", sharing) / protocol.steps
         lengths, d = np.square(true).sum(axis=(0, 2)), true.shape[0] * true.shape[2]

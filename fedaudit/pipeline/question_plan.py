@@ -40,7 +40,8 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of
 from fedaudit.pipeline.targets import targets_of
 from fedaudit.pipeline.workers import Attackers
 from fedaudit.tasks.base import Federation
-from trainers.base import Method, State, Transcript
+from trainers.base import Method, State
+from trainers.transcript import Transcript
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -30,7 +30,8 @@ from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, shadows_of
 from fedaudit.pipeline.workers import Attackers
-from trainers.base import AttackBench, Differentiable, Method, State, pack, unpack
+from trainers.base import Method, State, pack, unpack
+from trainers.protocols import AttackBench, Differentiable
 
 CACHED = 6  # replayed runs, shadow models and descent directions that a worker keeps in memory
 

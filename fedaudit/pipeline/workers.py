@@ -16,7 +16,7 @@ from trainers.resources import Resources
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
     from fedaudit.tasks.base import Federation
-    from trainers.base import AttackBench, Bench, Evaluation
+    from trainers.protocols import AttackBench, Bench, Evaluation
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
     """The bench of a plan: loads the frozen model, encodes the records, and lists what each client trains on."""
     from fedaudit.machinery.executor import one_thread
     from fedaudit.pipeline.methods import method_of
-    from trainers.base import Bench
+    from trainers.protocols import Bench
 
     one_thread()
     learner = importlib.import_module(f"trainers.{plan.learner}")
@@ -136,4 +136,4 @@ def _apply(_: Bench, job: tuple[Callable[[Argument], Result], Argument]) -> Resu
 
 def _attack(bench: Bench, job: tuple[Callable[[AttackBench, Argument], Result], Argument]) -> Result:
     function, argument = job
-    return function(bench.of_attackers, argument)
+    return function(bench.attack_bench, argument)

@@ -1,0 +1,162 @@
+"""Soft prompts in a frozen CLIP: class features, predictions and gradients of single records.
+
+The prompt of class c is [SOS][b context vectors][name of c]["."][EOS]; the b context vectors are called the prompt, and
+all classes share them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures
+from trainers.base import State
+
+if TYPE_CHECKING:
+    from trainers.prompt_settings import PromptSettings
+    from trainers.prompts import PromptMethod
+
+HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
+ROWS = 8  # least number of prompts times records in a backward pass; measured on two kinds of text encoder
+EVALUATED = 256  # test images at once
+
+# text features [N, .., C, E] and images [N or 1, B, ..] to similarities [N, B, C]
+Scores = Callable[[Tensor, Tensor], Tensor]
+
+
+class PromptModel:
+    """A frozen CLIP, the features of the records' images, and what prompts make of them."""
+
+    def __init__(
+        self,
+        clip: FrozenCLIP,
+        features: ImageFeatures,
+        labels: Mapping[str, int],
+        classes: Sequence[str],
+        settings: PromptSettings,
+    ) -> None:
+        self.clip, self.features, self.classes, self.settings = clip, features, tuple(classes), settings
+        self.scale = clip.scale
+        self._labels = labels
+        self._texts: dict[int, ClassTexts] = {}
+        self.texts(settings.prompt_length)  # raises at once if prompts are too long for the text encoder
+
+    @property
+    def clients_per_batch(self) -> int:
+        """Number of clients that are trained, and of prompts that are evaluated, as one batch."""
+        return self.settings.clients_per_batch
+
+    def text(self, prompt: Tensor) -> Tensor:
+        """Class features [.., C, E], of length 1 and on the model's device, of prompts [.., b, d] on any device."""
+        return self.clip.text(prompt.to(self.clip.device), self.texts(prompt.shape[-2]))
+
+    def texts(self, length: int) -> ClassTexts:
+        """The tokens that surround a prompt of `length` vectors, for every class."""
+        if length not in self._texts:
+            self._texts[length] = self.clip.classes(self.classes, length)
+        return self._texts[length]
+
+    def images(self, records: Sequence[str], *, patches: bool = False) -> Tensor:
+        """Image features [n, E] of records, or of their M patches [n, M, E], on the model's device."""
+        return self.features.patches(records) if patches else self.features.rows(records)
+
+    def labels(self, records: Sequence[str]) -> Tensor:
+        """Class indices [n] of records, on the host."""
+        return torch.tensor([self._labels[record] for record in records], dtype=torch.int64)
+
+    def summed_loss(self, scores: Scores, text: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy summed over n records. Each has its own copy of the text features [n, .., C, E], so that the
+        gradient in its copy is its own."""
+        logits = self.scale * scores(text, images[:, None])[:, 0]
+        return F.cross_entropy(logits, labels, reduction="sum")
+
+    def record_gradients(
+        self, method: PromptMethod, text: Callable[[Tensor], Tensor], at: Tensor, records: Sequence[str]
+    ) -> Tensor:
+        """Gradients [n, ..] of each record's cross-entropy in the argument of `text`, at the value `at` [..]. `text`
+        maps it to class features [.., C, E].
+
+        The text encoder runs forward once; only each record's gradient in the features is taken back through it.
+        """
+        with torch.enable_grad():
+            at = at.detach().requires_grad_()
+            features = text(at)
+        images = self.images(records, patches=method.patches)
+        labels = self.labels(records).to(images.device)
+        copies = features.detach().expand(len(records), *features.shape)
+        above = torch.func.grad(functools.partial(self.summed_loss, method.scores))(copies, images, labels)
+        return backward_through(features, at, above)
+
+    def gradients(self, method: PromptMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """Yield once the gradients [n, P] of each record's cross-entropy in the model's prompt, laid end to end."""
+        yield self.record_gradients(method, self.text, model["prompt"], records).flatten(1)
+
+    def sent_gradients(self, method: PromptMethod, start: State, records: Sequence[str]) -> Iterator[Tensor]:
+        """Yield once the gradients [n, b, d] of each record's cross-entropy in p_G, at the state `start`."""
+
+        def text(p_G: Tensor) -> Tensor:
+            return self.text(method.prompt(start | {"p_G": p_G}))
+
+        yield self.record_gradients(method, text, start["p_G"], records)
+
+    @torch.no_grad()
+    def log_probs(self, method: PromptMethod, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
+        """Log-probabilities [M, n, C] of the classes by M models, in nats and float64."""
+        images = self.images(records, patches=method.patches)
+        prompts = torch.stack([model["prompt"] for model in models])
+        logits = [
+            self.scale * method.scores(self.text(part), images[None]).double()
+            for part in prompts.split(self.clients_per_batch)
+        ]
+        logs: NDArray[np.float64] = torch.cat(logits).log_softmax(-1).cpu().numpy()
+        return logs
+
+    @torch.no_grad()
+    def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
+        """Log-probabilities [n, C] by the public hard prompt, in nats and float64."""
+        text = self.text(self.clip.words(HARD_PROMPT)[None])
+        scores = self.scale * cosine_scores(text, self.images(records)[None]).double()
+        logs: NDArray[np.float64] = scores[0].log_softmax(-1).cpu().numpy()
+        return logs
+
+    def recognised(self, models: Sequence[State], records: Sequence[str], method: PromptMethod) -> NDArray[np.bool_]:
+        """Whether the prompt of each of N clients names the right class of each record, bool [N, n]."""
+        right: NDArray[np.bool_] = self.predicted(models, records, method) == self.labels(records).numpy()
+        return right
+
+    @torch.no_grad()
+    def predicted(self, models: Sequence[State], records: Sequence[str], method: PromptMethod) -> NDArray[np.int64]:
+        """Class indices [N, n] that the prompts of N clients predict."""
+        prompts = torch.stack([model["prompt"] for model in models])
+        if (prompts == prompts[:1]).all():  # a method without personal part
+            prompts = prompts[:1]
+        text = self.text(prompts).expand(len(models), *([-1] * (prompts.ndim - 1)))
+        images = self.images(records, patches=method.patches)
+        classes = [method.scores(text, part[None]).argmax(-1) for part in images.split(EVALUATED)]
+        return torch.cat(classes, dim=1).cpu().numpy()
+
+
+def cosine_scores(text: Tensor, images: Tensor) -> Tensor:
+    """Cosine similarities [N, B, C] of text features [N, C, E] and images [N or 1, B, E]; both have length 1."""
+    return images @ text.mT
+
+
+def backward_through(text: Tensor, at: Tensor, above: Tensor) -> Tensor:
+    """Gradients [n, ..] in the leaf `at` [..], from n gradients `above` [n, ..] in the text features `text` made of it.
+
+    A backward pass through the text encoder takes several of them if `at` holds few prompts, and one if it holds ROWS
+    or more: several would only spill the cache.
+    """
+    back = functools.partial(torch.autograd.grad, text, at, retain_graph=True)
+    together = ROWS // math.prod(at.shape[:-2])
+    if together < 2 or len(above) < 2:
+        return torch.stack([back(one)[0] for one in above])
+    return torch.cat([back(some, is_grads_batched=True)[0] for some in above.split(together)])
