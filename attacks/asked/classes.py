@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attacks.answers import Arrays, Classifications, PublicRecords
-from attacks.attacked_models import Held, Read, Target, Wanted, evenly
+from attacks.attacked_models import Held, Read, Target, Wanted, evenly_spaced
 from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages, solved_rounds
 from attacks.messages.rebuild import Rebuilt
@@ -67,10 +67,10 @@ class AskedClasses:
 
     def history(self, view: View, held: Held, most: int) -> list[int]:
         """Rounds, evenly spaced, by what they started from."""
-        return evenly(view.rounds, most)
+        return evenly_spaced(view.rounds, most)
 
     def heard_rounds(self, view: View, client: int, most: int) -> list[int]:
-        return evenly(view.rounds, most)
+        return evenly_spaced(view.rounds, most)
 
     def solved_rounds(
         self, view: View, method: Method[Any], client: int, candidates: Sequence[Sequence[str]], rounds: int

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attacks.answers import Arrays, PublicRecords, Texts, spans_of
-from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, Held, Read, Target, Wanted, evenly
+from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, Held, Read, Target, Wanted, evenly_spaced
 from attacks.base import View
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
@@ -72,7 +72,7 @@ class AskedTexts:
     def heard_rounds(self, view: View, client: int, most: int) -> list[int]:
         """Those in which it took part, of `most` evenly spaced ones: in each, every client of the cohort is rebuilt in
         every way."""
-        observed = evenly(view.rounds, most)
+        observed = evenly_spaced(view.rounds, most)
         return [r for r in view.participations(client) if r in observed]
 
     def solved_rounds(self, *_: Any) -> list[int]:
