@@ -37,7 +37,7 @@ class AttackFacts:
     on_texts: tuple[str, ...] = ()
     """Headline scores on texts, if not the first of `signals`; parameters in braces: "mink/{k}"."""
     needs: tuple[str, ...] = ()
-    """Capabilities of the adversary beyond one model and public things: "broadcasts", "uploads" (`ThreatModel.sees`)."""
+    """Capabilities of the adversary beyond one model and public things: "uploads" or others (`ThreatModel.sees`)."""
     shadows: bool = False
     """Whether it needs shadow models: `Knowledge.shadows`."""
     strength: int = 0
