@@ -32,12 +32,12 @@ class ModelAnswers(Protocol):
         """Hash by identity: answers are equal only to themselves."""
 
     def signals(self, compat: str = "exact") -> TokenSignals:
-        """Signals of every token. `compat`: "exact", or "vlmia" for VL-MIA's arithmetic, which must have been asked for
-        (an attack's `Params.compat`)."""
+        """Signals of every token; `compat` "vlmia" (VL-MIA's arithmetic) only if an attack's `Params.compat` asked for
+        it."""
 
     def mean(self, values: Floats) -> Floats:
-        """Average a token array over the learnt tokens of each record, to [n]: the caption of a text, the one token of
-        a classification."""
+        """Average a token array over each record's learnt tokens, to [n]: a text's caption, or a classification's one
+        token."""
 
     @property
     def loss(self) -> Floats:
@@ -48,8 +48,8 @@ class ModelAnswers(Protocol):
         """Confidence [n], nearly normal over models: log (p / (1 - p)) of a class, mean log p of a text's tokens."""
 
     def features(self, base: Any) -> Floats:
-        """Inputs [n, F] of the network of the shadow-model attack; `base` are the answers of the public state before
-        training about the same records."""
+        """Inputs [n, F] of the network of the shadow-model attack; `base`: answers of the public state before
+        training."""
 
     @property
     def kinds(self) -> NDArray[np.int64]:
@@ -191,8 +191,8 @@ class TextAnswers:
         return _digest([stacked(signals) for signals in self.by_compat.values()])
 
     def facts(self, base: TextAnswers) -> dict[str, Any]:
-        """For each record an array over its tokens: the part that each belongs to, log p, and the Rényi-2 entropy under
-        the model and under `base`, in nats."""
+        """For each record arrays over its tokens: their parts, log p, and Rényi-2 entropies in nats, now and under
+        `base`."""
         now, before = ([answers[i]["exact"] for i in range(len(self.sizes))] for answers in (self, base))
         return {
             "token_slice": [_parts(spans, int(size)) for spans, size in zip(self.spans, self.sizes, strict=True)],

@@ -24,8 +24,7 @@ Read = Callable[[], State]
 
 @dataclass(frozen=True)
 class Target:
-    """An attacked client, and the records whose membership is guessed. `client` None: records of another distribution,
-    which no client was trained on."""
+    """An attacked client and the records to attack; `client` None: records of a distribution that nobody trained on."""
 
     client: int | None
     candidates: Sequence[str]  # its members and held-out records mixed, canaries at the end
@@ -52,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the attacks of one threat model need to be computed, all attacks together."""
+    """Everything that the attacks of one threat model need to be computed, all attacks together."""
 
     answers: bool = True  # whether some attack works without shadow models
     arithmetics: tuple[str, ...] = ("exact",)  # of token signals: "exact", "vlmia"
@@ -68,8 +67,8 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """One model that an adversary has, and the records that it is queried with. `client` is None for a model that all
-    clients share."""
+    """One model that an adversary has, and the records to query it with; `client` None: a model that all clients
+    share."""
 
     threat_model: str
     way: str  # how the adversary got it, see `fedaudit.terms.held_models`

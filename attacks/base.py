@@ -59,8 +59,7 @@ class View:
 
     @property
     def served_best(self) -> int:
-        """Number of rounds after which the global model had its lowest held-out loss: a careful deployer would release
-        it instead of the last one."""
+        """Number of rounds after which the global model had its lowest held-out loss, and might be released instead."""
         self._require("broadcasts")
         return self._transcript.served_best
 
@@ -81,7 +80,7 @@ class View:
         return self._transcript.upload(r, client)
 
     def uploads(self, r: int) -> dict[int, State]:
-        """What was sent in round r, by client; clients that sent nothing are left out."""
+        """The states that were sent in round r, by client; clients that sent nothing are left out."""
         self._require("uploads")
         return self._transcript.uploads(r)
 
@@ -109,8 +108,8 @@ class View:
         return self._transcript.asked(r), {name: tensor for name, tensor in revealed.items() if name != "gradients"}
 
     def shares(self, r: int) -> State:
-        """The shares [m, K, ..] that the m colluding users hold of the vectors of all K clients in round r, by name of
-        the vector."""
+        """The shares [m, K, ..] that the m colluding users hold of all K clients' vectors in round r, by name of
+        vector."""
         self._require("shares")
         return {name: tensor[list(self.users)] for name, tensor in self._transcript.held(r).items()}
 
@@ -120,7 +119,7 @@ class View:
         return self._transcript.released(client)
 
     def private(self, client: int) -> State | None:
-        """A client's true model after its last participation; None if it never took part or the model is not stored."""
+        """A client's true model after its last participation; None if it never took part or nothing is stored."""
         self._require("private states")
         rounds = self._transcript.participations(client)
         return self._transcript.own_model(rounds[-1], client) if rounds else None

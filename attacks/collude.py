@@ -72,8 +72,8 @@ def reduce_basis(lattice: Integers) -> Integers:
 
 
 def subtract_nearest(basis: Integers, points: Integers) -> Integers:
-    """Points [k, W], from each of which a near lattice vector is subtracted (Babai's nearest plane); done twice because
-    of rounding errors."""
+    """Subtract a near lattice vector from each of W points [k, W] (Babai's nearest plane), twice because of
+    rounding."""
     axes = _gram_schmidt(basis)
     rest = points.copy()
     for _ in range(2):

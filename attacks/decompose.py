@@ -96,8 +96,7 @@ def solve(mixture: Mixture) -> Solution:
 
 
 def group_equal(gradients: Floats) -> NDArray[np.int32]:
-    """Number [n], from 0, of the group of equal columns to which each column of gradients [m, n] belongs; -1 for
-    zeros."""
+    """Number [n] of the group of equal columns that each column of gradients [m, n] belongs to; -1 for zero columns."""
     lengths = np.linalg.norm(gradients, axis=0)
     tolerance = SAME * lengths.max(initial=0.0)
     some = np.flatnonzero(lengths > tolerance)

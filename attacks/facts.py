@@ -12,17 +12,13 @@ class AttackFacts:
     first line `--list` shows, and three classes: `Facts` says what your attack scores and what it needs, `Params` is a
     frozen dataclass of its flags, and a class named as the file has the method `score`. That reads the `Knowledge`
     (its docstring lists what is in it) and returns an array [n] for each name in `signals`; higher = more likely a
-    member, NaN = nothing can be said. For example, `attacks/surprise.py`:
+    member, NaN = nothing can be said. For example `attacks/surprise.py`, without imports and its empty `Params`:
 
         '''Surprise: of members a model is less surprised than its entropy lets expect (after Zhang et al. 2025).'''
 
         class Facts(AttackFacts):
             records = ("texts", "classes")
             signals = (("surprise", "surprise", "the surprise at the record"),)
-
-        @dataclass(frozen=True)
-        class Params:
-            '''Surprise has no parameters.'''
 
         class Surprise(Attack):
             def score(self, knowledge: Knowledge) -> dict[str, Floats]:

@@ -33,8 +33,8 @@ def gradient_norms(method: Any, learner: Differentiable, model: State, records: 
 
 
 def descents(method: Any, learner: Differentiable, model: State, records: Sequence[str]) -> NDArray[np.float64]:
-    """Unit vectors [n, m]: the direction in which each record's loss falls fastest in a model of m parameters; NaN for
-    a record whose gradient is 0."""
+    """Unit vectors [n, m] in which each record's loss falls fastest in a model of m parameters; NaN if its gradient is
+    0."""
     parts = [directions(-part) for part in learner.gradients(method, model, records)]
     unit: NDArray[np.float64] = torch.cat(parts).numpy()
     unit[~unit.any(axis=1)] = np.nan

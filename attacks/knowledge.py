@@ -99,7 +99,7 @@ class Mixture:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What the server computed from the messages of T rounds, about records of one client. NaN where a client sent
+    """Results of a server that reads T rounds of messages, about one client's records; NaN where a client sent
     nothing."""
 
     client: int  # number of the attacked client among the K clients
@@ -111,15 +111,17 @@ class Rounds:
     residual: Floats | None = None
 
     @staticmethod
-    def of(client: int, clients: int, way: str, heard: Sequence[Arrays], solved: Sequence[Arrays] = ()) -> Rounds:
+    def of(
+        client: int, clients: int, rebuilding: str, heard: Sequence[Arrays], solved: Sequence[Arrays] = ()
+    ) -> Rounds:
         """Combine the stored arrays of T rounds (`attacks.asked.base.Messages.round`) and of messages that are solved.
-        `clients` is K; losses are under the models that were rebuilt by `way`."""
+        `clients` is K; losses are under models rebuilt in the way `rebuilding`."""
         n = next(len(array.T) for arrays in heard for array in arrays.values())
         none = np.full((clients, n), np.nan)
 
         def loss(arrays: Arrays) -> Floats:
-            by_client = arrays.get(f"heard/loss/{way}", none).copy()
-            by_client[client] = arrays.get(f"own/loss/{way}", by_client[client])
+            by_client = arrays.get(f"heard/loss/{rebuilding}", none).copy()
+            by_client[client] = arrays.get(f"own/loss/{rebuilding}", by_client[client])
             return by_client
 
         def stack(name: str) -> Floats | None:
@@ -137,7 +139,7 @@ class Rounds:
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """What your attack can read: one attacked model, and all that its adversary knows about n records.
+    """Everything that your attack can read: one attacked model, and what its adversary knows about n records.
 
     Every attack has `loss` [n], and on classes `log_probs` [n, C] and `labels` [n]. For anything else about a model's
     predictions ask `answers` (the attacked model) or `base` (the public state before training):
@@ -196,16 +198,16 @@ class Knowledge:
         return self.answers
 
     def before_training(self) -> Knowledge:
-        """The same knowledge with the public state before training as the attacked model: a control that cannot hold
-        membership. Fields over rounds are None."""
+        """This knowledge with the public state before training attacked: a control without membership, and without
+        rounds."""
         return dataclasses.replace(
             self, answers=self.base, gradient_norms=self.base_gradient_norms, projections=self.base_projections,
             history=None, sequence=None, rounds=None,
         )  # fmt: skip
 
     def leave_out(self, s: int) -> Knowledge:
-        """The same knowledge with shadow s, whose members are known, as the attacked model, beside
-        `Shadows.without(s)`. Losses over rounds are None."""
+        """This knowledge with shadow s, whose members are known, as the attacked model beside `Shadows.without(s)`; no
+        losses over rounds."""
         assert self.shadows is not None
         arrays = {name: getattr(self.shadows, name) for name in ("gradient_norms", "sequence", "projections")}
         fields: dict[str, Any] = {name: None if array is None else array[s] for name, array in arrays.items()}

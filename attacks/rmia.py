@@ -70,8 +70,7 @@ class RMIA:
 
 
 def log_mean(log_p: Floats, used: NDArray[np.bool_]) -> Floats:
-    """log of the mean probability [n] over the models where `used` [S, n], from log p [S, n]; NaN for a record without
-    any."""
+    """log of the mean probability [n] over the models where `used` [S, n], from log p [S, n]; NaN without any."""
     mean: Floats = logsumexp(log_p, 0, b=used) - np.log(used.sum(0))
     return mean
 

@@ -38,22 +38,20 @@ class Source(Attack):
 
 
 def log_posterior(rounds: Rounds) -> Floats:
-    """log P(client k owns the record) [K, n] in nats, averaged over the rounds in which client k sent something; NaN if
-    it never did."""
+    """log P(client k owns the record) [K, n] in nats, averaged over k's rounds; NaN if client k never sent anything."""
     fit = np.where(np.isnan(rounds.loss), -np.inf, -rounds.loss)
     logs = -rounds.loss - logsumexp(fit, axis=1, keepdims=True)  # [T, K, n]
     return mean_of_finite(logs)
 
 
 def attribution(rounds: Rounds) -> NDArray[np.int64]:
-    """Number [n] of the client that most probably owns each record, the first of equals; -1 if no client sent
-    anything."""
+    """Number [n] of the most probable owner of each record, the first of equals; -1 if no client sent anything."""
     logs = log_posterior(rounds)
     sent = ~np.isnan(logs)
     return np.where(sent.any(0), np.where(sent, logs, -np.inf).argmax(0), -1)
 
 
 def whose(rounds: Rounds) -> dict[str, NDArray[np.int64]]:
-    """Columns of the table of records, [n] each: "owner" as in `attribution`, and "owners", how many clients were
+    """Columns of the table of records: "owner" [n], see `attribution`, and "owners" [n], the number of clients
     compared."""
     return {"owner": attribution(rounds), "owners": (~np.isnan(log_posterior(rounds))).sum(0)}

@@ -1,5 +1,5 @@
-"""What can be asked about records of one kind, of everything that an adversary holds: the one place where attacks
-meet what was trained."""
+"""Interface to records of one kind, "texts" or "classes": which models an adversary has, and how they are queried. Only
+these classes bring attacks and trained models together."""
 
 from __future__ import annotations
 
@@ -14,66 +14,68 @@ from trainers.base import State
 
 
 class Messages(Protocol):
-    """All messages of a run, as a server reads them."""
+    """All messages of a run, read as a server (or whoever sees sums of uploads) does."""
 
     def round(
-        self, client: int, r: int, records: Sequence[str], parts: Collection[str], own: int, complete: bool
+        self, client: int, r: int, records: Sequence[str], parts: Collection[str], solved_for: int, complete: bool
     ) -> Arrays:
-        """What round r says about some records of a client, by name: those of a part begin with its name.
+        """Compute arrays about n records of a client from the messages of round r; names begin with "PART/".
 
-        Parts: `own` (the client's own states), `heard` (what all clients sent), `solved` (its message as a mixture of
-        the first `own` records; `complete`: its list holds candidates only, each with weight).
+        `parts` selects from "own" (losses under the client's own models), "heard" (what all clients sent), and "solved"
+        (its message as a `Mixture` of the first `solved_for` records; `complete`: the client trains on candidates only,
+        each with a weight above 0).
         """
 
 
 class Askable(Protocol):
-    """Of one kind of records. A method is None where somebody else trained."""
+    """Queries about records of one kind. `method` is None for a run that was trained elsewhere."""
 
-    over_rounds_alone: bool  # whether attacks on one model also have a score over all states that are seen of it
-    others: bool  # whether other clients' records are asked about too
-    curves: bool  # whether the true models' losses by round are asked for, which readers see
-    unasked: Mapping[str, str]  # what is not asked for although it is of other records, and why
-    replays: bool  # whether a server rebuilds clients by replaying all messages, and not by reading the last ones
+    over_rounds_alone: bool  # whether attacks with `rounds = True` get losses over rounds without seeing messages
+    others: bool  # whether models are also queried with other clients' records
+    curves: bool  # whether losses under the true model of each round are computed, for reports
+    unasked: Mapping[str, str]  # why a table is missing that the other kind of records has, by name of the table
+    replays: bool  # whether a server rebuilds clients by replaying all messages, not from their last ones
 
     def parts(self, wanted: Wanted) -> tuple[str, ...]:
-        """Of a round's messages, which are asked for."""
+        """The parts that are computed of each observed round, see `Messages.round`."""
 
     def arithmetics(self, compats: Sequence[str]) -> tuple[str, ...]:
-        """In which its answers are kept, of those that attacks ask for."""
+        """Arithmetics in which answers are stored, if attacks ask for `compats`; always with "exact"."""
 
     def public(self, view: View, method: Any) -> State:
-        """The public start, as a model."""
+        """The public state before training, as a model that can be queried."""
 
     def released(self, method: Any, client: int, public: State, broadcast: State) -> State:
-        """What was sent to all, as a client's model; `public` is the start of training."""
+        """A broadcast as a client's model that can be queried; `public` is the state before training."""
 
     def held(
         self, view: View, method: Any, target: Target, wanted: Wanted, novel: Sequence[str], rebuilt: Sequence[Rebuilt]
     ) -> Iterator[Held]:  # fmt: skip
-        """Everything that an adversary attacks of a target; `novel` are records of another distribution, `rebuilt` the
-        clients as a server that replays messages has them."""
+        """Yield every model of a target that an adversary attacks, with the records to query it with. `novel`: records
+        of another distribution; `rebuilt`: all clients as replayed by a server, empty unless `replays`."""
 
     def history(self, view: View, held: Held, most: int) -> list[int]:
-        """After how many rounds the released models are whose losses are the history of a model that is held."""
+        """Rounds r whose `View.broadcast(r)` gives the losses in `Knowledge.history`; `most` caps them on classes."""
 
     def heard_rounds(self, view: View, client: int, most: int) -> list[int]:
-        """The rounds whose messages are looked at for a client's records."""
+        """At most `most` rounds whose messages are used to attack a client's records."""
 
     def solved_rounds(
         self, view: View, method: Any, client: int, candidates: Sequence[Sequence[str]], rounds: int
     ) -> list[int]:
-        """The rounds whose messages are solved for their batches."""
+        """Rounds of the client whose messages are solved as `Mixture`s: its first `rounds`, 0 = those of two epochs.
+        None for texts. `candidates` are those of every client."""
 
     def public_records(self, learner: Any, records: Sequence[str]) -> Arrays:
-        """What everybody knows of the records, see `attacks.answers.public_records`."""
+        """Stored form of the public facts about records, which `attacks.answers.public_records` reads."""
 
     def answers(
         self, learner: Any, method: Any, models: Sequence[State], records: Sequence[str], arithmetics: Sequence[str]
     ) -> list[dict[str, Arrays]]:
-        """What each of the models says, by arithmetic, see `attacks.answers.PublicRecords.answers`."""
+        """Query models with records: for each model its arrays by arithmetic, which `PublicRecords.answers` reads."""
 
     def check(self, attacks: Sequence[object], records: Sequence[PublicRecords]) -> None:
-        """InputError: a parameter of an attack does not fit any of the records."""
+        """Raise InputError if a parameter of an attack fits none of the records. `attacks` are their `Params`."""
 
     def messages(self, view: View, method: Any, learner: Any, candidates: Sequence[Sequence[str]]) -> Messages:
-        """All messages, for whoever sees at least sums of them."""
+        """Reader of all messages; LacksCapability if the view does not see them. `candidates` of every client."""

@@ -1,4 +1,4 @@
-"""The kinds of records that there are."""
+"""The kinds of records, by name."""
 
 from __future__ import annotations
 
