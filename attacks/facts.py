@@ -14,7 +14,7 @@ class AttackFacts:
     (its docstring lists what is in it) and returns an array [n] for each name in `signals`; higher = more likely a
     member, NaN = nothing can be said. For example `attacks/surprise.py`, without imports and its empty `Params`:
 
-        '''Surprise: of members a model is less surprised than its entropy lets expect (after Zhang et al. 2025).'''
+        '''Surprise: members surprise a model less than its entropy predicts (after Zhang et al. 2025).'''
 
         class Facts(AttackFacts):
             records = ("texts", "classes")
