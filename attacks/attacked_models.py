@@ -1,5 +1,5 @@
 """Which client is attacked, through which models, and which records each model is queried with. The constants here, and
-`attacks.asked`, bound the cost of attacks."""
+`attacks.questions`, bound the cost of attacks."""
 
 from __future__ import annotations
 

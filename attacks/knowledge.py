@@ -114,7 +114,7 @@ class Rounds:
     def of(
         client: int, clients: int, rebuilding: str, heard: Sequence[Arrays], solved: Sequence[Arrays] = ()
     ) -> Rounds:
-        """Combine the stored arrays of T rounds (`attacks.asked.base.Messages.round`) and of messages that are solved.
+        """Combine the stored arrays of T rounds (`attacks.questions.base.Messages.round`) and of solved messages.
         `clients` is K; losses are under models rebuilt in the way `rebuilding`."""
         n = next(len(array.T) for arrays in heard for array in arrays.values())
         none = np.full((clients, n), np.nan)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.asked.base import Messages
-from attacks.asked.texts import AskedTexts
 from attacks.attacked_models import Held, Target, Wanted
 from attacks.base import View
 from attacks.knowledge import Mixture, Rounds
+from attacks.questions.base import Messages
+from attacks.questions.texts import AskedTexts
 from attacks.settings import Adversary
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from attacks.asked.classes import AskedClasses
 from attacks.attacked_models import Target, Wanted
 from attacks.base import View
 from attacks.knowledge import Floats
 from attacks.messages.prompts import ReplayedMessages, losses
+from attacks.questions.classes import AskedClasses
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.plugins import Plugin

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.asked.texts import AskedTexts
 from attacks.base import View
 from attacks.knowledge import Rounds
 from attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
 from attacks.messages.rebuild import began, rebuild
+from attacks.questions.texts import AskedTexts
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from tests.method_worlds import WORLDS
 from trainers import learners

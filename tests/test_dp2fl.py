@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.asked.classes import AskedClasses
 from attacks.attacked_models import Target, Wanted
 from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages
+from attacks.questions.classes import AskedClasses
 from attacks.threats import LacksCapability, require
 from audits.comparisons import comparisons
 from fedaudit.command.cli import read_command

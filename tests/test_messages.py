@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from attacks.answers import Floats
-from attacks.asked.classes import AskedClasses
 from attacks.base import View
 from attacks.gradients import gradient_norms
 from attacks.messages.prompts import ReplayedMessages, losses
+from attacks.questions.classes import AskedClasses
 from attacks.threats import LacksCapability
 from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy

@@ -21,10 +21,10 @@ import torch
 
 from attacks import gradients
 from attacks.answers import Arrays, Floats, public_records
-from attacks.asked.base import Askable, Messages
-from attacks.asked.kinds import KINDS
 from attacks.attacked_models import Target, records_digest
 from attacks.base import View
+from attacks.questions.base import Askable, Messages
+from attacks.questions.kinds import KINDS
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import shadow_models
@@ -162,7 +162,7 @@ class AskRebuilt(Ask):
 
 @dataclass(frozen=True)
 class AskRound(Ask):
-    """What the messages of a round say about a client's records, see `attacks.asked.base.Messages`."""
+    """What the messages of a round say about a client's records, see `attacks.questions.base.Messages`."""
 
     view: View
     target: Target

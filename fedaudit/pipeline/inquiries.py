@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from attacks.answers import public_records
-from attacks.asked.base import Askable
-from attacks.asked.kinds import KINDS
 from attacks.attacked_models import CURVE, SHADOWS_ASKED, Held, Target, Wanted, state_digest
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import Rebuilt
+from attacks.questions.base import Askable
+from attacks.questions.kinds import KINDS
 from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import shadow_models

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attacks.asked.base import Askable
-from attacks.asked.classes import AskedClasses
-from attacks.asked.texts import AskedTexts
+from attacks.questions.base import Askable
+from attacks.questions.classes import AskedClasses
+from attacks.questions.texts import AskedTexts
 
 KINDS: dict[str, Askable] = {"texts": AskedTexts(), "classes": AskedClasses()}

@@ -25,7 +25,7 @@ from trainers.base import AdaptedModel, LanguageModel, Method, State
 
 
 class AskedTexts:
-    """See `attacks.asked.base.Askable`."""
+    """See `attacks.questions.base.Askable`."""
 
     over_rounds_alone = True
     others = False

@@ -17,7 +17,7 @@ from trainers.base import Classifier, Method, State
 
 
 class AskedClasses:
-    """See `attacks.asked.base.Askable`."""
+    """See `attacks.questions.base.Askable`."""
 
     over_rounds_alone = False
     others = True
