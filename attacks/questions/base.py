@@ -27,7 +27,7 @@ class Messages(Protocol):
         """
 
 
-class Askable(Protocol):
+class Questions(Protocol):
     """Queries about records of one kind. `method` is None for a run that was trained elsewhere."""
 
     over_rounds_alone: bool  # whether attacks with `rounds = True` get losses over rounds without seeing messages

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attacks.questions.base import Askable
+from attacks.questions.base import Questions
 from attacks.questions.classes import AskedClasses
 from attacks.questions.texts import AskedTexts
 
-KINDS: dict[str, Askable] = {"texts": AskedTexts(), "classes": AskedClasses()}
+KINDS: dict[str, Questions] = {"texts": AskedTexts(), "classes": AskedClasses()}

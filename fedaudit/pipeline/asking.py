@@ -23,7 +23,7 @@ from attacks import gradients
 from attacks.answers import Arrays, Floats, public_records
 from attacks.attacked_models import Target, records_digest
 from attacks.base import View
-from attacks.questions.base import Askable, Messages
+from attacks.questions.base import Messages, Questions
 from attacks.questions.kinds import KINDS
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
@@ -39,7 +39,7 @@ MET = 6  # replays and banks that a worker keeps
 class Desk:
     """Where questions are answered: a worker with the frozen model."""
 
-    kind: Askable
+    kind: Questions
     method: Method[Any] | None  # None: somebody else's training
     bench: AttackBench
 

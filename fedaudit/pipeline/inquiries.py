@@ -16,7 +16,7 @@ from attacks.attacked_models import CURVE, SHADOWS_ASKED, Held, Target, Wanted, 
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import Rebuilt
-from attacks.questions.base import Askable
+from attacks.questions.base import Questions
 from attacks.questions.kinds import KINDS
 from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
@@ -75,7 +75,7 @@ class Asking:
     _weights: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     @property
-    def kind(self) -> Askable:
+    def kind(self) -> Questions:
         """What can be asked about such records."""
         return KINDS[self.records]
 
