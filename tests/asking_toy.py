@@ -10,7 +10,7 @@ from attacks.attacked_models import Held, Target, Wanted
 from attacks.base import View
 from attacks.knowledge import Mixture, Rounds
 from attacks.questions.base import Messages
-from attacks.questions.texts import AskedTexts
+from attacks.questions.texts import TextQuestions
 from attacks.settings import Adversary
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
@@ -77,7 +77,7 @@ def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[Held]:
     records."""
     targets = [Target(k, asked.clients[k], asked.reference[k]) for k in asked.clients]
     for target in (*targets, Target(None, asked.novel, ())):
-        yield from AskedTexts().held(view, None, target, Wanted(**wanted), asked.novel, ())
+        yield from TextQuestions().held(view, None, target, Wanted(**wanted), asked.novel, ())
 
 
 def said(messages: Messages, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:

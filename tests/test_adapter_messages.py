@@ -15,7 +15,7 @@ from attacks.base import View
 from attacks.knowledge import Rounds
 from attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
 from attacks.messages.rebuild import began, rebuild
-from attacks.questions.texts import AskedTexts
+from attacks.questions.texts import TextQuestions
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from tests.method_worlds import WORLDS
 from trainers import learners
@@ -144,8 +144,8 @@ def test_a_client_is_rebuilt_after_each_round_from_what_came_till_then(run: Tran
 
 def test_rounds_are_those_of_the_client_among_the_observed_ones(run: Transcript) -> None:
     view = View(run, "server")
-    assert AskedTexts().heard_rounds(view, CLIENT, 20) == [0, 1]
-    assert AskedTexts().heard_rounds(view, CLIENT, 1) == [0]
+    assert TextQuestions().heard_rounds(view, CLIENT, 20) == [0, 1]
+    assert TextQuestions().heard_rounds(view, CLIENT, 1) == [0]
 
 
 def test_rounds_hold_what_each_said() -> None:

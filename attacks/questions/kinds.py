@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from attacks.questions.base import Questions
 from attacks.questions.classes import AskedClasses
-from attacks.questions.texts import AskedTexts
+from attacks.questions.texts import TextQuestions
 
-KINDS: dict[str, Questions] = {"texts": AskedTexts(), "classes": AskedClasses()}
+KINDS: dict[str, Questions] = {"texts": TextQuestions(), "classes": AskedClasses()}

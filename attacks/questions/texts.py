@@ -24,7 +24,7 @@ from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL
 from trainers.base import AdaptedModel, LanguageModel, Method, State
 
 
-class AskedTexts:
+class TextQuestions:
     """See `attacks.questions.base.Askable`."""
 
     over_rounds_alone = True
