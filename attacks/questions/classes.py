@@ -16,7 +16,7 @@ from fedaudit.terms.held_models import FINAL
 from trainers.base import Classifier, Method, State
 
 
-class AskedClasses:
+class ClassQuestions:
     """See `attacks.questions.base.Askable`."""
 
     over_rounds_alone = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attacks.questions.base import Questions
-from attacks.questions.classes import AskedClasses
+from attacks.questions.classes import ClassQuestions
 from attacks.questions.texts import TextQuestions
 
-KINDS: dict[str, Questions] = {"texts": TextQuestions(), "classes": AskedClasses()}
+KINDS: dict[str, Questions] = {"texts": TextQuestions(), "classes": ClassQuestions()}
