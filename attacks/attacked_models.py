@@ -66,7 +66,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class AttackedModel:
     """One model that an adversary has, and the records to query it with; `client` None: a model that all clients
     share."""
 

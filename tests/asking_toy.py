@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.attacked_models import Held, Target, Wanted
+from attacks.attacked_models import AttackedModel, Target, Wanted
 from attacks.base import View
 from attacks.knowledge import Mixture, Rounds
 from attacks.questions.base import Messages
@@ -72,7 +72,7 @@ class Candidates(NamedTuple):
     novel: Sequence[str]
 
 
-def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[Held]:
+def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[AttackedModel]:
     """What an adversary holds of language models, of one target after the other, and in the end what it asks about nobody's
     records."""
     targets = [Target(k, asked.clients[k], asked.reference[k]) for k in asked.clients]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from attacks.answers import Arrays, PublicRecords
-from attacks.attacked_models import Held, Target, Wanted
+from attacks.attacked_models import AttackedModel, Target, Wanted
 from attacks.base import View
 from attacks.messages.rebuild import Rebuilt
 from trainers.base import State
@@ -50,11 +50,11 @@ class Questions(Protocol):
 
     def held(
         self, view: View, method: Any, target: Target, wanted: Wanted, novel: Sequence[str], rebuilt: Sequence[Rebuilt]
-    ) -> Iterator[Held]:  # fmt: skip
+    ) -> Iterator[AttackedModel]:  # fmt: skip
         """Yield every model of a target that an adversary attacks, with the records to query it with. `novel`: records
         of another distribution; `rebuilt`: all clients as replayed by a server, empty unless `replays`."""
 
-    def history(self, view: View, held: Held, most: int) -> list[int]:
+    def history(self, view: View, held: AttackedModel, most: int) -> list[int]:
         """Rounds r whose `View.broadcast(r)` gives the losses in `Knowledge.history`; `most` caps them on classes."""
 
     def heard_rounds(self, view: View, client: int, most: int) -> list[int]:

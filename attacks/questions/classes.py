@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attacks.answers import Arrays, Classifications, PublicRecords
-from attacks.attacked_models import Held, Read, Target, Wanted, evenly_spaced
+from attacks.attacked_models import AttackedModel, Read, Target, Wanted, evenly_spaced
 from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages, solved_rounds
 from attacks.messages.rebuild import Rebuilt
@@ -44,13 +44,13 @@ class ClassQuestions:
     def held(
         self, view: View, method: Method[Any], target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
-    ) -> Iterator[Held]:  # fmt: skip
+    ) -> Iterator[AttackedModel]:  # fmt: skip
         """Yield the one model that it attacks, the client's or the released one; nothing if it has none."""
         if (k := target.client) is None or (read := self._read(view, method, k, rebuilt)) is None:
             return
         model_kind = view.threat_model.attacks
         role = "released" if model_kind == FINAL else "personal"
-        yield Held(view.threat_model, model_kind, k, view.rounds, read, target.records, role)
+        yield AttackedModel(view.threat_model, model_kind, k, view.rounds, read, target.records, role)
 
     def _read(self, view: View, method: Method[Any], client: int, rebuilt: Sequence[Rebuilt]) -> Read | None:
         if view.gives("personal prompts"):
@@ -65,7 +65,7 @@ class ClassQuestions:
             return lambda: method.model(view.public | view.others_part(method, client))
         return lambda: self.released(method, client, view.public, view.broadcast(view.rounds))
 
-    def history(self, view: View, held: Held, most: int) -> list[int]:
+    def history(self, view: View, held: AttackedModel, most: int) -> list[int]:
         return evenly_spaced(view.rounds, most)
 
     def heard_rounds(self, view: View, client: int, most: int) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attacks.answers import Arrays, PublicRecords, Texts, spans_of
-from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, Held, Read, Target, Wanted, evenly_spaced
+from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, AttackedModel, Read, Target, Wanted, evenly_spaced
 from attacks.base import View
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
@@ -52,7 +52,7 @@ class TextQuestions:
     def held(
         self, view: View, method: Method[Any] | None, target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
-    ) -> Iterator[Held]:  # fmt: skip
+    ) -> Iterator[AttackedModel]:  # fmt: skip
         """Yield the released model of every round (queried with few candidates if no attack looks at rounds), or one
         client's true model, or what the server rebuilds of the client in each way."""
         if view.threat_model == RELEASED_MODEL:
@@ -61,12 +61,14 @@ class TextQuestions:
             further = novel[:NOVEL_PER_CLIENT] if wanted.novel_of_clients else ()
             for model_kind, rounds, read in _client_models(view, target.client):
                 if not wanted.ways or model_kind not in REBUILDINGS or model_kind in wanted.ways:
-                    model = Held(view.threat_model, model_kind, target.client, rounds, read, target.own, "personal")
+                    model = AttackedModel(
+                        view.threat_model, model_kind, target.client, rounds, read, target.own, "personal"
+                    )
                     yield model
                     if further:
                         yield dataclasses.replace(model, records=further, role=None, over_rounds=False, of_target=False)
 
-    def history(self, view: View, held: Held, most: int) -> list[int]:
+    def history(self, view: View, held: AttackedModel, most: int) -> list[int]:
         return list(range((held.round if held.client is None else view.rounds) + 1))
 
     def heard_rounds(self, view: View, client: int, most: int) -> list[int]:
@@ -108,9 +110,11 @@ class TextQuestions:
         return AdapterMessages(view, learner)
 
 
-def _released(view: View, target: Target, wanted: Wanted) -> Iterator[Held]:
-    def after(r: int, model_kind: str, records: Sequence[str], **more: Any) -> Held:
-        return Held(view.threat_model, model_kind, None, r, functools.partial(view.broadcast, r), records, **more)
+def _released(view: View, target: Target, wanted: Wanted) -> Iterator[AttackedModel]:
+    def after(r: int, model_kind: str, records: Sequence[str], **more: Any) -> AttackedModel:
+        return AttackedModel(
+            view.threat_model, model_kind, None, r, functools.partial(view.broadcast, r), records, **more
+        )
 
     if target.client is None:
         yield after(view.rounds, FINAL, target.records, over_rounds=False, of_target=False)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attacks.answers import public_records
-from attacks.attacked_models import CURVE, SHADOWS_ASKED, Held, Target, Wanted, state_digest
+from attacks.attacked_models import CURVE, SHADOWS_ASKED, AttackedModel, Target, Wanted, state_digest
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import Rebuilt
@@ -159,7 +159,7 @@ class Asking:
             if held.over_rounds
         }
 
-    def _held(self, source: SeenRun, name: str, target: Target, wanted: Wanted) -> list[Held]:
+    def _held(self, source: SeenRun, name: str, target: Target, wanted: Wanted) -> list[AttackedModel]:
         rebuilt = source.rebuilt.get(name, ())
         return [*self.kind.held(source.views[name], self.method, target, wanted, self.novel, rebuilt)]
 
@@ -181,7 +181,7 @@ class Asking:
             ways=frozenset(own.ways for own in params if isinstance(own, RebuiltWays)) - {"all"},
         )
 
-    def _inquiry(self, source: SeenRun, held: Held, target: Target, wanted: Wanted) -> Inquiry:
+    def _inquiry(self, source: SeenRun, held: AttackedModel, target: Target, wanted: Wanted) -> Inquiry:
         view, k, more = source.views[held.threat_model], target.client, dict[str, Any]()
         arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
         begun = functools.partial(self.kind.public, view, self.method)
@@ -201,7 +201,7 @@ class Asking:
             self.public(source, held.records), model, start, held.over_rounds, **more,
         )  # fmt: skip
 
-    def _over_rounds(self, source: SeenRun, held: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
+    def _over_rounds(self, source: SeenRun, held: AttackedModel, target: Target, wanted: Wanted) -> dict[str, Any]:
         """What is known of rounds: of messages where they are seen, else of broadcasts."""
         view, k, most = source.views[held.threat_model], target.client, self.adversary.observed_rounds
         assert k is not None
@@ -218,7 +218,9 @@ class Asking:
             found["solved"] = ask(("solved",), self.kind.solved_rounds(view, self.method, k, self.dealt, rounds))
         return found
 
-    def _shadows(self, held: Held, target: Target, wanted: Wanted, model: AskModel, start: AskModel) -> dict[str, Any]:
+    def _shadows(
+        self, held: AttackedModel, target: Target, wanted: Wanted, model: AskModel, start: AskModel
+    ) -> dict[str, Any]:
         """The shadow models that stand beside it."""
         if self.recipe is None or self.bank_folder is None or held.role is None:
             return {}
