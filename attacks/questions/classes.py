@@ -17,7 +17,7 @@ from trainers.base import Classifier, Method, State
 
 
 class ClassQuestions:
-    """See `attacks.questions.base.Askable`."""
+    """See `attacks.questions.base.Questions`."""
 
     over_rounds_alone = False
     others = True

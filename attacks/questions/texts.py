@@ -25,7 +25,7 @@ from trainers.base import AdaptedModel, LanguageModel, Method, State
 
 
 class TextQuestions:
-    """See `attacks.questions.base.Askable`."""
+    """See `attacks.questions.base.Questions`."""
 
     over_rounds_alone = True
     others = False
