@@ -77,7 +77,7 @@ def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[AttackedMod
     records."""
     targets = [Target(k, asked.clients[k], asked.reference[k]) for k in asked.clients]
     for target in (*targets, Target(None, asked.novel, ())):
-        yield from TextQuestions().held(view, None, target, Wanted(**wanted), asked.novel, ())
+        yield from TextQuestions().collect_models(view, None, target, Wanted(**wanted), asked.novel, ())
 
 
 def said(messages: Messages, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:

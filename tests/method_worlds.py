@@ -186,7 +186,7 @@ class Prompts(World):
         hears = view.gives("uploads") or view.gives("sums of uploads")
         messages = ReplayedMessages(view, method, self.learner, self.training) if hears else None
         rebuilt = [messages.rebuilt(k) for k in view.clients] if messages else []
-        (held,) = ClassQuestions().held(view, method, Target(0, self.training[0], []), Wanted(), (), rebuilt)
+        (held,) = ClassQuestions().collect_models(view, method, Target(0, self.training[0], []), Wanted(), (), rebuilt)
         model = held.read()
         of_rounds = said(messages, 0, self.training[0], range(ROUNDS)).loss[:, 0] if messages else ()
         return [(model, loss) for loss in (*losses(method, self.learner, [model], self.training[0]), *of_rounds)]

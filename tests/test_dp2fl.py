@@ -382,7 +382,7 @@ def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> Non
 
     def held(threat_model: str, client: int) -> State:
         target, view = Target(client, ["0-0"], []), View(seen, threat_model)
-        (one,) = ClassQuestions().held(view, METHOD, target, Wanted(), (), ())
+        (one,) = ClassQuestions().collect_models(view, METHOD, target, Wanted(), (), ())
         return one.read()
 
     for k in range(3):

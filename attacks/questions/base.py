@@ -48,7 +48,7 @@ class Questions(Protocol):
     def released(self, method: Any, client: int, public: State, broadcast: State) -> State:
         """A broadcast as a client's model that can be queried; `public` is the state before training."""
 
-    def held(
+    def collect_models(
         self, view: View, method: Any, target: Target, wanted: Wanted, novel: Sequence[str], rebuilt: Sequence[Rebuilt]
     ) -> Iterator[AttackedModel]:  # fmt: skip
         """Yield every model of a target that an adversary attacks, with the records to query it with. `novel`: records

@@ -41,7 +41,7 @@ class ClassQuestions:
     def public(self, view: View, method: Method[Any]) -> State:
         return method.model(view.public)
 
-    def held(
+    def collect_models(
         self, view: View, method: Method[Any], target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
     ) -> Iterator[AttackedModel]:  # fmt: skip

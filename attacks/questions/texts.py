@@ -49,7 +49,7 @@ class TextQuestions:
     def public(self, view: View, method: Method[Any] | None) -> State:
         return view.public
 
-    def held(
+    def collect_models(
         self, view: View, method: Method[Any] | None, target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
     ) -> Iterator[AttackedModel]:  # fmt: skip

@@ -161,7 +161,7 @@ class Asking:
 
     def _held(self, source: SeenRun, name: str, target: Target, wanted: Wanted) -> list[AttackedModel]:
         rebuilt = source.rebuilt.get(name, ())
-        return [*self.kind.held(source.views[name], self.method, target, wanted, self.novel, rebuilt)]
+        return [*self.kind.collect_models(source.views[name], self.method, target, wanted, self.novel, rebuilt)]
 
     def wanted(self, threat_model: str) -> Wanted:
         """What its attacks need."""
