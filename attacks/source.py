@@ -2,7 +2,7 @@
 
 With the same prior for all clients, the posterior of "client k owns it" rises as the loss under its local model falls.
 The score is log (e^(-loss_target) / sum_k e^(-loss_k)), over the clients of a round, averaged over the observed rounds;
-`attribution` gives the most probable owner, `whose` also the number of clients that were compared.
+`attribution` gives the most probable owner, `record_owner` also the number of clients that were compared.
 
 Needs the server's view (uploads). If clients have different classes the label alone tells the owner, so that a right
 attribution is no leak: compare members with held-out records of the same client.
@@ -51,7 +51,7 @@ def attribution(rounds: Rounds) -> NDArray[np.int64]:
     return np.where(sent.any(0), np.where(sent, logs, -np.inf).argmax(0), -1)
 
 
-def whose(rounds: Rounds) -> dict[str, NDArray[np.int64]]:
+def record_owner(rounds: Rounds) -> dict[str, NDArray[np.int64]]:
     """Columns of the table of records: "owner" [n], see `attribution`, and "owners" [n], the number of clients
     compared."""
     return {"owner": attribution(rounds), "owners": (~np.isnan(log_posterior(rounds))).sum(0)}

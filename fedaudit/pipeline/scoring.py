@@ -18,7 +18,7 @@ from attacks.answers import public_records
 from attacks.decompose import solve
 from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Floats, Knowledge
-from attacks.source import whose
+from attacks.source import record_owner
 from fedaudit.machinery.executor import one_thread
 from fedaudit.pipeline.inquiry import Inquiry, answers_of
 
@@ -164,7 +164,7 @@ def facts(seen: Knowledge) -> dict[str, Any]:
         for name, part in (("loss_in", seen.shadows.member), ("loss_out", ~seen.shadows.member)):
             found[name] = np.ma.masked_array(loss, ~part).mean(0).filled(np.nan)
     if seen.rounds is not None:
-        found |= whose(seen.rounds)
+        found |= record_owner(seen.rounds)
     return found | seen.answers.facts(seen.base)
 
 
