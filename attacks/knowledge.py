@@ -106,7 +106,7 @@ class Rounds:
     loss: Floats  # [T, K, n], cross-entropy under each client's model, as rebuilt after the round
     cosine: Floats  # [T, K, n], of each client's update with the direction in which the record's loss falls fastest
     mixtures: tuple[Mixture, ...] = ()  # the client's first messages, if an attack has `mixtures = True`
-    began: Floats | None = None  # [T, n], cross-entropy where the client started its round; adapters only
+    start_loss: Floats | None = None  # [T, n], cross-entropy where the client started its round; adapters only
     # [T, n], the part of a record's layer inputs outside the row space of the change of A, 0 to 1; adapters only
     residual: Floats | None = None
 
@@ -132,7 +132,7 @@ class Rounds:
             np.stack([loss(arrays) for arrays in heard]),
             np.stack([arrays.get("heard/cosine", none) for arrays in heard]),
             tuple(map(Mixture.of, solved)),
-            began=stack("own/began"),
+            start_loss=stack("own/began"),
             residual=stack("heard/residual"),
         )
 

@@ -33,7 +33,7 @@ class Params:
 
 class Slope(Attack):
     def score(self, knowledge: Knowledge) -> dict[str, Floats]:
-        losses, at_start = knowledge.states, None if knowledge.rounds is None else knowledge.rounds.began
+        losses, at_start = knowledge.states, None if knowledge.rounds is None else knowledge.rounds.start_loss
         if losses is None:
             raise ValueError("the slope attack needs losses over rounds")
         return {"slope": -least_squares_slope(losses) if at_start is None else mean_of_finite(at_start - losses)}
