@@ -14,7 +14,7 @@ import torch
 from attacks.base import View
 from attacks.knowledge import Rounds
 from attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
-from attacks.messages.rebuild import began, rebuild
+from attacks.messages.rebuild import rebuild, round_start
 from attacks.questions.texts import TextQuestions
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from tests.method_worlds import WORLDS
@@ -95,7 +95,7 @@ def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, 
     heard = Rounds.of(CLIENT, 3, "exact", [found])
     assert heard.start_loss is not None
     assert heard.residual is not None
-    start = began(view, CLIENT, r)
+    start = round_start(view, CLIENT, r)
     expected = slow_began(run, r)
     assert start.keys() == expected.keys()
     assert all(torch.equal(t, expected[name]) for name, t in start.items())

@@ -6,7 +6,7 @@ the first round), the shared pair (FedPara), or one half, all A or all B (FedRan
 and no gradient: records are compared with its direction, never with its size.
 
 **A record's gradient** is that of its caption loss with respect to the tensors in the message, in the model from which
-the client started as far as the server can tell (`began` of `rebuild.py`). FedPara's private pair is never sent, and
+the client started as far as the server can tell (`round_start` of `rebuild.py`). FedPara's private pair is never sent, and
 left out of that model. Where B is zero the gradient with respect to A is zero: in FedRand's first round A has no
 direction, and gives NaN.
 
@@ -26,7 +26,7 @@ from torch import Tensor, linalg
 
 from attacks.answers import Arrays, Floats
 from attacks.base import View
-from attacks.messages.rebuild import began, rebuild
+from attacks.messages.rebuild import rebuild, round_start
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from trainers.base import AdaptedModel, State
 
@@ -53,7 +53,7 @@ class AdapterMessages:
           NaN for clients that sent nothing
         - "heard/residual" [n]: relative residual of the record's inputs on the rows of the change of A
         """
-        start, arrays = began(self.view, client, r), Arrays()
+        start, arrays = round_start(self.view, client, r), Arrays()
         if "own" in parts:
             arrays = {f"own/loss/{rebuilding}": loss for rebuilding, loss in self._losses(client, r, records).items()}
             arrays["own/began"] = np.array(self.learner.losses(start, records))

@@ -62,7 +62,7 @@ def rebuild(view: View, client: int, rebuilding: str, until: int | None = None) 
     return Rebuilt(client, rebuilding, None, last, None, None, why)
 
 
-def began(view: View, client: int, r: int) -> State:
+def round_start(view: View, client: int, r: int) -> State:
     """The model from which a client started round r, as far as the server can tell.
 
     Tensors that it sends in round r start from the broadcast, with all methods. Those that it does not send are taken
