@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attacks.facts import AttackFacts
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find
 from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.learners import LearnerFacts, every_learner, facts
@@ -52,7 +52,7 @@ def refusal(attack: Plugin[AttackFacts], threat_model: str, *learners: LearnerFa
     can."""
     able = [one for one in learners or map(facts, every_learner()) if lacks(attack, one) is None]
     if able and all(threat_model not in (*learner.threat_models, *learner.on_shares) for learner in able):
-        return f"{able[0].title} methods {SAID[threat_model].lacks}"
+        return f"{able[0].title} methods {SENTENCES[threat_model].lacks}"
     try:
         for capability in attack.facts.needs:
             require(threat_model, capability)

@@ -25,7 +25,7 @@ from audits.findings import THESE
 from audits.statistics.permutation import p_value
 from audits.statistics.ranking import Interval, auroc_p_value
 from fedaudit.terms.nonmembers import NONMEMBERS
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, LEAKS, NO_LEAK_FOUND, REVERSED, Verdict
 
@@ -152,7 +152,7 @@ def sentence(
 ) -> str:
     """The verdict in plain language, with its numbers: of a finding's fields, whether only equal classes were compared,
     the controls that are off, and the difference to one that the attack cannot be told from."""
-    who = SAID[f["threat_model"]].who[f["way"]]
+    who = SENTENCES[f["threat_model"]].who[f["way"]]
     these = " for these clients" if THESE in f["interval"] else ""
     number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these} by {name_of(f['signal']).in_sentences}"
     if f["best_of"]:

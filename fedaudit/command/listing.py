@@ -11,7 +11,7 @@ from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin, Plugins
 from fedaudit.tasks.facts import TASKS
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports import paper_items
 from reports.places import places
@@ -32,7 +32,7 @@ def listing(width: int | None = None) -> str:
     said.append("sections of a report, each where there is something to show:")
     said += listed({name: plugins.summary(path) for name, path in places().items()}, width)
     said.append("threat models, what each sees; a report has all that its methods have:")
-    said += listed({name: f"{SAID[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
+    said += listed({name: f"{SENTENCES[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
     return "\n".join([*said, *matrix(width)])
 
 

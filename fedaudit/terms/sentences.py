@@ -18,7 +18,7 @@ class Sentences:
     lacks: str = "compute nothing on secret shares"  # why methods have no such adversary: "FedAvg methods ..."
 
 
-SAID: Mapping[str, Sentences] = {
+SENTENCES: Mapping[str, Sentences] = {
     threat_models.PROMPT_USER: Sentences(
         summary="whoever uses a client's released prompt: that prompt, the sum of its parts",
         card="holds one client's released prompt",

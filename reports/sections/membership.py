@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attacks.score_names import signal_name
 from audits.verdicts import SHARES
 from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.attack_success import single
 from reports.evidence import Finding, about_membership, ordered
@@ -34,7 +34,7 @@ def section(page: Page) -> Section | None:
         "corrected": max((f.get("best_of") or 0 for f in findings if f.get("z") is None), default=0),
         "families": _families(page),
         "beside": _beside(page.runs),
-        "sees": {threat: SAID[threat].card for threat in threats},
+        "sees": {threat: SENTENCES[threat].card for threat in threats},
         "few": FEW,
     }
     return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": found})
