@@ -35,7 +35,7 @@ class MutualDistances:
     rank: int  # of all equations; n (n - 1) / 2 determine every distance
 
 
-def placed(rounds: Sequence[Asked]) -> MutualDistances:
+def mutual_distances(rounds: Sequence[Asked]) -> MutualDistances:
     """Estimate the squared distances between users from those to group means, over the rounds in order.
 
     A Kalman filter. Prior: all pairs are equally far apart, with variance 1; every round adds the variance DRIFT.

@@ -21,7 +21,7 @@ from attacks.base import View
 from attacks.collude import noise_free, recovered
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
-from attacks.locate import placed, trilaterated
+from attacks.locate import mutual_distances, trilaterated
 from attacks.messages.prompts import ReplayedMessages
 from attacks.threats import THREAT_MODELS, LacksCapability
 from fedaudit.command import cli
@@ -148,7 +148,7 @@ def squared(vectors: Floats) -> Floats:
 
 def test_users_that_stand_still_are_placed() -> None:
     vectors = rng().normal(size=(8, 5))
-    few, many = placed(asked(vectors, 2)), placed(asked(vectors, 12))
+    few, many = mutual_distances(asked(vectors, 2)), mutual_distances(asked(vectors, 12))
     assert few.rank < many.rank == 28
     np.testing.assert_allclose(many.squared, squared(vectors), atol=1e-2)
     nearest = squared(vectors) + 1e9 * np.eye(8)
@@ -157,7 +157,7 @@ def test_users_that_stand_still_are_placed() -> None:
 
 def test_where_all_are_alike_nothing_is_found() -> None:
     """Users equally far from each other: no pair is called nearer than another."""
-    found = placed(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
+    found = mutual_distances(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
     np.testing.assert_allclose(found, 2, atol=1e-6)
 
 
@@ -165,7 +165,7 @@ def test_a_domain_is_seen_in_one_round() -> None:
     """Two clumps, asked about by halves that are not they: mates are nearer than others on average."""
     vectors = np.repeat(2 * np.eye(2, 6), 6, axis=0) + 0.1 * rng().normal(size=(12, 6))
     order = [[0, 1, 2, 3, 6, 7], [4, 5, 8, 9, 10, 11]]
-    found = placed([(order, plain_distances(vectors, [np.array(group) for group in order]))]).squared
+    found = mutual_distances([(order, plain_distances(vectors, [np.array(group) for group in order]))]).squared
     own = np.repeat([0, 1], 6)
     same = (own[:, None] == own) & ~np.eye(12, dtype=bool)
     assert found[same].mean() < 0.7 * found[own[:, None] != own].mean()

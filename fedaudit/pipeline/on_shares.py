@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks.base import View
 from attacks.collude import LATTICE, recovered
 from attacks.knowledge import Floats
-from attacks.locate import Asked, placed, trilaterated
+from attacks.locate import Asked, mutual_distances, trilaterated
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance
 from audits.statistics.neighbours import Ints
@@ -107,11 +107,11 @@ def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
             own.append((groups, values.numpy() / (protocol.steps * sizes) ** 2))
         exact = slices_of(_view(transcript, range(n)), r, "prompts", sharing)
         true = np.moveaxis(exact / protocol.steps, 1, 0)  # [n, ell, length]
-        where = placed(whole)
+        where = mutual_distances(whole)
         public = _public(view, r, seen.get("basis"), true.shape)
         apart = math.nan  # nothing is seen of slices
         if "polynomials" in seen:
-            by_slice = [(placed(own).squared, true[:, s], public[:, s]) for s, own in enumerate(parts)]
+            by_slice = [(mutual_distances(own).squared, true[:, s], public[:, s]) for s, own in enumerate(parts)]
             apart = float(np.mean([_apart(squared, _squared(own)) for squared, own, _ in by_slice]))
             guess = np.stack([_told(own, squared, prior, t) for squared, own, prior in by_slice], axis=1)
         else:
