@@ -24,7 +24,9 @@ from attacks.knowledge import Floats
 DRIFT = 0.1  # variance by which a squared distance changes from round to round; its prior variance is 1
 EXACT = 1e-6  # variance of the revealed distances: rounding errors
 
-Asked = tuple[Sequence[Sequence[int]], Floats]  # groups G, and squared distances [n, G] of all users to their means
+GroupDistances = tuple[
+    Sequence[Sequence[int]], Floats
+]  # groups G, and squared distances [n, G] of all users to their means
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,7 @@ class MutualDistances:
     rank: int  # of all equations; n (n - 1) / 2 determine every distance
 
 
-def mutual_distances(rounds: Sequence[Asked]) -> MutualDistances:
+def mutual_distances(rounds: Sequence[GroupDistances]) -> MutualDistances:
     """Estimate the squared distances between users from those to group means, over the rounds in order.
 
     A Kalman filter. Prior: all pairs are equally far apart, with variance 1; every round adds the variance DRIFT.

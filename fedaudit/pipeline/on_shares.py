@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks.base import View
 from attacks.collude import LATTICE, recovered
 from attacks.knowledge import Floats
-from attacks.locate import Asked, mutual_distances, trilaterated
+from attacks.locate import GroupDistances, mutual_distances, trilaterated
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance
 from audits.statistics.neighbours import Ints
@@ -96,8 +96,8 @@ def located(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     of these slice by slice, and of prompts, alone and with the vectors of t users who collude with it."""
     n, t, sharing = protocol.users, protocol.tolerance.colluders, protocol.of_distances
     view = View(transcript, CLUSTERING_SERVER)
-    whole: list[Asked] = []
-    parts: list[list[Asked]] = [[] for _ in range(sharing.slices)]
+    whole: list[GroupDistances] = []
+    parts: list[list[GroupDistances]] = [[] for _ in range(sharing.slices)]
     rows = []
     for r in (r for r in range(view.rounds) if transcript.asked(r)):
         groups, seen = view.distances(r)
