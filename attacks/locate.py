@@ -58,7 +58,7 @@ def mutual_distances(rounds: Sequence[GroupDistances]) -> MutualDistances:
     return MutualDistances(upper + upper.T, int(np.linalg.matrix_rank(np.concatenate(all_coefficients))))
 
 
-def trilaterated(known: Floats, squared: Floats, prior: Floats) -> Floats:
+def trilaterate(known: Floats, squared: Floats, prior: Floats) -> Floats:
     """Points [n, d] from their squared distances [n, c] to known points [c, d]. These determine them in the c - 1
     directions between the known points; in all others they stay at `prior` [n, d]."""
     origin, axes = known[0], known[1:] - known[0]

@@ -21,7 +21,7 @@ from attacks.base import View
 from attacks.collude import noise_free, recovered
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
-from attacks.locate import mutual_distances, trilaterated
+from attacks.locate import mutual_distances, trilaterate
 from attacks.messages.prompts import ReplayedMessages
 from attacks.threats import THREAT_MODELS, LacksCapability
 from fedaudit.command import cli
@@ -177,8 +177,8 @@ def test_d_plus_one_known_points_locate_another_and_d_do_not(d: int) -> None:
     known, others = points[: d + 1], points[d + 1 :]
     to = ((others[:, None] - known) ** 2).sum(-1)
     nothing = np.zeros_like(others)
-    np.testing.assert_allclose(trilaterated(known, to, nothing), others, atol=1e-8)
-    fewer = trilaterated(known[:d], to[:, :d], nothing)
+    np.testing.assert_allclose(trilaterate(known, to, nothing), others, atol=1e-8)
+    fewer = trilaterate(known[:d], to[:, :d], nothing)
     assert np.abs(fewer - others).max() > 0.01
     axes = known[1:d] - known[0]  # what they do tell is the projection onto the directions between them
     np.testing.assert_allclose((fewer - known[0]) @ axes.T, (others - known[0]) @ axes.T, atol=1e-8)
@@ -188,9 +188,9 @@ def test_without_masks_each_slice_is_located_by_itself() -> None:
     """Three known users and prompts of four numbers: two slices of two are known exactly, the whole is not."""
     vectors = rng().normal(size=(9, 4))
     known, others = vectors[:3], vectors[3:]
-    whole = trilaterated(known, ((others[:, None] - known) ** 2).sum(-1), np.zeros_like(others))
+    whole = trilaterate(known, ((others[:, None] - known) ** 2).sum(-1), np.zeros_like(others))
     parts = [
-        trilaterated(known[:, s], ((others[:, None, s] - known[:, s]) ** 2).sum(-1), np.zeros((6, 2)))
+        trilaterate(known[:, s], ((others[:, None, s] - known[:, s]) ** 2).sum(-1), np.zeros((6, 2)))
         for s in (slice(0, 2), slice(2, 4))
     ]
     np.testing.assert_allclose(np.concatenate(parts, axis=1), others, atol=1e-8)

@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks.base import View
 from attacks.collude import LATTICE, recovered
 from attacks.knowledge import Floats
-from attacks.locate import GroupDistances, mutual_distances, trilaterated
+from attacks.locate import GroupDistances, mutual_distances, trilaterate
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance
 from audits.statistics.neighbours import Ints
@@ -195,7 +195,7 @@ def _view(transcript: Transcript, users: Sequence[int]) -> View:
 def _told(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:
     """All vectors [n, d] for who knows those of the last t users and takes the squared distances for right."""
     known = slice(len(true) - t, None)
-    return trilaterated(true[known], squared[:, known], prior)
+    return trilaterate(true[known], squared[:, known], prior)
 
 
 def _public(view: View, r: int, basis: Tensor | None, shape: Sequence[int]) -> Floats:
