@@ -24,7 +24,7 @@ from fedaudit.privacy.sharing import Integers, Sharing
 LATTICE = 20  # most slices for which a lattice is reduced: sympy then takes seconds
 
 
-def recovered(sharing: Sharing, users: Sequence[int], shares: Residues) -> Integers | None:
+def recover_slices(sharing: Sharing, users: Sequence[int], shares: Residues) -> Integers | None:
     """The shortest slices [ell, W] that explain the shares [m, W] of these m users, as signed whole numbers.
 
     None if m <= t, as their shares say nothing, or if equations are missing and ell > LATTICE.

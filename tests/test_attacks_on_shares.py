@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from attacks.base import View
-from attacks.collude import noise_free, recovered
+from attacks.collude import noise_free, recover_slices
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
 from attacks.locate import mutual_distances, trilaterate
@@ -79,7 +79,7 @@ def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
     sharing, t = PROTOCOL.of_distances, 6
     true = np.rint(9000 * rng().normal(size=4 * 60)).astype(np.int64)
     shares = sharing.share(true, rng(3))
-    found = {m: recovered(sharing, range(20 - m, 20), shares[20 - m :]) for m in range(1, t + 5)}
+    found = {m: recover_slices(sharing, range(20 - m, 20), shares[20 - m :]) for m in range(1, t + 5)}
     assert all(found[m] is None for m in range(1, t + 1))
     errors = [error(found[m].reshape(-1), true) for m in range(t + 1, t + 5)]  # type: ignore[union-attr]
     assert errors[3] == 0
@@ -93,7 +93,7 @@ def test_with_scattered_points_the_first_user_above_t_is_one_too_many() -> None:
     for bits, right in ((15, 1.0), (25, 0.0)):
         true = rng().integers(-(2**bits), 2**bits, size=(2, 50))
         shares = sharing.share(true.reshape(-1), rng(3))
-        found = recovered(sharing, range(7), shares[:7])
+        found = recover_slices(sharing, range(7), shares[:7])
         assert found is not None
         assert (found == true).mean() == right
 
@@ -105,7 +105,7 @@ def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
     sharing = kind(Field(1009), 9, 2, 2, Tolerance(2))
     true = rng(seed).integers(-20, 21, size=(2, 5))
     shares = sharing.share(true.reshape(-1), rng(seed))[:3]
-    found = recovered(sharing, range(3), shares)
+    found = recover_slices(sharing, range(3), shares)
     assert found is not None
     combined = noise_free(sharing, range(3)).astype(object)
     slices, sides = combined @ sharing.encoding[:3, :2].astype(object), combined @ shares.astype(object)

@@ -12,7 +12,7 @@ import pandas as pd
 from torch import Tensor
 
 from attacks.base import View
-from attacks.collude import LATTICE, recovered
+from attacks.collude import LATTICE, recover_slices
 from attacks.knowledge import Floats
 from attacks.locate import GroupDistances, mutual_distances, trilaterate
 from audits.statistics import mutual_information as mi
@@ -184,7 +184,7 @@ def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:
     """The slices [ell, dealer, length] of all users' vectors as the colluding users find them; None where they
     cannot."""
     shares = view.shares(r)[what].numpy()  # [m, dealer, length]
-    found = recovered(sharing, view.users, shares.reshape(len(shares), -1))
+    found = recover_slices(sharing, view.users, shares.reshape(len(shares), -1))
     return None if found is None else found.reshape(sharing.slices, *shares.shape[1:])
 
 
