@@ -62,7 +62,7 @@ class RMIA:
         with np.errstate(invalid="ignore", divide="ignore"):  # log 0 for no model; inf - inf where all give 0
             member = knowledge.shadows.member
             inside, outside = (log_mean(shadows, used) for used in (member, ~member))
-            a = self.params.offline_a or fitted(np.exp(inside), np.exp(outside))
+            a = self.params.offline_a or fit_a(np.exp(inside), np.exp(outside))
             online = target - (np.logaddexp(inside, outside) - math.log(2))
             offline = target - (np.logaddexp(math.log1p(a) + outside, np.log1p(-a)) - math.log(2))
             ratios = zip(Facts.names(), (online, offline), strict=True)
@@ -75,7 +75,7 @@ def log_mean(log_p: Floats, used: NDArray[np.bool_]) -> Floats:
     return mean
 
 
-def fitted(inside: Floats, outside: Floats) -> float:
+def fit_a(inside: Floats, outside: Floats) -> float:
     """Fit a, 0 to 1, to the mean probabilities Pr_in and Pr_out [n]; 1 if no record has both with Pr_out below 1."""
     both = ~np.isnan(inside + outside)
     not_in, not_out = 1 - inside[both], 1 - outside[both]

@@ -487,10 +487,10 @@ def test_rmia_by_hand():
 
 
 def test_a_is_the_least_squares_of_what_is_missing_to_one():
-    assert rmia.fitted(np.array([0.7, 0.5, NAN]), np.array([0.4, 0.0, 0.3])) == pytest.approx(0.5)
-    assert rmia.fitted(np.array([0.2, 0.1]), np.array([0.4, 0.3])) == 1.0  # members less likely than others
-    assert rmia.fitted(np.array([1.0]), np.array([1.0])) == 1.0
-    assert rmia.fitted(np.array([NAN]), np.array([0.5])) == 1.0
+    assert rmia.fit_a(np.array([0.7, 0.5, NAN]), np.array([0.4, 0.0, 0.3])) == pytest.approx(0.5)
+    assert rmia.fit_a(np.array([0.2, 0.1]), np.array([0.4, 0.3])) == 1.0  # members less likely than others
+    assert rmia.fit_a(np.array([1.0]), np.array([1.0])) == 1.0
+    assert rmia.fit_a(np.array([NAN]), np.array([0.5])) == 1.0
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, math.e])
