@@ -66,7 +66,7 @@ class RMIA:
             online = target - (np.logaddexp(inside, outside) - math.log(2))
             offline = target - (np.logaddexp(math.log1p(a) + outside, np.log1p(-a)) - math.log(2))
             ratios = zip(Facts.names(), (online, offline), strict=True)
-            return {name: dominated(ratio, offline[knowledge.known], self.params.gamma) for name, ratio in ratios}
+            return {name: share_dominated(ratio, offline[knowledge.known], self.params.gamma) for name, ratio in ratios}
 
 
 def log_mean(log_p: Floats, used: NDArray[np.bool_]) -> Floats:
@@ -83,7 +83,7 @@ def fit_a(inside: Floats, outside: Floats) -> float:
     return min(1.0, float(not_in @ not_out) / squares) if squares else 1.0
 
 
-def dominated(log_x: Floats, log_z: Floats, gamma: float) -> Floats:
+def share_dominated(log_x: Floats, log_z: Floats, gamma: float) -> Floats:
     """Share [n] of the m population ratios z that each ratio x exceeds by the factor gamma or more, plus at most half a
     level by x itself to break ties.
 
