@@ -6,9 +6,9 @@ the first round), the shared pair (FedPara), or one half, all A or all B (FedRan
 and no gradient: records are compared with its direction, never with its size.
 
 **A record's gradient** is that of its caption loss with respect to the tensors in the message, in the model from which
-the client started as far as the server can tell (`rebuild.round_start`). FedPara's private pair is never sent, and left out
-of that model. Where B is zero the gradient with respect to A is zero: in FedRand's first round A has no
-direction, and gives NaN.
+the client started as far as the server can tell (`rebuild.round_start`). FedPara's private pair is never sent, and left
+out of that model. Where B is zero the gradient with respect to A is zero: in FedRand's first round A has no direction,
+and gives NaN.
 
 **A client's model** after a round is rebuilt from the messages up to then, in the same way as the attacked model; NaN
 in rounds in which it cannot be.
