@@ -1,8 +1,8 @@
-"""What a model answers about records: how likely it holds each token of them, and how sure it is.
+"""A model's answers about records: the signals of every token, the loss, and the confidence.
 
-A record is a text of tokens, of which the part "caption" is learnt; a classification is a text of one token, whose
-vocabulary are the classes. One forward pass gives everything; vocabulary rows of texts are never kept. Natural
-logarithms, float64.
+A record is a text, of which the tokens of the part "caption" are learnt. A classification is a text of one token, whose
+vocabulary is the classes. One forward pass gives everything; logits of texts are never stored. Logarithms are natural,
+numbers float64.
 """
 
 from __future__ import annotations
@@ -20,77 +20,84 @@ from numpy.typing import NDArray
 from attacks.tokens.signals import TokenSignals, row_signals, stacked, unstacked
 
 Floats = NDArray[np.float64]
-Arrays = dict[str, NDArray[Any]]  # what is kept of an answer, by name
+Arrays = dict[str, NDArray[Any]]  # stored parts of an answer, by name
 LEARNT = "caption"  # the part of a text that training makes likelier
-LARGEST_GAP = 20.0  # nats: of a token whose rivals are impossible
+LARGEST_GAP = 20.0  # nats, instead of infinity
 
 
 class ModelAnswers(Protocol):
-    """One model's answers about n records."""
+    """One model's answers about n records. Token arrays hold all records' tokens, one record after the other."""
 
     def __hash__(self) -> int:
-        """By identity: equal only to itself."""
+        """Hash by identity: answers are equal only to themselves."""
 
     def signals(self, compat: str = "exact") -> TokenSignals:
-        """Of every token of all records, record by record, in exact arithmetic or, if it was asked for, VL-MIA's."""
+        """Signals of every token; `compat` "vlmia" (VL-MIA's arithmetic) only if an attack's `Params.compat` asked for
+        it."""
 
     def mean(self, values: Floats) -> Floats:
-        """`values` of all tokens as a mean [n] over the tokens that each record teaches."""
+        """Average a token array over each record's learnt tokens, to [n]: a text's caption, or a classification's one
+        token."""
 
     @property
     def loss(self) -> Floats:
-        """Cross-entropy [n] in nats per token."""
+        """Cross-entropy [n] in nats per learnt token."""
 
     @property
     def confidence(self) -> Floats:
-        """How sure the model is of each record [n], on a scale on which it is about normal over models."""
+        """Confidence [n], nearly normal over models: log (p / (1 - p)) of a class, mean log p of a text's tokens."""
 
     def features(self, base: Any) -> Floats:
-        """What a network is shown of each record, [n, F]; `base` are the public start's answers about the same."""
+        """Inputs [n, F] of the network of the shadow-model attack; `base`: answers of the public state before
+        training."""
 
     @property
     def kinds(self) -> NDArray[np.int64]:
-        """Which records one network judges, [n]: those of equal numbers from 0 on."""
+        """Number [n] of the network that judges each record in that attack: the class, or 0 for every text."""
 
     @property
     def digest(self) -> str:
-        """Names what was answered by content."""
+        """Hash of the answers."""
 
     def facts(self, base: Any) -> dict[str, Any]:
-        """Columns [n] for readers beside the losses; `base` are the public start's answers about the same."""
+        """Further columns of the table of records, n values each; `base` as in `features`. Empty for classes."""
 
 
 class PublicRecords(Protocol):
-    """What everybody knows of n records, or can compute without anything that was trained."""
+    """Public facts about n records, computed without any trained model."""
 
     @property
     def hard(self) -> Floats | None:
-        """Log-probabilities [n, C] of the untrained hard prompt; None where records are texts."""
+        """Log-probabilities [n, C] under the untrained hand-written prompt; None for texts."""
 
     def answers(self, parts: Mapping[str, Arrays]) -> ModelAnswers:
-        """One model's answers about these records, from what was kept of them in each arithmetic."""
+        """One model's answers about these records, from its stored arrays by arithmetic ("exact", "vlmia")."""
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Of texts; a record's rows are one for each token but its first."""
+    """Public facts about n texts. A text has a row for each token but the first, which nothing predicts."""
 
     sizes: NDArray[np.int64]  # [n], rows of each record
-    spans: Sequence[Mapping[str, slice]]  # of each record's own rows: image, instruction, caption
-    words: Sequence[str]  # of each caption
+    spans: Sequence[
+        Mapping[str, slice]
+    ]  # rows of each record's parts "image", "instruction", "caption", from its first
+    words: Sequence[str]  # the caption of each record
     tokens: Sequence[Sequence[str]]  # of each record, as text
     hard: None = None
 
     def arrays(self) -> Arrays:
-        """As it is kept."""
-        spans = [{name: [span.start, span.stop] for name, span in own.items()} for own in self.spans]
-        texts = json.dumps({"spans": spans, "words": list(self.words), "tokens": [list(own) for own in self.tokens]})
+        """Its fields as arrays, to be stored; `of` reads them."""
+        spans = [{name: [span.start, span.stop] for name, span in parts.items()} for parts in self.spans]
+        tokens = [list(of_record) for of_record in self.tokens]
+        texts = json.dumps({"spans": spans, "words": list(self.words), "tokens": tokens})
         return {"sizes": self.sizes, "texts": np.frombuffer(texts.encode(), np.uint8)}
 
     @staticmethod
     def of(arrays: Arrays) -> Texts:
+        """The inverse of `arrays`."""
         texts = json.loads(arrays["texts"].tobytes())
-        spans = [{name: slice(*span) for name, span in own.items()} for own in texts["spans"]]
+        spans = [{name: slice(*span) for name, span in parts.items()} for parts in texts["spans"]]
         return Texts(arrays["sizes"], spans, texts["words"], texts["tokens"])
 
     def answers(self, parts: Mapping[str, Arrays]) -> TextAnswers:
@@ -100,13 +107,13 @@ class Texts:
 
 @dataclass(frozen=True, eq=False)
 class Classifications:
-    """Of classifications."""
+    """Public facts about n classifications."""
 
-    labels: NDArray[np.int64]  # [n], places among the C classes
-    hard: Floats
+    labels: NDArray[np.int64]  # [n], index among the C classes
+    hard: Floats  # [n, C], log-probabilities under the untrained hand-written prompt
 
     def arrays(self) -> Arrays:
-        """As it is kept."""
+        """Its fields as arrays, to be stored."""
         return {"labels": self.labels, "hard": self.hard}
 
     def answers(self, parts: Mapping[str, Arrays]) -> ClassAnswers:
@@ -115,34 +122,34 @@ class Classifications:
 
 
 def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, slice]:
-    """Ranges of rows by part: with `vlmia` beside those of `spans` (image, instruction, caption) also VL-MIA's `desp`
-    and `inst_desp`.
+    """Row ranges of one record by part: `spans` (image, instruction, caption), with compat "vlmia" also VL-MIA's `desp`
+    (description) and `inst_desp` (instruction and description).
 
-    These hold rows inside of a part of T tokens only, T - 1 of them: neither the row that predicts the description's
-    first token nor the one that predicts the end. VL-MIA's `img` and `inst` are image and instruction. A description of
-    one token, of which that code makes no score, keeps the row that predicts it, and so does `inst_desp` where the
-    instruction has no row.
+    VL-MIA scores only rows inside a part: `desp` lacks the row that predicts the caption's first token and the one that
+    predicts the end. Its `img` and `inst` are our image and instruction. A description of one token, which that code
+    does not score, keeps the row that predicts it, and so does `inst_desp` if the instruction has no row.
     """
     if compat != "vlmia":
         return spans
     first, end = spans["caption"].start + 1, spans["caption"].stop - 1
-    own = slice(first, end) if first < end else slice(first - 1, end)
-    return {**spans, "desp": own, "inst_desp": slice(min(spans["instruction"].start, own.start), own.stop)}
+    description = slice(first, end) if first < end else slice(first - 1, end)
+    both = slice(min(spans["instruction"].start, description.start), description.stop)
+    return {**spans, "desp": description, "inst_desp": both}
 
 
 def public_records(arrays: Arrays) -> PublicRecords:
-    """From what is kept of it."""
+    """Restore `Texts` or `Classifications` from their stored arrays."""
     return Classifications(**arrays) if "labels" in arrays else Texts.of(arrays)
 
 
 @dataclass(frozen=True, eq=False)
 class TextAnswers:
-    """About texts. A record's rows are one for each token but its first, which nothing predicts."""
+    """Answers about n texts, see `ModelAnswers`. `answers[i]` are those about record i alone."""
 
-    by_compat: Mapping[str, TokenSignals]  # "exact", and "vlmia" where an attack asked for it
-    sizes: NDArray[np.int64]  # [n], rows of each record
-    spans: Sequence[Mapping[str, slice]]  # of each record's own rows: image, instruction, caption
-    words: Sequence[str]  # of each caption
+    by_compat: Mapping[str, TokenSignals]  # of all records, by arithmetic: "exact", "vlmia" if an attack asked for it
+    sizes: NDArray[np.int64]  # [n], rows of each record, see `Texts`
+    spans: Sequence[Mapping[str, slice]]  # rows of each record's parts, from its first row
+    words: Sequence[str]  # the caption of each record
 
     def signals(self, compat: str = "exact") -> TokenSignals:
         return self.by_compat[compat]
@@ -156,12 +163,12 @@ class TextAnswers:
 
     @property
     def confidence(self) -> Floats:
-        """Mean log p of the tokens: odds would be those of the words that grammar makes certain."""
+        """Mean log p of the learnt tokens. Log-odds would be ruled by the words that grammar makes certain."""
         return -self.loss
 
     def features(self, base: TextAnswers) -> Floats:
-        """Of the learnt tokens the mean log p and the mean of its least fifth, quartiles of Shannon's entropies, and
-        the mean gap (at most `LARGEST_GAP`), all in nats and less those of the public start."""
+        """Change [n, 6] since `base`, in nats, of six numbers over the learnt tokens: mean log p, its mean over the
+        least likely fifth, the quartiles of Shannon's entropy, and the mean gap (each at most `LARGEST_GAP`)."""
         return self._summary - base._summary
 
     @functools.cached_property
@@ -184,38 +191,37 @@ class TextAnswers:
         return _digest([stacked(signals) for signals in self.by_compat.values()])
 
     def facts(self, base: TextAnswers) -> dict[str, Any]:
-        """Per record the part that each of its tokens belongs to, log p, and the Rényi-2 entropy now and before
-        training (nats)."""
+        """For each record arrays over its tokens: their parts, log p, and Rényi-2 entropies in nats, now and under
+        `base`."""
         now, before = ([answers[i]["exact"] for i in range(len(self.sizes))] for answers in (self, base))
         return {
             "token_slice": [_parts(spans, int(size)) for spans, size in zip(self.spans, self.sizes, strict=True)],
-            "token_log_prob": [own.log_prob.astype(np.float32) for own in now],
-            "token_entropy": [own.renyi[2].astype(np.float32) for own in now],
-            "base_token_entropy": [own.renyi[2].astype(np.float32) for own in before],
+            "token_log_prob": [signals.log_prob.astype(np.float32) for signals in now],
+            "token_entropy": [signals.renyi[2].astype(np.float32) for signals in now],
+            "base_token_entropy": [signals.renyi[2].astype(np.float32) for signals in before],
         }
 
     def __getitem__(self, i: int) -> dict[str, TokenSignals]:
-        """The signals of one record, by arithmetic."""
+        """The signals of record i, by arithmetic."""
         rows = slice(self.starts[i], self.starts[i] + self.sizes[i])
         return {compat: signals[rows] for compat, signals in self.by_compat.items()}
 
     @functools.cached_property
     def starts(self) -> NDArray[np.int64]:
-        """[n], each record's first row."""
+        """Index [n] of each record's first row."""
         return np.cumsum(self.sizes) - self.sizes
 
     def _over_learnt(self, values: Floats, reduce: Callable[[Floats], Any]) -> Floats:
-        """`values` of all tokens as a number [n] of those that each record teaches."""
+        """Reduce a token array to one number per record, [n], over its learnt tokens."""
         by_record = np.split(values, self.starts[1:])
-        return np.array([reduce(own[span[LEARNT]]) for own, span in zip(by_record, self.spans, strict=True)])
+        return np.array([reduce(rows[span[LEARNT]]) for rows, span in zip(by_record, self.spans, strict=True)])
 
 
 def _parts(spans: Mapping[str, slice], rows: int) -> list[str]:
-    """Which part each of a record's rows belongs to."""
-    found = np.full(rows, "instruction", dtype=object)
+    """The part that each of a record's rows belongs to; "instruction" where no span covers it."""
+    parts = ["instruction"] * rows
     for name, span in spans.items():
-        found[span] = name
-    parts: list[str] = found.tolist()
+        parts[span] = [name] * len(parts[span])
     return parts
 
 
@@ -225,10 +231,10 @@ def _digest(arrays: Sequence[NDArray[Any]]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ClassAnswers:
-    """About classifications."""
+    """Answers about n classifications, see `ModelAnswers`."""
 
     log_probs: Floats  # [n, C], of every class
-    labels: NDArray[np.int64]  # [n], places among the classes
+    labels: NDArray[np.int64]  # [n], index among the classes
 
     def signals(self, compat: str = "exact") -> TokenSignals:
         return row_signals(self.log_probs, self.labels, compat=compat)
@@ -245,7 +251,7 @@ class ClassAnswers:
         return log_odds(self.log_probs, self.labels)
 
     def features(self, base: ModelAnswers) -> Floats:
-        """Square roots of the probabilities, whose differences are Hellinger's distances; the start says no more."""
+        """Square roots [n, C] of the probabilities, whose distances are Hellinger's; `base` is not used."""
         return np.exp(self.log_probs / 2)
 
     @property
@@ -261,23 +267,22 @@ class ClassAnswers:
 
 
 def own_class(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
-    """log p of each record's own class: [.., n, C] and [n] to [.., n]."""
-    found: Floats = np.take_along_axis(log_probs, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -1)[..., 0]
-    return found
+    """log p [.., n] of each record's own class, from [.., n, C] and labels [n]."""
+    index = np.broadcast_to(labels, log_probs.shape[:-1])[..., None]
+    log_p: Floats = np.take_along_axis(log_probs, index, -1)[..., 0]
+    return log_p
 
 
 def log_odds(log_probs: Floats, labels: NDArray[np.int64]) -> Floats:
-    """log (p / (1 - p)) of each record's own class, [.., n, C] to [.., n]: the logit-scaled confidence (LiRA, section
-    IV-C), without cancellation."""
-    own = own_class(log_probs, labels)
+    """log (p / (1 - p)) [.., n] of each record's own class, from log p [.., n, C]: LiRA's logit-scaled confidence
+    (section IV-C), without cancellation for p near 1."""
     others = log_probs.copy()
     np.put_along_axis(others, np.broadcast_to(labels, log_probs.shape[:-1])[..., None], -np.inf, -1)
     top = others.max(-1)
     safe = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
         rest = safe + np.log(np.exp(others - safe[..., None]).sum(-1))
-    found: Floats = own - rest
-    return found
+    return own_class(log_probs, labels) - rest
 
 
 def _least_fifth(values: Floats) -> float:

@@ -1,5 +1,5 @@
-"""Whom an adversary attacks, which models it can put together from its view, and about which records it asks each of
-them: what an attack may cost is decided here and in `attacks.asked`."""
+"""Which client is attacked, through which models, and which records each model is queried with. The constants here, and
+`attacks.questions`, bound the cost of attacks."""
 
 from __future__ import annotations
 
@@ -13,88 +13,89 @@ from numpy.typing import NDArray
 
 from trainers.base import State
 
-OTHERS = 150  # records of other clients that a target's model is asked about
-# models of the adversary, of the usual trajectories one each, that stand in for the attacked one: for thresholds
-SHADOWS_ASKED = 5
+OTHERS = 150  # records of other clients with which a target's model is queried
+SHADOWS_ASKED = 5  # shadow models that play the attacked model, from which thresholds are set
 CURVE = 11  # rounds of a loss trajectory
-NOVEL_PER_CLIENT = 75  # out-of-distribution records that a client's model is asked about
-PER_ROUND = 8  # candidates per client that every earlier round's model is asked about
+NOVEL_PER_CLIENT = 75  # out-of-distribution records with which a client's model is queried
+PER_ROUND = 8  # candidates per client with which every earlier round's model is queried
 
 Read = Callable[[], State]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Whom an adversary attacks, and the records that it asks about; nobody's are records of another distribution."""
+    """An attacked client and the records to attack; `client` None: records of a distribution that nobody trained on."""
 
     client: int | None
-    candidates: Sequence[str]  # its members and held-out records, canaries at the end; unlabelled
+    candidates: Sequence[str]  # its members and held-out records mixed, canaries at the end
     reference: Sequence[str]  # known non-members of the same distribution
     others: Sequence[str] = ()  # records of other clients
-    complete: bool = False  # whether its list holds candidates only, each with weight
+    complete: bool = False  # whether the client trains on candidates only, each with a weight above 0
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Those that could be in its list, for all that their distribution says."""
+        """Candidates and reference records: those of the client's own distribution."""
         return (*self.candidates, *self.reference)
 
     @property
     def records(self) -> tuple[str, ...]:
+        """All records: candidates, reference records, then other clients' records."""
         return (*self.candidates, *self.reference, *self.others)
 
     def of_records(self, member: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of the records [.., n] a model was trained on, from which of the candidates: on no others."""
-        found = np.zeros((*member.shape[:-1], len(self.records)), bool)
-        found[..., : len(self.candidates)] = member
-        return found
+        """Extend membership of the candidates [.., c] to all records [.., n]: the others are no members."""
+        extended = np.zeros((*member.shape[:-1], len(self.records)), bool)
+        extended[..., : len(self.candidates)] = member
+        return extended
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the attacks of one adversary need beside a model's answers."""
+    """Everything that the attacks of one threat model need to be computed, all attacks together."""
 
-    answers: bool = True  # some attack looks at one model alone, without shadow models
-    arithmetics: tuple[str, ...] = ("exact",)
-    norms: bool = False
-    states: bool = False  # all states that are seen of one model
-    messages: bool = False  # what clients sent, not only their states
-    solved: bool = False  # messages as mixtures
-    sequences: bool = False
-    vectors: bool = False
-    novel_of_clients: bool = False  # clients' models are asked about another distribution too
-    ways: frozenset[str] = frozenset()  # of rebuilding, that are looked at; empty: all
+    answers: bool = True  # whether some attack works without shadow models
+    arithmetics: tuple[str, ...] = ("exact",)  # of token signals: "exact", "vlmia"
+    norms: bool = False  # gradient norms
+    states: bool = False  # answers of the attacked model over rounds
+    messages: bool = False  # what clients sent, not only their models
+    solved: bool = False  # messages as `Mixture`s
+    sequences: bool = False  # released models of many rounds, of shadows too
+    vectors: bool = False  # the attacked vectors themselves
+    novel_of_clients: bool = False  # clients' models are also queried with records of another distribution
+    ways: frozenset[str] = frozenset()  # of rebuilding a client; empty: all
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
-    """One model in an adversary's hands, and what it asks it about. `client` is None for a model of everybody."""
+class AttackedModel:
+    """One model that an adversary has, and the records to query it with; `client` None: a model that all clients
+    share."""
 
     threat_model: str
-    way: str
+    way: str  # how the adversary got it, see `fedaudit.terms.held_models`
     client: int | None
-    round: int  # how many rounds it has seen
-    read: Read = field(repr=False)  # when it is asked for, and not kept: an adversary holds dozens of models
+    round: int  # rounds of training that it has seen
+    read: Read = field(repr=False)  # loads the state on each call: dozens of models do not fit into memory
     records: Sequence[str]
-    role: str | None = None  # which of a shadow's models stands beside it: "personal", "released"; None: none
-    over_rounds: bool = True  # whether more may be known of it than what it answers
-    of_target: bool = True  # whether the records are the target's own, and no others beside
+    role: str | None = None  # the shadows' model to compare with: "personal" or "released"; None: no shadows
+    over_rounds: bool = True  # whether attacks that look at rounds apply to it
+    of_target: bool = True  # whether all records are the target's own
 
 
 @functools.cache
 def records_digest(records: Sequence[str]) -> str:
-    """Names a list of records."""
+    """Short hash that identifies a list of records."""
     return hashlib.sha256("\n".join(records).encode()).hexdigest()[:12]
 
 
 def state_digest(state: State) -> str:
-    """Names weights by content: equal models are asked once."""
+    """Short hash of weights, so that equal models are queried once."""
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def evenly(rounds: int, most: int) -> list[int]:
-    """At most so many of some rounds, evenly spaced."""
+def evenly_spaced(rounds: int, most: int) -> list[int]:
+    """At most `most` of the rounds 0 to `rounds` - 1, evenly spaced, the first and the last included."""
     chosen: list[int] = np.unique(np.linspace(0, rounds - 1, min(most, rounds)).round().astype(int)).tolist()
     return chosen

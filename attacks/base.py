@@ -1,7 +1,6 @@
-"""Threat models, and the view that each gives of a run: what one adversary holds, and nothing else.
+"""The view that each threat model gives of a run: what one adversary holds, and nothing else.
 
-Membership never enters a view. Asking for something that a threat model does not give is an error that names the
-capability.
+A view never tells who is a member. Each method needs a capability; LacksCapability if the threat model lacks it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,10 @@ from trainers.transcript import Transcript
 
 
 class View:
-    """What the adversary of one threat model sees of a transcript; `users` are those who collude, where users do."""
+    """Reads a run as the adversary of one threat model does. Rounds r count from 0; states are tensors by name.
+
+    `users` are the clients that collude, for the threat model "colluding-users".
+    """
 
     def __init__(self, transcript: Transcript, threat_model: str, *, users: Collection[int] = ()) -> None:
         self._transcript = transcript
@@ -31,96 +33,96 @@ class View:
 
     @property
     def folder(self) -> Path:
-        """Where the run lies, which names it."""
+        """The folder of the run, which identifies it."""
         return self._transcript.folder.path
 
     @property
     def public(self) -> State:
-        """The start of training, which everybody knows."""
+        """The global state before training, known to everybody."""
         return self._transcript.broadcast(0)
 
     def gives(self, capability: str) -> bool:
-        """Whether the threat model has a capability."""
+        """Whether the threat model sees a capability, such as "uploads" (all: `ThreatModel.sees`)."""
         return capability in self.threat_model.sees
 
     def _require(self, capability: str) -> None:
         require(self.threat_model, capability)
 
     def broadcast(self, r: int) -> State:
-        """The global state at the start of round r, as sent; `broadcast(rounds)` is the released model, `broadcast(0)`
-        public. Parts of clients that are sent to all others are in it for these and for the server only.
+        """The global state that is sent at the start of round r. `broadcast(0)` is public, `broadcast(rounds)` is the
+        released model.
 
-        What a server keeps to itself (`Method.broadcast`) is in no view: it follows from the messages, which the server
-        sees, and no model is made of it.
+        Parts of single clients that are sent to all others are left out unless the threat model sees "others' parts".
+        State that the server never sends (`Method.broadcast`) is in no view.
         """
         self._require("broadcasts")
         return self._transcript.broadcast(r) if self.gives("others' parts") else self._transcript.sent_to_all(r)
 
     @property
     def rounds_at_least_loss(self) -> int:
-        """After how many rounds the global model had its least held-out loss: what a deployer who looks would release
-        instead of the last one."""
+        """Number of rounds after which the global model had its lowest held-out loss, and might be released instead."""
         self._require("broadcasts")
         return self._transcript.rounds_at_least_loss
 
     def others_part(self, method: Method[Any], client: int) -> State:
-        """What of a client all others are sent in the end, in the released model."""
+        """The released model with one client's part in it, as all other clients receive it at the end."""
         self._require("others' parts")
         last = self.broadcast(self.rounds)
         return last | method.messages.broadcast_part(last, client)
 
     def participations(self, client: int) -> list[int]:
-        """Rounds in which a client sent something."""
+        """Rounds in which a client sent something, in order."""
         self._require("uploads")
         return self._transcript.participations(client)
 
     def upload(self, r: int, client: int) -> State:
-        """A client's message of round r, as the server received it."""
+        """The state that a client sent in round r, as the server received it."""
         self._require("uploads")
         return self._transcript.upload(r, client)
 
     def uploads(self, r: int) -> dict[int, State]:
-        """All messages of a round by client; empty ones are not there."""
+        """The states that were sent in round r, by client; clients that sent nothing are left out."""
         self._require("uploads")
         return self._transcript.uploads(r)
 
     def records(self, r: int, client: int) -> int:
-        """How many records a client of round r says that its list holds, n_k."""
+        """n_k: how many records a client says it has in round r."""
         self._require("uploads")
         return int(self._transcript.round(r)["uploads"][str(client)]["records"])
 
     def kept(self, r: int, client: int) -> list[str]:
-        """Names of the tensors that a client's message of round r did not hold; the method, and so this, is public."""
+        """Names of the model's tensors that a client did not send in round r."""
         self._require("uploads")
         return self._transcript.kept(r, client)
 
     def sums(self, r: int) -> tuple[list[list[int]], Tensor]:
-        """The clients of every group of round r, and the means [K, ..] of what they put into the sums."""
+        """The G groups of clients whose gradients were summed in round r, and their mean gradients [G, ..]."""
         self._require("sums of uploads")
         return self._transcript.summed_groups(r), self._transcript.revealed(r)["gradients"]
 
     def distances(self, r: int) -> tuple[list[list[int]], State]:
-        """The groups G about whose means was asked in round r, and what was decoded beside sums: `distances` [n, G] are
-        the squared ones of all clients to these means. Both empty where nothing was asked."""
+        """The G groups whose means the server measured distances to in round r, and the decoded tensors but for sums:
+        `distances` [n, G] are squared distances of all clients to these means. Both are empty in a round without any.
+        """
         self._require("distances")
-        found = self._transcript.revealed(r)
+        revealed = self._transcript.revealed(r)
         return self._transcript.distance_groups(r), {
-            name: tensor for name, tensor in found.items() if name != "gradients"
+            name: tensor for name, tensor in revealed.items() if name != "gradients"
         }
 
     def shares(self, r: int) -> State:
-        """The shares [m, dealer, ..] that the m colluding users hold of all clients' vectors in round r."""
+        """The shares [m, K, ..] that the m colluding users hold of all K clients' vectors in round r, by name of
+        vector."""
         self._require("shares")
         return {name: tensor[list(self.users)] for name, tensor in self._transcript.held_shares(r).items()}
 
     def personal(self, client: int) -> State:
-        """The personalised prompt that a client releases: the sum, not its parts."""
+        """The personalised prompt that a client releases: the sum of its parts, not the parts."""
         self._require("personal prompts")
         return self._transcript.released(client)
 
     def private(self, client: int) -> State | None:
-        """A client's own model after its last participation; None if it never took part, or if the run does not hold
-        it."""
+        """A client's true model after its last participation; None if it never took part or nothing is stored."""
         self._require("private states")
         rounds = self._transcript.participations(client)
         return self._transcript.own_model(rounds[-1], client) if rounds else None

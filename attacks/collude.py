@@ -1,14 +1,14 @@
-"""Colluding users: what m users learn of a shared vector who put their shares together.
+"""Colluding users: what m users who pool their shares learn about a secret-shared vector.
 
 A share is a sum over the ell slices of the vector and t noise terms, modulo a prime q (`fedaudit.privacy.sharing`). The
-noise of any t users is independent and uniform: their shares say nothing. Of m > t users it can be eliminated, which
-leaves m - t equations in the slices alone; ell + t users solve them. Of fewer equations the solutions are a coset of a
-lattice, and what is shared are small numbers in a large field: the shortest solution is taken (basis reduction by
-Lenstra, Lenstra and Lovasz 1982, then Babai's nearest plane, 1986). Of slices within +-B it is the right one as soon as
+noise of any t users is independent and uniform: their shares say nothing. Between m > t users it can be eliminated,
+which leaves m - t equations in the slices alone; ell + t users have enough to solve them. With fewer, the solutions
+are a coset of a lattice. The shared numbers are small and the field is large, so we take the shortest solution (basis
+reduction by Lenstra, Lenstra and Lovasz 1982, then Babai's nearest plane, 1986). For slices within +-B it is right when
     (2 B + 1)^ell < q^(m - t),
-unless the lattice has vectors that are shorter than that. Users' points 1 to n make it have some: the equations are
-then such as 8 x_1 - x_2 = c in small whole numbers, and tell as much of a vector as m - t projections of it. With
-points drawn from the whole field the first user above t is one too many (`tests/test_attacks_on_shares.py`).
+unless the lattice has vectors shorter than that. It has some when users' points are 1 to n: equations are then like
+8 x_1 - x_2 = c with small whole numbers, and tell no more of a vector than m - t projections do. With points drawn from
+the whole field, t + 1 users already learn everything (`tests/test_attacks_on_shares.py`).
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from numpy.typing import NDArray
 from fedaudit.privacy.field import Field, Residues
 from fedaudit.privacy.sharing import Integers, Sharing
 
-LATTICE = 20  # slices at most of which a lattice is reduced: sympy takes seconds for these
+LATTICE = 20  # most slices for which a lattice is reduced: sympy then takes seconds
 
 
-def recovered(sharing: Sharing, users: Sequence[int], shares: Residues) -> Integers | None:
-    """The slices [ell, W] of shared numbers, the shortest that explain the shares [m, W] of these m users.
+def recover_slices(sharing: Sharing, users: Sequence[int], shares: Residues) -> Integers | None:
+    """The shortest slices [ell, W] that explain the shares [m, W] of these m users, as signed whole numbers.
 
-    None: t users or fewer hold nothing, or there are too many slices for a lattice.
+    None if m <= t, as their shares say nothing, or if equations are missing and ell > LATTICE.
     """
     field, ell, missing = sharing.field, sharing.slices, sharing.slices - len(users) + sharing.tolerance.colluders
     if missing >= ell or (missing > 0 and ell > LATTICE):
         return None
     combined = noise_free(sharing, users)
     slices = field.product(combined, sharing.encoding[list(users), :ell])
-    solved = _solved(field, np.concatenate([slices, field.product(combined, shares)], axis=1)[:ell])
+    solved = _eliminate(field, np.concatenate([slices, field.product(combined, shares)], axis=1)[:ell])
     fixed = len(solved)
-    one = np.zeros((ell, shares.shape[1]), np.int64)  # a solution: the other slices are 0
-    one[:fixed] = field.signed(solved[:, ell:])
+    solution = np.zeros((ell, shares.shape[1]), np.int64)  # one of many: the other slices are 0
+    solution[:fixed] = field.signed(solved[:, ell:])
     if fixed == ell:
-        return one
-    lattice = np.zeros((ell, ell), np.int64)  # rows: what may be added to a solution
+        return solution
+    lattice = np.zeros((ell, ell), np.int64)  # rows: vectors that may be added to a solution
     lattice[:fixed, :fixed] = field.q * np.eye(fixed, dtype=np.int64)
     lattice[fixed:, :fixed] = -field.signed(solved[:, fixed:ell]).T
     lattice[fixed:, fixed:] = np.eye(ell - fixed, dtype=np.int64)
-    return nearest(reduced(lattice), one)
+    return subtract_nearest(reduce_basis(lattice), solution)
 
 
 def noise_free(sharing: Sharing, users: Sequence[int]) -> Residues:
-    """Combinations [m - t, m] of the shares of m users in which no noise is left.
+    """Coefficients [m - t, m] of linear combinations of m users' shares in which no noise is left.
 
-    No pivot is 0: a polynomial of degree below ell + t is not zero at ell slices, t - k noise points and k users.
+    No pivot is 0: a polynomial of degree below ell + t cannot vanish at ell slices, t - k noise points and k users.
     """
     field, t = sharing.field, sharing.tolerance.colluders
     noise = sharing.encoding[list(users), sharing.slices :]
-    left = np.concatenate([noise, np.eye(len(users), dtype=np.int64)], axis=1)
+    rows = np.concatenate([noise, np.eye(len(users), dtype=np.int64)], axis=1)
     for column in range(t):
-        pivot, left = left[0], left[1:]
-        factor = field.multiply(left[:, column], field.inverse(pivot[column : column + 1]))
-        left = field.subtract(left, field.multiply(factor[:, None], pivot))
-    return left[:, t:]
+        pivot, rows = rows[0], rows[1:]
+        factor = field.multiply(rows[:, column], field.inverse(pivot[column : column + 1]))
+        rows = field.subtract(rows, field.multiply(factor[:, None], pivot))
+    return rows[:, t:]
 
 
-def reduced(lattice: Integers) -> Integers:
-    """A basis of short, nearly orthogonal vectors of the lattice that the rows [k, k] span (LLL)."""
+def reduce_basis(lattice: Integers) -> Integers:
+    """Short, nearly orthogonal rows [k, k] that span the same lattice as the given rows (LLL)."""
     from sympy import ZZ
     from sympy.polys.matrices import DomainMatrix
 
@@ -71,26 +71,27 @@ def reduced(lattice: Integers) -> Integers:
     return np.array([[int(entry) for entry in row] for row in rows], np.int64)
 
 
-def nearest(basis: Integers, points: Integers) -> Integers:
-    """Points [k, W] less a near vector of the lattice each (Babai's nearest plane); twice, as the first time rounds."""
-    axes = _orthogonal(basis)
-    left = points.copy()
+def subtract_nearest(basis: Integers, points: Integers) -> Integers:
+    """Subtract a near lattice vector from each of W points [k, W] (Babai's nearest plane), twice because of
+    rounding."""
+    axes = _gram_schmidt(basis)
+    rest = points.copy()
     for _ in range(2):
         for vector, axis in zip(basis[::-1], axes[::-1], strict=True):
-            times = np.rint(axis @ left / (axis @ axis)).astype(np.int64)
-            left -= vector[:, None] * times
-    return left
+            times = np.rint(axis @ rest / (axis @ axis)).astype(np.int64)
+            rest -= vector[:, None] * times
+    return rest
 
 
-def _orthogonal(basis: Integers) -> NDArray[np.float64]:
-    """Gram-Schmidt vectors [k, k] of the rows, not scaled."""
+def _gram_schmidt(basis: Integers) -> NDArray[np.float64]:
+    """Orthogonal vectors [k, k] of the rows by Gram-Schmidt, not normalised."""
     q, r = np.linalg.qr(basis.T.astype(np.float64))
-    found: NDArray[np.float64] = (q * np.diag(r)).T
-    return found
+    orthogonal: NDArray[np.float64] = (q * np.diag(r)).T
+    return orthogonal
 
 
-def _solved(field: Field, rows: Residues) -> Residues:
-    """Rows [k, ..] with the unit matrix in their first k columns, which must be regular (Gauss and Jordan)."""
+def _eliminate(field: Field, rows: Residues) -> Residues:
+    """Turn the first k columns of rows [k, ..], a regular matrix, into the unit matrix in place (Gauss-Jordan)."""
     for i in range(len(rows)):
         rows[i] = field.multiply(rows[i], field.inverse(rows[i, i : i + 1]))
         others = np.arange(len(rows)) != i

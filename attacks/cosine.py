@@ -1,14 +1,14 @@
 """Gradient alignment: a client's update points where the records that it trained on want to go.
 
-Per round, the cosine of the target client's update with the direction in which the record's loss falls fastest, at the
-prompt from which the client started (the cosine attack of Li et al., "Effective passive membership inference attacks in
-federated learning against overparameterized models", ICLR 2023). A record is in the batch of few rounds only.
+Per round we take the cosine of the target client's update with the direction in which the record's loss falls fastest,
+in the model from which the client started (the cosine attack of Li et al., "Effective passive membership inference
+attacks in federated learning against overparameterized models", ICLR 2023). A record is in the batches of few rounds.
 
-cosine/mean  over all observed rounds.
-cosine/max   of the best of them.
+cosine/mean  mean over all observed rounds.
+cosine/max   the largest of them.
 
-Needs the server's view; a clustering server takes the mean of a cluster for the update of each of its clients. Compare
-members with held-out records of the same client: all records of its classes align with its updates.
+Needs the server's view; a clustering server takes the mean update of a cluster for each of its clients. Compare members
+with held-out records of the same client: all records of its classes align with its updates.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
+from attacks.knowledge import Attack, Floats, Knowledge
 
 
 class Facts(AttackFacts):
@@ -34,12 +34,9 @@ class Params:
     """The cosine attack has no parameters."""
 
 
-class Cosine:
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        if seen.rounds is None:
+class Cosine(Attack):
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        if knowledge.rounds is None:
             raise ValueError("the cosine attack needs what was seen of rounds")
-        cosine = np.ma.masked_invalid(seen.rounds.cosine[:, seen.rounds.client])  # [T, n]
+        cosine = np.ma.masked_invalid(knowledge.rounds.cosine[:, knowledge.rounds.client])  # [T, n]
         return {"cosine/mean": cosine.mean(0).filled(np.nan), "cosine/max": cosine.max(0).filled(np.nan)}

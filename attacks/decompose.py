@@ -1,18 +1,18 @@
 """Decompose: the server solves each message for the records that its batch held.
 
-A message is the mean of the gradients of its batch, of known form, and the server can compute the gradient of every
-candidate where the client began. So per round
+A message is the mean of its batch's gradients, up to clipping and noise, and the server can compute the gradient of
+every candidate in the model from which the client started. So for each round
     min | gradients @ shares / |B| - sent |   over shares in [0, 1] that sum to |B|
-names the batch: least squares with bounds (Stark and Parker 1995, as scipy's `lsq_linear` has them), where attacks that
-look at one record at a time see little, because all records of a client pull the same way. What is known of the shares
-by the method, its clipping, sampler, momentum and local steps is in `attacks.knowledge.Mixture`.
+finds the batch: bounded least squares (Stark and Parker 1995, scipy's `lsq_linear`). Attacks that look at one record at
+a time see little, as the gradients of a client's records are alike. `attacks.knowledge.Mixture` holds what the method's
+clipping, sampler, momentum and local steps tell about the shares.
 
-decompose    the sum over rounds of the record's share, divided by 1 + how far the residual may move a share (residual
-             |B| / least singular value of the gradients): where the replay of the client's own part has broken down a
-             round counts for little.
+decompose    the sum over rounds of the record's share / (1 + e), where e bounds how far the residual can change a share
+             (residual |B| / smallest singular value of the gradients): a round counts little once the replay of the
+             client's own part has failed.
 
-Needs the server's view (uploads). It is of the first rounds of a client (`--solved-rounds`), where the replay is best.
-Records with equal gradients share their weight. Other clients' records, and those without any gradient, are nan.
+Needs the server's view (uploads). Looks at the first rounds of a client (`--solved-rounds`), where the replay is best.
+Records with equal gradients share their weight. Other clients' records, and records without gradient, are NaN.
 """
 
 import functools
@@ -26,12 +26,12 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge, Mixture
+from attacks.knowledge import Attack, Floats, Knowledge, Mixture
 
-SUM = 1e3  # weight of the row that holds the sum of the shares
-SAME = 1e-5  # of the longest gradient: those that differ by less are equal, and a shorter one is none
-ROUNDING = 1e-7  # of the largest singular value: the least that can be told from 0
-ITERATIONS = 10  # of the solver, times the records
+SUM = 1e3  # weight of the equation for the sum of the shares
+SAME = 1e-5  # times the longest gradient: gradients that differ by less are equal, and a shorter one is zero
+ROUNDING = 1e-7  # times the largest singular value: smaller ones are rounding errors
+ITERATIONS = 10  # most iterations of the solver per unknown
 
 
 class Facts(AttackFacts):
@@ -47,59 +47,56 @@ class Params:
     """The decomposition has no parameters."""
 
 
-class Decompose:
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        if seen.rounds is None:
+class Decompose(Attack):
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        if knowledge.rounds is None:
             raise ValueError("the decomposition needs what was seen of rounds")
-        total = np.full(len(seen.records), np.nan)
-        for mixture in seen.rounds.mixtures:
-            found = solve(mixture)
-            own = np.flatnonzero(~np.isnan(found.shares))
-            total[own] = np.nan_to_num(total[own]) + np.abs(found.shares[own]) * found.weight
+        total = np.full(len(knowledge.records), np.nan)
+        for mixture in knowledge.rounds.mixtures:
+            solution = solve(mixture)
+            solved = np.flatnonzero(~np.isnan(solution.shares))
+            total[solved] = np.nan_to_num(total[solved]) + np.abs(solution.shares[solved]) * solution.weight
         return {"decompose": total}
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What one message says of who was in its batches."""
+    """The estimated shares of n records in one message (see `Mixture`), and how well they explain it."""
 
-    shares: Floats  # [n], nan for records without gradient
-    residual: float  # of what was sent, 0 to 1
-    least: float  # singular value of the gradients
-    error: float  # at most so far the residual moves a share
+    shares: Floats  # [n], NaN for records without gradient
+    residual: float  # the unexplained part of the message by its norm, 0 to 1
+    least: float  # smallest singular value of the gradients
+    error: float  # bound on how far the residual can change a share
 
     @property
     def weight(self) -> float:
-        """What the message counts for beside others, 1 where it is explained."""
+        """Weight of the message among others, 1 if the shares explain it fully."""
         return 1 / (1 + self.error)
 
 
 @functools.lru_cache(maxsize=64)
 def solve(mixture: Mixture) -> Solution:
-    """The shares that explain a message best, within what is known of them.
+    """Find the shares that explain a message best, within the bounds of the mixture.
 
-    As far as something stays unexplained, they are drawn to what chance gives a record: the most probable shares given
-    noise of that size, were both normal.
+    Ridge-regularised towards the batch rate; the penalty is the noise variance, as far as a first fit without penalty
+    leaves that much unexplained: the most probable shares if shares and noise were normal.
     """
-    group = equal_gradients(mixture.gradients)
+    group = group_equal(mixture.gradients)
     members = np.bincount(group[group >= 0])
     if not mixture.sent.any() or not len(members):
         return Solution(np.where(group < 0, np.nan, 0.0), 0.0, 0.0, 0.0)
     columns = mixture.gradients[:, [int(np.argmax(group == g)) for g in range(len(members))]] / mixture.divisor
-    _, unexplained = _bounded(mixture, columns, members, 0.0)
+    _, unexplained = _fit_shares(mixture, columns, members, 0.0)
     excess = max(0.0, unexplained**2 - mixture.numbers * mixture.std**2) / len(columns)
-    found, residual = _bounded(mixture, columns, members, math.sqrt(mixture.std**2 + excess))
+    summed, residual = _fit_shares(mixture, columns, members, math.sqrt(mixture.std**2 + excess))
     values = np.linalg.svd(columns, compute_uv=False)
     least = max(float(values[-1]), ROUNDING * float(values[0]))
-    shares = np.where(group < 0, np.nan, (found / members)[group])
+    shares = np.where(group < 0, np.nan, (summed / members)[group])
     return Solution(shares, residual / float(np.linalg.norm(mixture.sent)), least, residual / least)
 
 
-def equal_gradients(gradients: Floats) -> NDArray[np.int32]:
-    """Which group of equal columns of gradients [m, n] each belongs to, [n], from 0; -1 where there is no gradient."""
+def group_equal(gradients: Floats) -> NDArray[np.int32]:
+    """Number [n] of the group of equal columns that each column of gradients [m, n] belongs to; -1 for zero columns."""
     lengths = np.linalg.norm(gradients, axis=0)
     tolerance = SAME * lengths.max(initial=0.0)
     some = np.flatnonzero(lengths > tolerance)
@@ -110,24 +107,24 @@ def equal_gradients(gradients: Floats) -> NDArray[np.int32]:
     return group
 
 
-def _bounded(mixture: Mixture, columns: Floats, members: NDArray[np.int64], std: float) -> tuple[Floats, float]:
-    """Shares [g] of groups of records with one gradient each, and what they leave unexplained of the message, in its
-    own units. `std`: of noise in each row."""
+def _fit_shares(mixture: Mixture, columns: Floats, members: NDArray[np.int64], std: float) -> tuple[Floats, float]:
+    """Summed shares [g] of g groups of `members` [g] records with equal gradients, and the norm of what they leave
+    unexplained of the message. `columns` [m, g] are the groups' gradients, `std` of the noise in each row."""
     length = float(np.linalg.norm(mixture.sent))
     chance = min(mixture.total / members.sum(), mixture.high / 2)
     pull = std / np.sqrt(chance * (mixture.high - chance) * members)
     rows = np.vstack([columns, np.diag(pull)]) / length
     target = np.concatenate([mixture.sent, pull * chance * members]) / length
     low, high, summed = mixture.low * members, mixture.high * members, np.ones(len(members))
-    if mixture.scaled:  # 1 + another unknown times the message
+    if mixture.scaled:  # a further unknown u: the message times 1 + u
         rows = np.column_stack([rows, np.append(-mixture.sent / length, np.zeros(len(members)))])
         low, high, summed = np.append(low, 0.0), np.append(high, np.inf), np.append(summed, 0.0)
-    if mixture.known == "at most":  # what other records have
+    if mixture.known == "at most":  # a further unknown: the shares of other records
         rows = np.column_stack([rows, np.zeros(len(rows))])
         low, high, summed = np.append(low, 0.0), np.append(high, mixture.total), np.append(summed, 1.0)
     if mixture.known != "on average":
         rows, target = np.vstack([rows, SUM * summed]), np.append(target, SUM * mixture.total)
-    found = lsq_linear(rows, target, (low, high), method="bvls", max_iter=ITERATIONS * rows.shape[1]).x
-    scale = 1 + found[len(members)] if mixture.scaled else 1.0
-    shares: Floats = found[: len(members)]
+    unknowns = lsq_linear(rows, target, (low, high), method="bvls", max_iter=ITERATIONS * rows.shape[1]).x
+    scale = 1 + unknowns[len(members)] if mixture.scaled else 1.0
+    shares: Floats = unknowns[: len(members)]
     return shares, float(np.linalg.norm(columns @ shares / scale - mixture.sent))

@@ -1,19 +1,19 @@
 """Entropy: the model is surer of its members, whatever their label (Salem et al. 2019; Song & Mittal 2021).
 
-entropy               sum_c p_c log p_c, the negative of Shannon's entropy: needs no label.
+entropy               sum_c p_c log p_c, minus Shannon's entropy: needs no label.
 entropy/confidence    log max_c p_c, which ranks as the highest probability does: needs no label.
-entropy/modified      (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c): the negative of Song & Mittal (USENIX Security
-                      2021), eq. 8, which is 0 for a record that is surely right and infinite for one that is surely
-                      wrong.
+entropy/modified      (1 - p_y) log p_y + sum_{c != y} p_c log(1 - p_c): minus the modified entropy of Song & Mittal
+                      (USENIX Security 2021), eq. 8, which is 0 for a certain right answer and infinite for a certain
+                      wrong one.
 
-Needs the attacked model only. A text has the means over its tokens. A probability of 0 or 1 counts as its limit, 0 log
-0 = 0; nothing is clamped, and 1 - p is not formed by subtraction.
+Needs the attacked model only. Texts have means over their learnt tokens. Probabilities of 0 and 1 count as limits, 0
+log 0 = 0; nothing is clamped, and 1 - p is not computed by subtraction.
 """
 
 from dataclasses import dataclass
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
+from attacks.knowledge import Attack, Floats, Knowledge
 
 
 class Facts(AttackFacts):
@@ -30,12 +30,9 @@ class Params:
     """The entropy attack has no parameters."""
 
 
-class Entropy:
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        answers, signals = seen.answers, seen.answers.signals()
+class Entropy(Attack):
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        answers, signals = knowledge.answers, knowledge.answers.signals()
         return {
             "entropy": answers.mean(signals.mean_log_prob),
             "entropy/confidence": -answers.mean(signals.renyi[float("inf")]),

@@ -1,4 +1,4 @@
-"""What an attack's file says of the attack: its class `Facts`, read without importing it. Imports nothing heavy."""
+"""Facts about attacks: the class `Facts` of each attack's file, read without importing it. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,42 +6,59 @@ from fedaudit.machinery.plugins import Plugins
 
 
 class AttackFacts:
-    """What holds of an attack whose file says nothing else."""
+    """Base of an attack's class `Facts`; each field has the value for an attack whose file says nothing else.
+
+    You write a new attack as one file, `attacks/NAME.py`, and register it nowhere. It has a module docstring, whose
+    first line `--list` shows, and three classes: `Facts` says what your attack scores and what it needs, `Params` is a
+    frozen dataclass of its flags, and a class named as the file has the method `score`. That reads the `Knowledge`
+    (its docstring lists what is in it) and returns an array [n] for each name in `signals`; higher = more likely a
+    member, NaN = nothing can be said. For example `attacks/surprise.py`, without imports and its empty `Params`:
+
+        '''Surprise: members surprise a model less than its entropy predicts (after Zhang et al. 2025).'''
+
+        class Facts(AttackFacts):
+            records = ("texts", "classes")
+            signals = (("surprise", "surprise", "the surprise at the record"),)
+
+        class Surprise(Attack):
+            def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+                signals = knowledge.answers.signals()  # arrays over all tokens of all records
+                return {"surprise": knowledge.answers.mean(signals.log_prob + signals.renyi[1])}
+    """
 
     records: tuple[str, ...] = ("texts",)
-    """The kinds of records that it can score: "texts", "classes"."""
+    """Kinds of records that it can score: "texts" (language models with adapters), "classes" (prompts)."""
     signals: tuple[tuple[str, str, str], ...] = ()
-    """Its scores, the headline first: the name of each, what it is called in tables, and in sentences."""
+    """Its scores, the headline first: for each its name (NAME or NAME/...), and how tables and sentences call it."""
     on_texts: tuple[str, ...] = ()
-    """The scores that stand for it where records are texts, parameters in braces; by default its first."""
+    """Headline scores on texts, if not the first of `signals`; parameters in braces: "mink/{k}"."""
     needs: tuple[str, ...] = ()
-    """What it must see beyond a model and public things: capabilities of `attacks.threats`."""
+    """Capabilities of the adversary beyond one model and public things: "uploads" or others (`ThreatModel.sees`)."""
     shadows: bool = False
-    """Whether it needs shadow models."""
+    """Whether it needs shadow models: `Knowledge.shadows`."""
     strength: int = 0
-    """How strong it is known to be beforehand, by published comparisons: where all run, the strongest come first, and
-    the first two have primary scores."""
+    """Rank by published comparisons: of several attacks the strongest come first, and two have primary scores."""
     gradients: bool = False
-    """Whether it needs the lengths of single records' gradients."""
+    """Whether it needs `Knowledge.gradient_norms`."""
     mixtures: bool = False
-    """Whether it needs messages as mixtures of records (`attacks.messages.mixtures`)."""
+    """Whether it needs messages as mixtures of records: `Rounds.mixtures`."""
     sequences: bool = False
-    """Whether it needs what the released models of many rounds say, those of the shadows too."""
+    """Whether it needs the released models of many rounds: `Knowledge.sequence`, and that of its shadows."""
     vectors: bool = False
-    """Whether it needs the attacked vectors themselves, beside gradients of single records at the shadows' mean."""
+    """Whether it needs the attacked parameters themselves: `Knowledge.projections`, and those of its shadows."""
     rounds: bool = False
-    """Whether it also has a score of all states that an adversary sees of one model; they are computed of texts."""
+    """Whether it has a further score, on texts, from the losses over rounds: `Knowledge.states`."""
     guesses: tuple[str, ...] = ()
-    """Those of its scores whose sign says member or not."""
+    """Those of its scores that are above 0 exactly where it guesses "member"."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Of its scores."""
+        """Names of its scores, the headline first."""
         return tuple(name for name, _, _ in cls.signals)
 
     @classmethod
     def headlines(cls, records: str) -> tuple[str, ...]:
-        """The scores that stand for it where records are of a kind."""
+        """Names of the scores that represent it on records of a kind, "texts" or "classes"."""
         return cls.on_texts if cls.on_texts and records == "texts" else cls.names()[:1]
 
 

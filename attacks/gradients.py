@@ -1,5 +1,4 @@
-"""Gradients of single records in a model: their directions are compared with clients' updates, their norms are an
-attack of their own."""
+"""Loss gradients of single records: attacks compare their directions with clients' updates, or use their norms."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from trainers.protocols import Differentiable
 
 
 def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]) -> Tensor:
-    """Gradient [b, d] of the records' mean cross-entropy in a prompt [b, d]."""
+    """Gradient [b, d] of the records' mean cross-entropy with respect to a prompt [b, d]."""
     images = learner.images(records, patches=method.patches)
     labels = learner.labels(records).to(images.device)
     with torch.enable_grad():
@@ -28,28 +27,27 @@ def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, record
 
 
 def gradient_norms(method: Any, learner: Differentiable, model: State, records: Sequence[str]) -> NDArray[np.float64]:
-    """L2 norms [n] of each record's loss gradient in one client's model."""
-    norms = [part.double().norm(dim=1) for part in learner.gradients(method, model, records)]
-    found: NDArray[np.float64] = torch.cat(norms).numpy()
-    return found
+    """L2 norm [n] of each record's loss gradient with respect to one client's model."""
+    parts = [part.double().norm(dim=1) for part in learner.gradients(method, model, records)]
+    norms: NDArray[np.float64] = torch.cat(parts).numpy()
+    return norms
 
 
 def descents(method: Any, learner: Differentiable, model: State, records: Sequence[str]) -> NDArray[np.float64]:
-    """Unit vectors [n, m] in which each record's loss falls fastest in one client's model of m numbers; nan for a
-    record without gradient."""
+    """Unit vectors [n, m] in which each record's loss falls fastest in a model of m parameters; NaN if its gradient is
+    0."""
     parts = [directions(-part) for part in learner.gradients(method, model, records)]
-    found: NDArray[np.float64] = torch.cat(parts).numpy()
-    found[~found.any(axis=1)] = np.nan
-    return found
+    unit: NDArray[np.float64] = torch.cat(parts).numpy()
+    unit[~unit.any(axis=1)] = np.nan
+    return unit
 
 
 def change(model: State, start: State) -> NDArray[np.float64]:
-    """A model less another one, all tensors laid end to end."""
-    found: NDArray[np.float64] = torch.cat([(t - start[name]).flatten() for name, t in model.items()]).double().numpy()
-    return found
+    """`model` minus `start` as one vector [m], tensor after tensor in the order of `model`."""
+    flat: NDArray[np.float64] = torch.cat([(t - start[name]).flatten() for name, t in model.items()]).double().numpy()
+    return flat
 
 
 def directions(vectors: Tensor) -> Tensor:
-    """Vectors [n, ..] as rows [n, m] of length 1, in double precision; a zero vector, which points nowhere, stays
-    zero."""
+    """Vectors [n, ..] flattened and scaled to rows [n, m] of length 1, in double precision; zero vectors stay zero."""
     return F.normalize(vectors.flatten(1).double(), dim=1, eps=1e-300)

@@ -1,8 +1,8 @@
 """Gradient norm: members pull less at the prompt, because training has already moved it their way (Nasr et al. 2019).
 
-The score is the negative of the L2 norm of the gradient of the record's loss in the attacked prompt: Nasr, Shokri &
+The score is minus the L2 norm of the gradient of the record's loss with respect to the attacked prompt: Nasr, Shokri &
 Houmansadr, Comprehensive Privacy Analysis of Deep Learning, S&P 2019 (white-box attack, where gradients tell more than
-outputs). The norm follows the loss but also knows how much the prompt could still change it: read it beside the loss.
+outputs). The norm follows the loss but also tells how much the prompt could still change it: read both.
 
 Needs a model through which the adversary can differentiate, the backbone included.
 """
@@ -10,7 +10,7 @@ Needs a model through which the adversary can differentiate, the backbone includ
 from dataclasses import dataclass
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
+from attacks.knowledge import Attack, Floats, Knowledge
 
 
 class Facts(AttackFacts):
@@ -25,11 +25,8 @@ class Params:
     """The gradient norm attack has no parameters."""
 
 
-class GradNorm:
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        if seen.gradient_norms is None:
+class GradNorm(Attack):
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        if knowledge.gradient_norms is None:
             raise ValueError("gradnorm needs the gradient norms of the attacked model, not None")
-        return {"gradnorm": -seen.gradient_norms}
+        return {"gradnorm": -knowledge.gradient_norms}

@@ -1,9 +1,7 @@
-"""What an adversary has computed about the records that it asks about, before any attack: attacks are functions of
-it.
+"""Everything that an adversary knows about the records before it attacks: the input of every attack.
 
-All log-probabilities are natural logarithms in float64. n records; C classes, where records are classifications; S
-shadow models; T rounds; K clients. Nothing here says who was a member of what the adversary attacks: only of the
-shadows, which it trained itself.
+Logarithms are natural, numbers float64. Sizes: n records, C classes, S shadow models, T rounds, K clients. Nothing here
+tells which records are members of the attacked model, only of the shadow models, which the adversary trained itself.
 """
 
 from __future__ import annotations
@@ -21,44 +19,44 @@ from attacks.answers import Arrays, ClassAnswers, Floats, ModelAnswers, log_odds
 
 __all__ = ["Attack", "Floats", "Knowledge", "Mixture", "Rounds", "Shadows", "log_odds", "own_class"]
 
-KNOWN = ("equal", "at most", "on average")  # what may be known of a mixture's total
+KNOWN = ("equal", "at most", "on average")  # values of `Mixture.known`
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """Models that the adversary trained itself, in the role of the one that it attacks."""
+    """S models that the adversary trained itself, as the attacked model was trained, on members that it knows."""
 
-    member: NDArray[np.bool_]  # [S, n], which of the records each was trained on
-    answers: Sequence[ModelAnswers]  # of each
-    gradient_norms: Floats | None = None  # [S, n], nan for shadows that were not asked
-    # [S], what the other clients sent is common to shadows of equal numbers; None: each was trained among its own
+    member: NDArray[np.bool_]  # [S, n], whether shadow s was trained on a record
+    answers: Sequence[ModelAnswers]  # of each shadow, about the same n records
+    gradient_norms: Floats | None = None  # [S, n], NaN for shadows without any
+    # [S], number of the simulated federation in which each was trained; None: each in one of its own
     trajectory: NDArray[np.int64] | None = None
     sequence: Floats | None = None  # [S, T, n], as `Knowledge.sequence`
     projections: Floats | None = None  # [S, n], as `Knowledge.projections`
 
     @functools.cached_property
     def loss(self) -> Floats:
-        """Cross-entropy [S, n] in nats per token."""
+        """Cross-entropy [S, n] of the records under each shadow, in nats per token."""
         return np.stack([each.loss for each in self.answers])
 
     @functools.cached_property
     def confidence(self) -> Floats:
-        """See `ModelAnswers`, [S, n]."""
+        """`ModelAnswers.confidence` of each shadow, [S, n]."""
         return np.stack([each.confidence for each in self.answers])
 
     def features(self, base: ModelAnswers) -> Floats:
-        """See `ModelAnswers`, [S, n, F]."""
+        """`ModelAnswers.features` of each shadow, [S, n, F]."""
         return np.stack([each.features(base) for each in self.answers])
 
     def without(self, s: int) -> Shadows:
-        """All but shadow s and, where there are several trajectories, those of its own: nor has the attacked model
-        shadows on its own."""
+        """The shadows that are left when shadow s plays the attacked model: the others of its simulated federation are
+        dropped too (if there are several federations), as the real target has no shadows in its own."""
         if self.trajectory is None or len(np.unique(self.trajectory)) == 1:
             return self.of(np.arange(len(self.member)) != s)
         return self.of(self.trajectory != self.trajectory[s])
 
     def of(self, kept: NDArray[np.bool_]) -> Shadows:
-        """Some of them [S]."""
+        """The shadows where `kept` [S] is true."""
         arrays = {name: getattr(self, name) for name in ("gradient_norms", "trajectory", "sequence", "projections")}
         some = {name: array[kept] for name, array in arrays.items() if array is not None}
         return Shadows(
@@ -68,60 +66,63 @@ class Shadows:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """One message as a mixture of its client's records: gradients @ shares / divisor = sent, to first order.
+    """Linear equations for the records in one message: gradients @ shares / divisor = sent, to first order.
 
-    A share is 1 for a record of the batch and 0 for another one; after several steps it sums what its steps count for.
-    Any rows with the same products will do for the m numbers of a message.
+    `shares` [n] is what an attack solves for: 1 for a record of the batch, 0 for another one; after several local steps
+    the sum of the coefficients of the steps whose batch had it. The m rows may be any with the same inner products as
+    the message's own numbers.
     """
 
     round: int
-    gradients: Floats  # [m, n], of the first n records asked about: as clipped, where the client took its first step
-    sent: Floats  # [m], what the records made of the message
-    numbers: int  # of which the message consists
-    divisor: float  # of the batch's sum
-    low: float  # a share is at least this: 0, but where steps count against each other
-    high: float  # and at most this
-    total: float  # of all shares in its batches
-    known: str  # of the total, for these n: it is "equal" to it, "at most" that, or that "on average"
-    scaled: bool  # whether the message was shortened by an unknown factor, as a clipped batch is
-    std: float  # of the client's noise in each of the numbers
+    gradients: Floats  # [m, n], of the client's own records, as clipped by it, in the model of its first step
+    sent: Floats  # [m], the message without what does not come from records
+    numbers: int  # parameters in the message
+    divisor: float  # by which the batch's sum was divided
+    low: float  # least possible share: 0 unless some steps have negative coefficients
+    high: float  # largest possible share
+    total: float  # sum of the shares of all records in the batches
+    known: str  # whether the n shares sum to `total` exactly ("equal"), to no more ("at most"), or "on average"
+    scaled: bool  # whether the message was multiplied by an unknown factor below 1, as a clipped batch is
+    std: float  # standard deviation of the client's noise in each parameter
 
     def arrays(self) -> Arrays:
-        """As it is kept."""
+        """Its fields as arrays, to be stored; `of` reads them."""
         plain = {name: value for name, value in vars(self).items() if name != "known"}
         return {name: np.asarray(value) for name, value in (plain | {"known": KNOWN.index(self.known)}).items()}
 
     @staticmethod
     def of(arrays: Mapping[str, NDArray[Any]]) -> Mixture:
+        """The inverse of `arrays`."""
         values: dict[str, Any] = {name: array if array.ndim else array.item() for name, array in arrays.items()}
         return Mixture(**values | {"known": KNOWN[values["known"]]})
 
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What the server computed of the messages of some rounds. Entries of clients that sent nothing in a round are
-    nan."""
+    """Results of a server that reads T rounds of messages, about one client's records; NaN where a client sent
+    nothing."""
 
-    client: int  # whose records these are, a place among the K clients
-    loss: Floats  # [T, K, n], cross-entropy under each client's model as the server rebuilds it after that round
-    # [T, K, n], of each client's update with the record's descent direction: 1 = the update lowers its loss the most
-    cosine: Floats
-    mixtures: tuple[Mixture, ...] = ()  # of its own messages of its first rounds, where they are asked for
-    began: Floats | None = None  # [T, n], cross-entropy where this client began its rounds; of adapters
-    residual: Floats | None = None  # [T, n], of the record's inputs on the rows of the change of A; of adapters
+    client: int  # number of the attacked client among the K clients
+    loss: Floats  # [T, K, n], cross-entropy under each client's model, as rebuilt after the round
+    cosine: Floats  # [T, K, n], of each client's update with the direction in which the record's loss falls fastest
+    mixtures: tuple[Mixture, ...] = ()  # the client's first messages, if an attack has `mixtures = True`
+    start_loss: Floats | None = None  # [T, n], cross-entropy where the client started its round; adapters only
+    # [T, n], the part of a record's layer inputs outside the row space of the change of A, 0 to 1; adapters only
+    residual: Floats | None = None
 
     @staticmethod
-    def of(client: int, clients: int, way: str, heard: Sequence[Arrays], solved: Sequence[Arrays] = ()) -> Rounds:
-        """From what T rounds say about n records, and some messages as mixtures. The models of K clients are those
-        rebuilt in one way."""
+    def of(
+        client: int, clients: int, rebuilding: str, heard: Sequence[Arrays], solved: Sequence[Arrays] = ()
+    ) -> Rounds:
+        """Combine the stored arrays of T rounds (`attacks.questions.base.Messages.round`) and of solved messages.
+        `clients` is K; losses are under models rebuilt in the way `rebuilding`."""
         n = next(len(array.T) for arrays in heard for array in arrays.values())
         none = np.full((clients, n), np.nan)
 
         def loss(arrays: Arrays) -> Floats:
-            found = arrays.get(f"heard/loss/{way}", none).copy()
-            if (own := arrays.get(f"own/loss/{way}")) is not None:
-                found[client] = own
-            return found
+            by_client = arrays.get(f"heard/loss/{rebuilding}", none).copy()
+            by_client[client] = arrays.get(f"own/loss/{rebuilding}", by_client[client])
+            return by_client
 
         def stack(name: str) -> Floats | None:
             return np.stack([arrays[name] for arrays in heard]) if all(name in arrays for arrays in heard) else None
@@ -131,32 +132,44 @@ class Rounds:
             np.stack([loss(arrays) for arrays in heard]),
             np.stack([arrays.get("heard/cosine", none) for arrays in heard]),
             tuple(map(Mixture.of, solved)),
-            began=stack("own/began"),
+            start_loss=stack("own/began"),
             residual=stack("heard/residual"),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """One model under attack, and everything that its attacker knows of the records."""
+    """Everything that your attack can read: one attacked model, and what its adversary knows about n records.
 
-    records: tuple[str, ...]
-    known: NDArray[np.bool_]  # [n], non-members by construction (reference records of the same distribution)
+    Every attack has `loss` [n], and on classes `log_probs` [n, C] and `labels` [n]. For anything else about a model's
+    predictions ask `answers` (the attacked model) or `base` (the public state before training):
+
+        answers.signals()                          arrays over all tokens of all records (`TokenSignals`): log_prob,
+                                                   mean_log_prob, gap, and renyi[order]; renyi[1] is Shannon's entropy
+        answers.mean(answers.signals().log_prob)   [n], the mean over each record's learnt tokens, here -loss
+
+    The same lines serve texts and classes: a classification counts as a text of one token. Fields that may be None are
+    computed only if your `Facts` ask for them: the comment names the field of `AttackFacts`. Raise ValueError if one
+    that you need is missing.
+    """
+
+    records: tuple[str, ...]  # ids
+    known: NDArray[np.bool_]  # [n], reference records: of the client's distribution, and certainly no members
     answers: ModelAnswers  # of the attacked model
-    base: ModelAnswers  # of the public start of training
-    hard: Floats | None = None  # [n, C], log p of what everybody can use without training: of prompts the hard one
-    gradient_norms: Floats | None = None  # [n], L2 norm of the loss's gradient in the attacked prompt
-    base_gradient_norms: Floats | None = None
-    shadows: Shadows | None = None
-    # [T, n], loss under the broadcasts of some rounds, evenly spaced, in order; of adapters the final one too
+    base: ModelAnswers  # of the public state before training
+    hard: Floats | None = None  # [n, C], log-probabilities under the untrained hand-written prompt; classes only
+    gradient_norms: Floats | None = None  # [n], L2 norm of the loss gradient in the attacked model: `gradients`
+    base_gradient_norms: Floats | None = None  # the same before training
+    shadows: Shadows | None = None  # `shadows`
+    # [T, n], loss under broadcasts of evenly spaced rounds, in order, on texts the final model too: `needs`, `rounds`
     history: Floats | None = None
-    # [T, n], confidence under the released models after some rounds, evenly spaced; the last is the final one
+    # [T, n], confidence under the released models after evenly spaced rounds, the last of them final: `sequences`
     sequence: Floats | None = None
-    # [n], how far training has moved the attacked vectors towards where each record's loss falls fastest, by gradients
-    # at the mean of the shadows
+    # [n], how far training moved the attacked model in the direction in which the record's loss falls fastest, with
+    # gradients at the mean of the shadows: `vectors`
     projections: Floats | None = None
-    base_projections: Floats | None = None
-    rounds: Rounds | None = None
+    base_projections: Floats | None = None  # the same before training
+    rounds: Rounds | None = None  # what a server computed from messages: `needs = ("uploads",)` or sums of uploads
 
     @property
     def loss(self) -> Floats:
@@ -165,18 +178,18 @@ class Knowledge:
 
     @property
     def states(self) -> Floats | None:
-        """Losses [T, n] under all states that are seen of what is attacked, in order: the client's own where its
-        messages are seen, else the broadcasts; None where no rounds are looked at."""
+        """Losses [T, n] over rounds: under the client's own rebuilt models if its messages are seen, else under the
+        broadcasts; None if no attack looks at rounds."""
         return self.history if self.rounds is None else self.rounds.loss[:, self.rounds.client]
 
     @property
     def log_probs(self) -> Floats:
-        """Of all classes under the attacked model, [n, C]."""
+        """Log-probabilities [n, C] of all classes under the attacked model; on texts an AssertionError."""
         return self._classes.log_probs
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The records' places [n] among the classes."""
+        """Index [n] of each record's class; on texts an AssertionError."""
         return self._classes.labels
 
     @property
@@ -185,26 +198,39 @@ class Knowledge:
         return self.answers
 
     def before_training(self) -> Knowledge:
-        """The same attack on the public start: a control, membership cannot be in it. What is seen of rounds has no
-        such control."""
+        """This knowledge with the public state before training attacked: a control without membership, and without
+        rounds."""
         return dataclasses.replace(
             self, answers=self.base, gradient_norms=self.base_gradient_norms, projections=self.base_projections,
             history=None, sequence=None, rounds=None,
         )  # fmt: skip
 
     def leave_out(self, s: int) -> Knowledge:
-        """Shadow s as the attacked model, and the others as its shadows: its members are known."""
+        """This knowledge with shadow s, whose members are known, as the attacked model beside `Shadows.without(s)`; no
+        losses over rounds."""
         assert self.shadows is not None
         arrays = {name: getattr(self.shadows, name) for name in ("gradient_norms", "sequence", "projections")}
-        own: dict[str, Any] = {name: None if array is None else array[s] for name, array in arrays.items()}
+        fields: dict[str, Any] = {name: None if array is None else array[s] for name, array in arrays.items()}
         return dataclasses.replace(
-            self, answers=self.shadows.answers[s], shadows=self.shadows.without(s), history=None, rounds=None, **own
+            self, answers=self.shadows.answers[s], shadows=self.shadows.without(s), history=None, rounds=None, **fields
         )
 
 
 class Attack(Protocol):
-    """A pure function of what its adversary has computed."""
+    """An attack, made with its `Params`. How you write one is told in `attacks.facts.AttackFacts`."""
 
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        """The values [n] of every score; higher = more likely a member, NaN = nothing can be said."""
+    def __init__(self, params: object) -> None:
+        """Ignore parameters: an attack that has some keeps them in a constructor of its own."""
+
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        """An array [n] for each score, by name; higher = more likely a member, NaN = nothing can be said.
+
+        Equal knowledge must give equal scores, to the bit: draw from a seeded generator of your own.
+        """
         ...
+
+
+def mean_of_finite(values: Floats) -> Floats:
+    """Mean of values [T, ..] over their first axis, without NaN and infinite entries; NaN where none is finite."""
+    mean: Floats = np.ma.masked_invalid(values).mean(0).filled(np.nan)
+    return mean

@@ -1,10 +1,11 @@
 """MaxRényi-K%: members leave the model less uncertain at its most uncertain tokens (FedRand eq. 11; Li et al. 2024).
 
-Where a record is one token, a classification, all K and slices are one score, maxrenyi.
+The score is minus the mean of the k largest Rényi entropies of the next-token distributions. Related scores of the same
+forward pass come with it (`attacks.tokens.scores`). For classifications, which are one token, all K and slices give the
+one score maxrenyi.
 
-Needs a model whose logits the adversary can compute. The score is the negative of the mean of the k largest Rényi
-entropies of the next-token distributions; siblings come from the same forward pass. Entropy falls only when
-memorisation is nearly complete, the loss at once: read both.
+Needs a model whose logits the adversary can compute. Entropy falls only when memorisation is nearly complete, the loss
+at once: read both.
 """
 
 import math
@@ -46,28 +47,28 @@ class Params(NovelRows):
     compat: str = choice("exact", "vlmia: the public code's arithmetic", ("exact", "vlmia"))
 
     def check(self) -> None:
-        public = self.compat == "vlmia"
-        if self.k % 10 and not (public and self.k == 5):
+        vlmia = self.compat == "vlmia"
+        if self.k % 10 and not (vlmia and self.k == 5):
             raise ValueError(f"k must be one of 0, 10, ..., 100, or with compat vlmia 5, not {self.k}")
-        if self.slice in ("desp", "inst_desp") and not public:
-            said = "image, instruction or caption, or with compat vlmia desp or inst_desp"
-            raise ValueError(f"slice must be {said}, not {self.slice!r}")
+        if self.slice in ("desp", "inst_desp") and not vlmia:
+            valid = "image, instruction or caption, or with compat vlmia desp or inst_desp"
+            raise ValueError(f"slice must be {valid}, not {self.slice!r}")
 
 
 class MaxRenyi:
     def __init__(self, params: Params) -> None:
         self.params, self.compat = params, params.compat
 
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        if isinstance(seen.answers, TextAnswers):
-            return all_scores(seen.answers, compat=self.compat) | losses(seen)
-        return {"maxrenyi": -seen.answers.signals(self.compat).renyi[self.params.order]}
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        if isinstance(knowledge.answers, TextAnswers):
+            return all_scores(knowledge.answers, compat=self.compat) | losses(knowledge)
+        return {"maxrenyi": -knowledge.answers.signals(self.compat).renyi[self.params.order]}
 
 
 def max_renyi(entropies: ArrayLike, k_percent: float, *, compat: str = "exact") -> float:
-    """Mean of the k largest entropies (FedRand eq. 11), in the entropies' unit; K = 0 is the maximum, k as in `count`.
+    """Mean of the largest K percent of entropies [n] (FedRand eq. 11), rounded as in `count`; K = 0 gives the maximum.
 
-    Raises ValueError for no entropies, NaN among them, K outside 0..100, an unknown `compat`.
+    ValueError: no entropies, NaN among them, K outside 0..100, an unknown `compat`.
     """
     values = np.asarray(entropies, dtype=np.float64)
     if values.ndim != 1 or len(values) == 0 or np.isnan(values).any():

@@ -1,27 +1,27 @@
 """Output-free: the released vectors alone, beside the gradients of the candidates; no model is asked anything.
 
-Training on a record moves a prompt towards where the record's loss falls. So the score is how far the released prompt
-lies in that direction,
-    x = <p - p_start, -g / |g|>    g: gradient of the record's loss at the public start, moved as far as the shadows
-                                   were on average: where training ends without knowing the members
-beside the same number of each shadow model: as LiRA judges a confidence (`attacks.likelihood`), record by record, after
-each model's own level and spread are taken out where there are reference records.
+Training on a record moves a prompt in the direction in which the record's loss falls. So we measure how far the
+released prompt p has moved in that direction,
+    x = <p - p_start, -g / |g|>    g: gradient of the record's loss at the mean of the shadows, which is where training
+                                   ends for an adversary who does not know the members
+and compare it with the same number of each shadow model: as LiRA judges a confidence (`attacks.likelihood`), record by
+record. If there are reference records, each model's numbers are first centred and scaled by them.
 
 outputfree              log-likelihood ratio of x, shadows with the record against those without it.
 outputfree/offline      standardised distance of x from the shadows without the record.
-outputfree/projection   x less its mean over all shadows: of how far the prompt is from one step along each candidate.
+outputfree/projection   x minus its mean over all shadows.
 
 In the spirit of PIPRA (Bian et al., Your Prompts Are Not Safe, AAAI 2026), the first attack without outputs, which
-learns a common space of prompts and pictures instead. The adversary needs the public backbone, through which it
+learns a common space of prompts and images instead. The adversary needs the public backbone, through which it
 differentiates, and shadow models; of the target it has the vectors only.
 
-Records without gradient, and, but for outputfree/projection, those without shadows of a kind, are nan.
+A record without gradient is NaN. So is one that all shadows or none were trained on, except for outputfree/projection.
 """
 
 from dataclasses import dataclass
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
+from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.likelihood import likelihood_ratios, on_one_scale
 
 
@@ -41,14 +41,11 @@ class Params:
     """The output-free attack has no parameters."""
 
 
-class OutputFree:
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        if seen.projections is None or seen.shadows is None or seen.shadows.projections is None:
+class OutputFree(Attack):
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        if knowledge.projections is None or knowledge.shadows is None or knowledge.shadows.projections is None:
             raise ValueError("the output-free attack needs projections on records' gradients, of shadow models too")
-        member = seen.shadows.member
-        target, shadows = on_one_scale(seen.projections, seen.shadows.projections, member, seen.known)
+        member = knowledge.shadows.member
+        target, shadows = on_one_scale(knowledge.projections, knowledge.shadows.projections, member, knowledge.known)
         online, offline = likelihood_ratios(target, shadows, member)
         return dict(zip(Facts.names(), (online, offline, target - shadows.mean(0)), strict=True))

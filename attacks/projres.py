@@ -1,29 +1,25 @@
 """ProjRes: what entered a layer in training lies in the span of its change (Deng et al. 2026, arXiv 2604.21197).
 
-A step of SGD adds multiples of the inputs x of its batch to the rows of A: the gradient is B^T sum_t d_t x_t^T. So the
-change of A, which a client sends, has its rows in the span of the inputs of the records that it was trained on, and at
-most as many directions as the rank. Score: minus the relative projection residual |x - P x| / |x| of a record's own
-inputs on the rows of the change, where the client began; a mean over the rows that predict its text, over the layers,
-and over the observed rounds.
+An SGD step adds multiples of its batch's layer inputs x to the rows of A: the gradient is B^T sum_t d_t x_t^T. So the
+rows of the change of A, which a client sends, lie in the span of the inputs of its training records, and span at most
+as many directions as the rank. The score is minus the relative residual |x - P x| / |x|, P the projection on these
+rows, of a record's inputs in the model from which the client started the round; a mean over the tokens that predict its
+text, over layers, and over the observed rounds.
 
-- Exact after one SGD step whose batch has no more inputs than the rank: residual 0 of a member. With more inputs the
-  change has fewer directions than they span, and a member's residual is below 1 only in part.
-- With B = 0 A does not move in the first step: such layers say nothing, and a round in which none moved is left out.
-- AdamW divides every number of the gradient by its own size and sums over steps: rows of such a change lie in no span
-  of inputs. docs/attacks.md has what is left after 1, 4 and 8 of its steps.
+- Exact after one SGD step whose batch has no more inputs than the rank: a member's residual is 0. With more inputs the
+  change spans fewer directions than they do, and only a part of a member's inputs lies in it.
+- With B = 0 A does not move in the first step. Layers in which A did not move are left out, and so are rounds in which
+  none moved.
+- AdamW divides every entry of the gradient by its own size and sums over steps: the rows of its change lie in no span
+  of inputs. docs/attacks.md tells what is left after 1, 4 and 8 of its steps.
 
 Needs the server's view (uploads), and rounds in which the client sent A.
 """
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
-
-STILL = 1e-6  # of the length of A: a smaller change is weight decay's or rounding
-FLAT = 1e-6  # of the largest singular value: directions below it are rounding
+from attacks.knowledge import Attack, Floats, Knowledge, mean_of_finite
 
 
 class Facts(AttackFacts):
@@ -38,11 +34,8 @@ class Params:
     """The projection residual has no parameters."""
 
 
-class ProjRes:
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        if seen.rounds is None or seen.rounds.residual is None:
+class ProjRes(Attack):
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        if knowledge.rounds is None or knowledge.rounds.residual is None:
             raise ValueError("the projection residual needs what was seen of rounds")
-        return {"projres": -np.ma.masked_invalid(seen.rounds.residual).mean(0).filled(np.nan)}
+        return {"projres": -mean_of_finite(knowledge.rounds.residual)}

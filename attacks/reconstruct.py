@@ -1,17 +1,18 @@
 """Server-side client reconstruction: clients rebuilt from messages, then attacked by calibrated loss (FedRand, 4.2).
 
-`reconstruct` is of the last state of each, `reconstruct/rounds`, on LoRA, the mean over all its rebuilt states.
+reconstruct         calibrated loss (loss before training - loss) under the last rebuilt state of the client.
+reconstruct/rounds  its mean over all rebuilt states of the client. On LoRA.
 
-What it adds is the server's; the same loss of the other adversaries' models stands beside it. The report says who can
-be rebuilt, how stale the parts are and how far the result is from the owner's true model; a client that cannot be
-rebuilt gets no number. `attacks/messages/` says what each way takes for the parts that a last message did not hold, and
-how parts that are never sent follow from the gradients that are.
+Reports show it beside the same loss under the other adversaries' models. They say which clients can be rebuilt, how
+stale the parts are, and how far the result is from the client's true model; a client that cannot be rebuilt has no
+score. `attacks/messages/` tells what each way of rebuilding fills in for parts that the last message lacked, and how
+parts that are never sent are computed from the gradients that are.
 """
 
 from dataclasses import dataclass
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
+from attacks.knowledge import Attack, Floats, Knowledge
 from attacks.loss import losses, over_rounds
 from attacks.settings import RebuiltWays
 
@@ -28,13 +29,10 @@ class Facts(AttackFacts):
 
 @dataclass(frozen=True)
 class Params(RebuiltWays):
-    """`ways` and `novel_rows` say which models are asked."""
+    """Which models are queried: `ways` and `novel_rows`, see `attacks.settings`."""
 
 
-class Reconstruct:
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        over = {f"reconstruct/{name}": values for name, values in over_rounds(seen).items()}
-        return {"reconstruct": losses(seen)["loss/base"]} | over
+class Reconstruct(Attack):
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        scores = {f"reconstruct/{name}": values for name, values in over_rounds(knowledge).items()}
+        return {"reconstruct": losses(knowledge)["loss/base"]} | scores

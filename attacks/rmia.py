@@ -2,23 +2,23 @@
 
     LR(x, z) = (Pr(x | theta) / Pr(x)) / (Pr(z | theta) / Pr(z))       eq. 2
     score(x) = share of the population z with LR(x, z) >= gamma        eq. 3
-(Low-Cost High-Power Membership Inference Attacks, ICML 2024), Pr(x | theta) = p_y, of a text the geometric mean over
-its learnt tokens. The population are the reference records: known non-members of the client's own distribution. Pr(x)
-is estimated from shadow models:
+(Low-Cost High-Power Membership Inference Attacks, ICML 2024), where Pr(x | theta) = p_y, for a text the geometric mean
+over its learnt tokens. The population is the reference records: known non-members of the client's own distribution.
+Pr(x) is estimated from shadow models:
     rmia/online     half the mean over shadows with x + half the mean over those without it: (Pr_in(x) + Pr_out(x)) / 2
     rmia/offline    ((1 + a) Pr_out(x) + (1 - a)) / 2, which takes a Pr_out(x) + (1 - a) for Pr_in(x)       appendix B.2
-No shadow was ever trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored
-like any other, itself among the z: with gamma <= 1 that is 1/m too much, on the safe side for a threshold. Records
-above equally many z are ordered by their own ratio LR = Pr(x | theta) / Pr(x): LR / (1 + LR) / 2m is added, at most
-half a level.
+No shadow was trained on a reference record, so Pr(z) has the offline form in both. A reference record is scored like
+any other, with itself among the m records z: with gamma <= 1 its score is 1/m too high, which is conservative for a
+threshold. Records that dominate equally many z are ordered by their own ratio LR = Pr(x | theta) / Pr(x): we add
+LR / (1 + LR) / 2m, at most half a level.
 
-The paper takes gamma = 2 and, for image classifiers that learn their members by heart, a = 0.3. Where a model changes
-little by a record, as a prompt of few numbers does, no ratio reaches 2, and a = 0.3 ranks records by how hard they are.
-So by default gamma is 1 and a is fitted to the shadow models: the least squares of 1 - Pr_in = a (1 - Pr_out) over the
-records with both, near 1 where members are hardly likelier than other records.
+The paper takes gamma = 2 and, for image classifiers that memorise their members, a = 0.3. If one record changes a model
+little, such as a prompt of few parameters, no ratio reaches 2, and a = 0.3 ranks records by how hard they are. So by
+default gamma is 1, and a is fitted to the shadow models: least squares of 1 - Pr_in = a (1 - Pr_out) over the records
+that have both, near 1 if members are hardly likelier than other records.
 
-Needs shadow models and reference records. Records that no shadow was trained on are nan online, those that all were
-trained on are nan in both.
+Needs shadow models and reference records. A record that no shadow was trained on is NaN online, one that all were
+trained on is NaN in both.
 """
 
 import math
@@ -32,7 +32,7 @@ from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from fedaudit.machinery.parameters import Parameters, number
 
-TIE = 1e-10  # log-ratios that differ by less are equal: the same probabilities, added up in another order
+TIE = 1e-10  # log-ratios that differ by less count as equal: rounding of sums in another order
 
 
 class Facts(AttackFacts):
@@ -56,39 +56,40 @@ class RMIA:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        assert seen.shadows is not None
-        target, shadows = -seen.loss, -seen.shadows.loss
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        assert knowledge.shadows is not None
+        target, shadows = -knowledge.loss, -knowledge.shadows.loss
         with np.errstate(invalid="ignore", divide="ignore"):  # log 0 for no model; inf - inf where all give 0
-            inside, outside = (log_mean(shadows, used) for used in (seen.shadows.member, ~seen.shadows.member))
-            a = self.params.offline_a or fitted(np.exp(inside), np.exp(outside))
+            member = knowledge.shadows.member
+            inside, outside = (log_mean(shadows, used) for used in (member, ~member))
+            a = self.params.offline_a or fit_a(np.exp(inside), np.exp(outside))
             online = target - (np.logaddexp(inside, outside) - math.log(2))
             offline = target - (np.logaddexp(math.log1p(a) + outside, np.log1p(-a)) - math.log(2))
             ratios = zip(Facts.names(), (online, offline), strict=True)
-            return {name: dominated(ratio, offline[seen.known], self.params.gamma) for name, ratio in ratios}
+            return {name: share_dominated(ratio, offline[knowledge.known], self.params.gamma) for name, ratio in ratios}
 
 
 def log_mean(log_p: Floats, used: NDArray[np.bool_]) -> Floats:
-    """log of the mean probability [n] over the used ones of S models, [S, n]; nan for records without any."""
+    """log of the mean probability [n] over the models where `used` [S, n], from log p [S, n]; NaN without any."""
     mean: Floats = logsumexp(log_p, 0, b=used) - np.log(used.sum(0))
     return mean
 
 
-def fitted(inside: Floats, outside: Floats) -> float:
-    """a in [0, 1] of the means Pr_in and Pr_out [n]; 1 if no record has both and is uncertain."""
+def fit_a(inside: Floats, outside: Floats) -> float:
+    """Fit a, 0 to 1, to the mean probabilities Pr_in and Pr_out [n]; 1 if no record has both with Pr_out below 1."""
     both = ~np.isnan(inside + outside)
-    rest_in, rest_out = 1 - inside[both], 1 - outside[both]
-    squares = float(rest_out @ rest_out)
-    return min(1.0, float(rest_in @ rest_out) / squares) if squares else 1.0
+    not_in, not_out = 1 - inside[both], 1 - outside[both]
+    squares = float(not_out @ not_out)
+    return min(1.0, float(not_in @ not_out) / squares) if squares else 1.0
 
 
-def dominated(log_x: Floats, log_z: Floats, gamma: float) -> Floats:
-    """Share of the m ratios of z that each of n ratios of x is at least gamma times of, ties broken by the ratio of x:
-    by sorting, O((n + m) log m), and never n x m numbers.
+def share_dominated(log_x: Floats, log_z: Floats, gamma: float) -> Floats:
+    """Share [n] of the m population ratios z that each ratio x exceeds by the factor gamma or more, plus at most half a
+    level by x itself to break ties.
 
-    Ratios are natural logarithms [n] and [m], and a tie counts: log_x - log gamma + TIE >= log_z. nan for an x that is
-    nan or without any z; z that are nan do not count.
+    Ratios are natural logarithms [n] and [m]; z counts if log_x - log gamma + TIE >= log_z. NaN z are left out. NaN for
+    a NaN x, or if there is no z. Sorting takes O((n + m) log m).
     """
     ordered = np.sort(log_z[~np.isnan(log_z)])
-    found = np.searchsorted(ordered, log_x - math.log(gamma) + TIE, side="right") + expit(log_x) / 2
-    return np.where(np.isnan(log_x) | (len(ordered) == 0), np.nan, found / max(len(ordered), 1))
+    level = np.searchsorted(ordered, log_x - math.log(gamma) + TIE, side="right") + expit(log_x) / 2
+    return np.where(np.isnan(log_x) | (len(ordered) == 0), np.nan, level / max(len(ordered), 1))

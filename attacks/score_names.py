@@ -1,8 +1,8 @@
-"""What readers call a score: "lira/online" is "LiRA, online" in tables and figures, and "LiRA (online)" in sentences.
+"""Readable names of scores: "lira/online" is "LiRA, online" in tables and figures, and "LiRA (online)" in sentences.
 
-Both stand in the file that makes the score, which is read and not imported: an attack's `Facts.signals`, or `SIGNALS`
-of a file below attacks/ that is none.
-Parts of a score's name may be open: "mink/{k}/{slice}" is every score of that form, and its words hold the same parts.
+The file that makes a score declares both, and is read without being imported: an attack in `Facts.signals`, another
+file below attacks/ in `SIGNALS`. A declared name may have fields in braces: "mink/{k}/{slice}" declares every score of
+that form, and its readable names have the same fields.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedaudit.machinery import plugins
 
 
 class ScoreName(NamedTuple):
-    """What readers call a score, and the K of one that looks at K percent of the tokens."""
+    """Readable names of a score; `percent` is the K of a score over K percent of the tokens, else None."""
 
     in_tables: str
     in_sentences: str
@@ -25,7 +25,7 @@ class ScoreName(NamedTuple):
 
 @functools.cache
 def name_of(signal: str) -> ScoreName:
-    """The declared name of a score, its open parts filled in; of one that no file declares, its parts."""
+    """The readable names of a score, fields filled in; derived from the score's own name if no file declares it."""
     for pattern, (in_tables, in_sentences) in _declared():
         if match := pattern.fullmatch(signal):
             parts = match.groupdict()
@@ -35,12 +35,13 @@ def name_of(signal: str) -> ScoreName:
 
 
 def signal_name(signal: str) -> str:
-    """A score's name in tables and figures: "renyi/2/10/caption" is "MaxRényi, order 2, K 10 %, caption"."""
+    """The name of a score in tables: "MaxRényi, order 2, K 10 %, caption" for "renyi/2/10/caption"."""
     return name_of(signal).in_tables
 
 
 def parts(signal: str) -> tuple[str, int | None, str]:
-    """A name in tables in three: "MaxRényi, order 2", the K of 10 percent (or None), and the last part, "caption"."""
+    """Split a score's name in tables: ("MaxRényi, order 2", 10, "caption") for "renyi/2/10/caption". The percentage is
+    None, and the last part "", where the name has none."""
     name, *piece = signal_name(signal).rsplit(", ", 1)
     percent = name_of(signal).percent
     return name.removesuffix(f", K {percent} %"), percent, "".join(piece)
@@ -48,7 +49,7 @@ def parts(signal: str) -> tuple[str, int | None, str]:
 
 @functools.cache
 def _declared() -> list[tuple[re.Pattern[str], tuple[str, str]]]:
-    """Every declared score, as a pattern of its name, with its names in tables and in sentences."""
+    """All declared scores: a pattern that matches the score's name, and its names in tables and in sentences."""
     others = (plugins.literal(path, "SIGNALS") or () for path in plugins.package_folder("attacks").rglob("*.py"))
     return [
         (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(signal))), (in_tables, in_sentences))

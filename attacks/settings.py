@@ -1,7 +1,7 @@
-"""What the adversary of a run does: whom it attacks, and with how many models of its own. Imports nothing heavy.
+"""Settings of the adversary of a run: which clients it attacks, and with how many shadow models. Imports nothing heavy.
 
-`used_by` in a field's metadata says which attacks its value can change: those whose facts have it (shadows, needs,
-mixtures), or `rows`, none: it picks which rows there are. Without it any attack.
+`used_by` in a field's metadata names the fact (shadows, needs, mixtures) of the attacks whose scores the value can
+change; "rows" means none: it only selects which rows tables have. Without `used_by` it can change any attack's scores.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ from fedaudit.terms.held_models import EXACT, REBUILDINGS
 
 @dataclass(frozen=True)
 class Adversary(Parameters):
+    """Settings of every attack of a run, with their flags' help texts."""
+
     targets: int = whole(
         0, "clients that are attacked, 0 = two where shadow models are trained, else all", least=0, most=10**6
     )
@@ -57,19 +59,21 @@ class Adversary(Parameters):
 
     @property
     def trajectories(self) -> int:
-        """Simulated federations that the shadow clients of a target share."""
+        """Number of simulated federations over which a target's shadow clients are spread."""
         return self.shadow_trajectories or max(1, self.shadows // 10)
 
 
 @dataclass(frozen=True)
 class ThriftyAdversary(Adversary):
-    """The same with fewer shadow models: for learners that pass every picture through an encoder in each step."""
+    """`Adversary` with 30 shadow models by default, for learners that encode every picture in each step."""
 
     shadows: int = like(Adversary, "shadows", 30)
 
 
 @dataclass(frozen=True)
 class NovelRows(Parameters):
+    """Parameter of attacks that select which models are compared with records of another distribution."""
+
     novel_rows: str = choice(
         "released",
         "rows against records of another distribution too: the released model's, or all",
@@ -80,4 +84,6 @@ class NovelRows(Parameters):
 
 @dataclass(frozen=True)
 class RebuiltWays(NovelRows):
+    """Parameters of attacks that select by which ways clients are rebuilt (`attacks.messages.rebuild`)."""
+
     ways: str = choice("all", f"{EXACT} where nothing is hidden", ("all", *REBUILDINGS), used_by="rows")

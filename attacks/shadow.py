@@ -1,18 +1,18 @@
 """Shadow models: from them a network per class learns how a member looks (Shokri et al. 2017; DP-FPL, A.3).
 
-For every class an MLP [C -> 32 -> 2], ReLU between, is trained on the probabilities that the shadow models give the
-records of that class, to tell whether the record was in the shadow's training set. Shokri et al., Membership Inference
+For every class an MLP [C -> 32 -> 2] with ReLU is trained on the probabilities that the shadow models give the records
+of that class, to predict whether the record was in the shadow's training set. Shokri et al., Membership Inference
 Attacks Against Machine Learning Models, S&P 2017; DP-FPL, section A.3. The score is the logit of "member" minus the
-other: above 0 the attack itself says "member", no threshold is needed.
+other logit: above 0 the attack itself guesses "member", so that no threshold is needed.
 
-Its inputs are the square roots of the probabilities, whose differences are Hellinger's distances (of texts, which have
-one network, what training changed of the answers: `TextAnswers.features`), less their mean over the shadows and on one
-scale per class: an input that hardly varies is not blown up to noise, as it is by log-probabilities or where each input
-has a scale of its own. Every record weighs the same, and as much with the shadows
-that had it as with those that had not: who a record is then tells nothing of its membership, and 0 is neutral. All
-classes are one batched problem: AdamW on all pairs at once, a fixed number of steps, a generator of its own.
+Inputs are the square roots of the probabilities, whose distances are Hellinger's; texts have one network, and their
+inputs are the change of the answers since training began (`TextAnswers.features`). Inputs are centred over the shadows
+and have one scale per class: log-probabilities, or a scale for each input, would amplify the noise of inputs that
+hardly vary. All records have equal weight, split equally between the shadows with the record and those without it: so
+the identity of a record tells nothing about its membership, and 0 is neutral. All classes are one batched problem:
+AdamW on all pairs at once, a fixed number of steps, a seeded generator.
 
-Needs shadow models. Records of classes in which no record was in some shadows and out of others are nan.
+Needs shadow models. Scores are NaN for classes without any record that is in some shadows and not in others.
 """
 
 import functools
@@ -29,7 +29,7 @@ from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge, Shadows
 from fedaudit.machinery.parameters import Parameters, whole
 
-LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # of AdamW: weights shrink by 1 % a step
+LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # AdamW: weights shrink by 1 % a step
 SEED = 0
 
 
@@ -49,11 +49,11 @@ class Params(Parameters):
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """Trained networks of K kinds of records, of which there are F features: h hidden units."""
+    """K trained networks, one for each kind of records (`ModelAnswers.kinds`), with F inputs and h hidden units."""
 
-    place: NDArray[np.int64]  # of a kind of records among the K; -1 where nothing could be learnt
-    mean: Tensor  # [K, F], of the inputs over the shadows
-    scale: Tensor  # [K, 1], their standard deviation, all inputs of a kind together
+    place: NDArray[np.int64]  # by kind of records, the index of its network; -1 if nothing could be learnt
+    mean: Tensor  # [K, F], mean input over the shadows
+    scale: Tensor  # [K, 1], standard deviation of all inputs of a kind together
     weights: list[Tensor]  # [K, F, h], [K, 1, h], [K, h, 2], [K, 1, 2]
 
 
@@ -61,29 +61,29 @@ class Shadow:
     def __init__(self, params: Params) -> None:
         self.params = params
 
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        assert seen.shadows is not None
-        kinds = seen.answers.kinds
-        networks = fit(seen.shadows, seen.base, tuple(kinds.tolist()), self.params)
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        assert knowledge.shadows is not None
+        kinds = knowledge.answers.kinds
+        networks = fit(knowledge.shadows, knowledge.base, tuple(kinds.tolist()), self.params)
         place = networks.place[kinds]
-        features = torch.from_numpy(seen.answers.features(seen.base)).float()
+        features = torch.from_numpy(knowledge.answers.features(knowledge.base)).float()
         score = np.full(len(place), np.nan)
         for k in np.unique(place[place >= 0]):
-            mine = place == k
-            inputs = (features[mine] - networks.mean[k]) / networks.scale[k]
+            of_kind = place == k
+            inputs = (features[of_kind] - networks.mean[k]) / networks.scale[k]
             logits = _forward(inputs[None], [weight[k : k + 1] for weight in networks.weights])[0]
-            score[mine] = (logits[:, 1] - logits[:, 0]).numpy()
+            score[of_kind] = (logits[:, 1] - logits[:, 0]).numpy()
         return {"shadow": score}
 
 
 @functools.lru_cache(maxsize=2)  # the control before training scores with the same shadows
 def fit(shadows: Shadows, base: ModelAnswers, kinds: tuple[int, ...], params: Params) -> Networks:
-    """Train the networks of all kinds of records at once; `kinds` [n], and the public start's answers, are the
-    records'."""
+    """Train the networks of all kinds of records at once. `base`: answers of the public state before training about the
+    n records; `kinds`: the number of each record's network."""
     x, member, weight, taught = _pairs(shadows, base, np.array(kinds))
     mean = torch.einsum("kp,kpc->kc", weight, x)
     scale = torch.einsum("kp,kpc->k", weight, (x - mean[:, None]) ** 2).div(x.shape[-1]).sqrt()[:, None]
-    scale = torch.where(scale > 1e-6, scale, 1.0)  # a constant says nothing
+    scale = torch.where(scale > 1e-6, scale, 1.0)  # constant inputs
     place = np.full(max(kinds) + 1, -1)
     place[taught] = np.arange(len(taught))
     return Networks(place, mean, scale, _train((x - mean[:, None]) / scale[:, None], member, weight, params))
@@ -92,14 +92,14 @@ def fit(shadows: Shadows, base: ModelAnswers, kinds: tuple[int, ...], params: Pa
 def _pairs(
     shadows: Shadows, base: ModelAnswers, kinds: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
-    """Of K kinds the P pairs (shadow, record): inputs [K, P, F], membership [K, P], weights [K, P] with sum 1; and
-    the kinds [K]."""
+    """Training data of K networks, P pairs (shadow, record) each: inputs [K, P, F], membership [K, P], weights [K, P]
+    that sum to 1 per network, and the kinds [K] of records that they are for."""
     member = shadows.member
-    teaches = member.any(0) & ~member.all(0)  # others would teach who they are, not how a member looks
+    teaches = member.any(0) & ~member.all(0)  # from others a network would learn identities
     taught = np.unique(kinds[teaches])
     groups = [np.flatnonzero(teaches & (kinds == c)) for c in taught]
     width = max(map(len, groups), default=0)
-    # Kinds with fewer records are filled up with copies that weigh nothing.
+    # kinds with fewer records are padded with copies of weight 0
     filled = np.array([np.resize(group, width) for group in groups], np.int64).reshape(-1, width or 1)
     real = np.arange(filled.shape[1]) < np.array([len(group) for group in groups])[:, None]
     half = np.where(member, 0.5 / np.maximum(member.sum(0), 1), 0.5 / np.maximum((~member).sum(0), 1))  # [S, n]
@@ -113,7 +113,7 @@ def _pairs(
 
 
 def _train(x: Tensor, member: Tensor, weight: Tensor, params: Params) -> list[Tensor]:
-    """Weights of K networks, each of which minimises its own weighted cross-entropy: their sum has no common term."""
+    """Train K networks, each on its own weighted cross-entropy, and return their weights (see `Networks.weights`)."""
     K, _, C = x.shape
     generator = torch.Generator().manual_seed(SEED)
     weights: list[Tensor] = []
@@ -131,6 +131,6 @@ def _train(x: Tensor, member: Tensor, weight: Tensor, params: Params) -> list[Te
 
 
 def _forward(x: Tensor, weights: list[Tensor]) -> Tensor:
-    """Logits [K, P, 2] of "not a member" and "member"."""
+    """Logits [K, P, 2] of "not a member" and "member" for inputs [K, P, F]."""
     first, bias, second, bias_2 = weights
     return torch.baddbmm(bias_2, torch.relu(torch.baddbmm(bias, x, first)), second)

@@ -1,15 +1,14 @@
 """Loss slope: the loss of records that are trained on falls faster from round to round.
 
-The score is minus the least-squares slope of the record's loss over the observed rounds (nats per observed round): of
-the target client's own model where its messages are seen, otherwise of the released global model, in which every
-client's records take part. The loss trajectory as a membership signal: Nasr et al. 2019, section IV; Liu et al. 2022
+The score is minus the least-squares slope of the record's loss over the observed rounds (nats per observed round):
+under the target client's own model if its messages are seen, otherwise under the released global model, which every
+client's records change. The loss trajectory as a membership signal: Nasr et al. 2019, section IV; Liu et al. 2022
 ("Membership inference attacks by exploiting loss trajectory").
 
-Where the server sees whole participations of a client, begun with adapters that it sent, the slope is that within them:
-how far the loss falls from where the client began to what it sent, a mean over its participations (the least-squares
-slope with a level of its own for each).
+If the server sees both ends of a client's rounds (of adapters), the slope is taken within rounds: the loss in the model
+from which the client started minus the loss in what it sent, averaged over its participations.
 
-Needs the broadcasts of a run. Rounds without the client are left out; with fewer than two left nothing can be said.
+Needs the broadcasts of a run. Rounds without the client are left out; NaN if fewer than two are left.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
+from attacks.knowledge import Attack, Floats, Knowledge, mean_of_finite
 
 
 class Facts(AttackFacts):
@@ -32,25 +31,19 @@ class Params:
     """The slope attack has no parameters."""
 
 
-class Slope:
-    def __init__(self, params: Params) -> None:
-        self.params = params
-
-    def score(self, seen: Knowledge) -> dict[str, Floats]:
-        losses, began = seen.states, None if seen.rounds is None else seen.rounds.began
+class Slope(Attack):
+    def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        losses, at_start = knowledge.states, None if knowledge.rounds is None else knowledge.rounds.start_loss
         if losses is None:
             raise ValueError("the slope attack needs losses over rounds")
-        if began is None:
-            return {"slope": -least_squares_slope(losses)}
-        return {"slope": np.ma.masked_invalid(began - losses).mean(0).filled(np.nan)}
+        return {"slope": -least_squares_slope(losses) if at_start is None else mean_of_finite(at_start - losses)}
 
 
 def least_squares_slope(losses: Floats) -> Floats:
-    """Slopes [n] over T evenly spaced rounds of losses [T, n]; nan entries are left out, with fewer than two entries
-    nan."""
+    """Slopes [n] of losses [T, n] over T evenly spaced rounds, NaN entries left out; NaN with fewer than two left."""
     y = np.ma.masked_invalid(losses)
     t = np.ma.array(np.broadcast_to(np.arange(float(len(losses)))[:, None], losses.shape), mask=np.ma.getmaskarray(y))
     t = t - t.mean(0)
-    slope = (t * (y - y.min(0))).sum(0) / (t**2).sum(0)  # less the minimum, so that a constant is exactly flat
-    found: Floats = slope.filled(np.nan)
-    return found
+    slope = (t * (y - y.min(0))).sum(0) / (t**2).sum(0)  # minus the minimum, so that a constant has slope 0 exactly
+    filled: Floats = slope.filled(np.nan)
+    return filled

@@ -1,8 +1,8 @@
-"""For which attacks it is enough what an adversary sees. Imports nothing heavy.
+"""Which attacks can run under which threat model, and against what a learner trains. Imports nothing heavy.
 
-Every adversary knows the public things: the frozen backbone, the method with its parameters, the start, the classes,
-records of the clients' distributions. Shadow models need no more than that. What an attack needs beyond is in its file
-(`Facts.needs`).
+Every adversary knows what is public: the frozen backbone, the method with its parameters, the state before training,
+the classes, and records of the clients' distributions. Shadow models need no more. An attack that needs more lists it
+in its file (`Facts.needs`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attacks.facts import AttackFacts
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find
 from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.learners import LearnerFacts, every_learner, facts
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LacksCapability(PermissionError):
-    """An attack asked its view for something that the threat model does not give."""
+    """An attack asked for something that its threat model does not see."""
 
     def __init__(self, threat_model: str, capability: str) -> None:
         able = ", ".join(one for one in THREAT_MODELS if capability in one.sees)
@@ -28,31 +28,31 @@ class LacksCapability(PermissionError):
 
 
 def require(threat_model: str, capability: str) -> None:
-    """LacksCapability unless the threat model gives it. ValueError: no such threat model."""
+    """Raise LacksCapability unless the threat model sees the capability, ValueError for an unknown threat model."""
     if capability not in find(THREAT_MODELS, threat_model, "threat model").sees:
         raise LacksCapability(threat_model, capability)
 
 
 def lacks(attack: Plugin[AttackFacts], trained: LearnerFacts) -> str | None:
-    """Why an attack cannot work on what a learner trains; None if it can."""
-    own = attack.facts
-    if own.mixtures and trained.nonlinear:
+    """Why an attack cannot work on what a learner trains, as a clause ("whose records are texts"); None if it can."""
+    needed = attack.facts
+    if needed.mixtures and trained.nonlinear:
         return trained.nonlinear
-    if trained.records not in own.records:
+    if trained.records not in needed.records:
         return f"whose records are {trained.records}"
-    if own.shadows and not trained.shadows:
+    if needed.shadows and not trained.shadows:
         return "of which no shadow models can be trained"
-    if (own.gradients or own.vectors or own.needs) and not trained.gradients:
+    if (needed.gradients or needed.vectors or needed.needs) and not trained.gradients:
         return "of which gradients of single records are not taken"
     return None
 
 
 def refusal(attack: Plugin[AttackFacts], threat_model: str, *learners: LearnerFacts) -> str | None:
-    """Why an attack cannot run under a threat model against what these train (none: everything that it fits); None if
-    it can."""
+    """Why an attack cannot run under a threat model against these learners (none: all that it works on); None if it
+    can."""
     able = [one for one in learners or map(facts, every_learner()) if lacks(attack, one) is None]
     if able and all(threat_model not in (*learner.threat_models, *learner.on_shares) for learner in able):
-        return f"{able[0].title} methods {SAID[threat_model].lacks}"
+        return f"{able[0].title} methods {SENTENCES[threat_model].lacks}"
     try:
         for capability in attack.facts.needs:
             require(threat_model, capability)

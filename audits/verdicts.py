@@ -28,7 +28,7 @@ from audits.findings import THESE
 from audits.statistics.intervals import CONSTANT, Interval, auroc_p_value
 from audits.statistics.permutation import p_value
 from fedaudit.terms.nonmembers import NONMEMBERS
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, LEAKS, NO_LEAK_FOUND, REVERSED, Verdict
 
@@ -155,7 +155,7 @@ def sentence(
     """The verdict on a finding `f` in plain language, with its numbers. `within`: only records of equal classes were
     compared; `off`: names of controls that are off; `unclear`: a control that it does not clearly beat, with the
     difference."""
-    who = SAID[f["threat_model"]].who[f["way"]]
+    who = SENTENCES[f["threat_model"]].who[f["way"]]
     these = " for these clients" if THESE in f["interval"] else ""
     number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these} by {name_of(f['signal']).in_sentences}"
     if f["best_of"]:

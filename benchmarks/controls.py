@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from attacks.answers import public_records
-from attacks.asked.kinds import KINDS
 from attacks.knowledge import Knowledge
 from attacks.maxrenyi import MaxRenyi, Params
+from attacks.questions.kinds import KINDS
 from audits.blind import blind_scores
 from audits.statistics.ranking import auroc
 from fedaudit.backbones import EMBEDDED

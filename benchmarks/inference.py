@@ -72,10 +72,10 @@ def of_rmia(rng: np.random.Generator, n: int) -> Case:
     x, z = rng.standard_normal((2, n))
 
     def fast() -> NDArray[np.float64]:
-        return rmia.dominated(x, z, GAMMA)
+        return rmia.share_dominated(x, z, GAMMA)
 
     def slow() -> NDArray[np.float64]:
-        return oracle.dominated(x[:part], z, GAMMA)
+        return oracle.share_dominated(x[:part], z, GAMMA)
 
     np.testing.assert_allclose(fast()[:part], slow(), rtol=0, atol=1e-10)
     return Case(f"RMIA, {n:,} x {n:,} ratios (loop: {part} x)", slow, fast, n / part)

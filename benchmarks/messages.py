@@ -20,11 +20,11 @@ from sklearn.metrics import roc_auc_score
 
 from attacks import facts
 from attacks.answers import public_records
-from attacks.asked.kinds import KINDS
 from attacks.base import View
 from attacks.knowledge import Knowledge, Rounds
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import WAYS, rebuild
+from attacks.questions.kinds import KINDS
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.asked.base import Messages
-from attacks.asked.texts import AskedTexts
-from attacks.attacked_models import Held, Target, Wanted
+from attacks.attacked_models import AttackedModel, Target, Wanted
 from attacks.base import View
 from attacks.knowledge import Mixture, Rounds
+from attacks.questions.base import Messages
+from attacks.questions.texts import TextQuestions
 from attacks.settings import Adversary
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
@@ -72,12 +72,12 @@ class Candidates(NamedTuple):
     novel: Sequence[str]
 
 
-def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[Held]:
+def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[AttackedModel]:
     """What an adversary holds of language models, of one target after the other, and in the end what it asks about nobody's
     records."""
     targets = [Target(k, asked.clients[k], asked.reference[k]) for k in asked.clients]
     for target in (*targets, Target(None, asked.novel, ())):
-        yield from AskedTexts().held(view, None, target, Wanted(**wanted), asked.novel, ())
+        yield from TextQuestions().collect_models(view, None, target, Wanted(**wanted), asked.novel, ())
 
 
 def said(messages: Messages, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:

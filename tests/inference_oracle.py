@@ -132,14 +132,14 @@ def rmia(target, shadows, member, known, *, gamma, a):
     online = [target[i] - math.log((inside[i] + outside[i]) / 2) for i in range(n)]
     offline = [target[i] - math.log(((1 + a) * outside[i] + 1 - a) / 2) for i in range(n)]
     z = [offline[i] for i in range(n) if known[i]]
-    return dominated(online, z, gamma), dominated(offline, z, gamma)
+    return share_dominated(online, z, gamma), share_dominated(offline, z, gamma)
 
 
 def _mean(values):
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def dominated(log_x, log_z, gamma):
+def share_dominated(log_x, log_z, gamma):
     """The double loop over x and z, and half of LR / (1 + LR) of a step more."""
     z = [value for value in log_z if not math.isnan(value)]
     return np.array(

@@ -138,7 +138,7 @@ def shadows_of(member, log_probs, labels, gradient_norms=None, **more):
 
 def picked(rounds, places):
     """What was said of some records, by place."""
-    arrays = {name: getattr(rounds, name) for name in ("loss", "cosine", "began", "residual")}
+    arrays = {name: getattr(rounds, name) for name in ("loss", "cosine", "start_loss", "residual")}
     some = {name: None if array is None else array[..., places] for name, array in arrays.items()}
     return dataclasses.replace(rounds, **some, mixtures=())
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from attacks.asked.classes import AskedClasses
 from attacks.attacked_models import Target, Wanted
 from attacks.base import View
 from attacks.knowledge import Floats
 from attacks.messages.prompts import ReplayedMessages, losses
+from attacks.questions.classes import ClassQuestions
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.plugins import Plugin
@@ -189,7 +189,7 @@ class Prompts(World):
         hears = view.gives("uploads") or view.gives("sums of uploads")
         messages = ReplayedMessages(view, method, self.learner, self.training) if hears else None
         rebuilt = [messages.rebuilt(k) for k in view.clients] if messages else []
-        (held,) = AskedClasses().held(view, method, Target(0, self.training[0], []), Wanted(), (), rebuilt)
+        (held,) = ClassQuestions().collect_models(view, method, Target(0, self.training[0], []), Wanted(), (), rebuilt)
         model = held.read()
         of_rounds = said(messages, 0, self.training[0], range(ROUNDS)).loss[:, 0] if messages else ()
         return [(model, loss) for loss in (*losses(method, self.learner, [model], self.training[0]), *of_rounds)]

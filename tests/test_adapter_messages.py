@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.asked.texts import AskedTexts
 from attacks.base import View
 from attacks.knowledge import Rounds
 from attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
-from attacks.messages.rebuild import began, rebuild
+from attacks.messages.rebuild import rebuild, round_start
+from attacks.questions.texts import TextQuestions
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from tests.method_worlds import WORLDS
 from trainers import learners
@@ -94,15 +94,15 @@ def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, 
     records = [world.training[CLIENT][0], world.training[0][0]]
     found = AdapterMessages(view, learner).round(CLIENT, r, records, ("own", "heard"), 0, False)
     heard = Rounds.of(CLIENT, 3, "exact", [found])
-    assert heard.began is not None
+    assert heard.start_loss is not None
     assert heard.residual is not None
-    start = began(view, CLIENT, r)
+    start = round_start(view, CLIENT, r)
     expected = slow_began(run, r)
     assert start.keys() == expected.keys()
     assert all(torch.equal(t, expected[name]) for name, t in start.items())
     changes = {k: {n: t - run.broadcast(r)[n] for n, t in run.upload(r, k).items()} for k in run.cohort(r)}
     for i, record in enumerate(records):
-        assert heard.began[0, i] == pytest.approx(float(loss(learner, start, record)), abs=1e-5)
+        assert heard.start_loss[0, i] == pytest.approx(float(loss(learner, start, record)), abs=1e-5)
         assert heard.residual[0, i] == pytest.approx(
             slow_residual(learner, start, changes[CLIENT], record), abs=1e-5, nan_ok=True
         )
@@ -145,8 +145,8 @@ def test_a_client_is_rebuilt_after_each_round_from_what_came_till_then(run: Tran
 
 def test_rounds_are_those_of_the_client_among_the_observed_ones(run: Transcript) -> None:
     view = View(run, "server")
-    assert AskedTexts().heard_rounds(view, CLIENT, 20) == [0, 1]
-    assert AskedTexts().heard_rounds(view, CLIENT, 1) == [0]
+    assert TextQuestions().heard_rounds(view, CLIENT, 20) == [0, 1]
+    assert TextQuestions().heard_rounds(view, CLIENT, 1) == [0]
 
 
 def test_rounds_hold_what_each_said() -> None:
@@ -160,13 +160,13 @@ def test_rounds_hold_what_each_said() -> None:
     }
     heard = [{name: rng.random(shape) for name, shape in shapes.items()} for _ in range(4)]
     found = Rounds.of(1, 3, "newest", heard)
-    assert found.began is not None
+    assert found.start_loss is not None
     assert found.residual is not None
     for t, one in enumerate(heard):
         np.testing.assert_array_equal(found.loss[t, [0, 2]], one["heard/loss/newest"][[0, 2]])
         np.testing.assert_array_equal(found.loss[t, 1], one["own/loss/newest"])
         np.testing.assert_array_equal(found.cosine[t], one["heard/cosine"])
-        np.testing.assert_array_equal(found.began[t], one["own/began"])
+        np.testing.assert_array_equal(found.start_loss[t], one["own/began"])
         np.testing.assert_array_equal(found.residual[t], one["heard/residual"])
     assert np.isnan(Rounds.of(1, 3, "literal", heard).loss).all()
 

@@ -18,10 +18,10 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from attacks.base import View
-from attacks.collude import noise_free, recovered
+from attacks.collude import noise_free, recover_slices
 from attacks.decompose import solve
 from attacks.gradients import mean_gradient
-from attacks.locate import placed, trilaterated
+from attacks.locate import mutual_distances, trilaterate
 from attacks.messages.prompts import ReplayedMessages
 from attacks.threats import THREAT_MODELS, LacksCapability
 from fedaudit.command import cli
@@ -80,7 +80,7 @@ def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
     sharing, t = PROTOCOL.of_distances, 6
     true = np.rint(9000 * rng().normal(size=4 * 60)).astype(np.int64)
     shares = sharing.share(true, rng(3))
-    found = {m: recovered(sharing, range(20 - m, 20), shares[20 - m :]) for m in range(1, t + 5)}
+    found = {m: recover_slices(sharing, range(20 - m, 20), shares[20 - m :]) for m in range(1, t + 5)}
     assert all(found[m] is None for m in range(1, t + 1))
     errors = [error(found[m].reshape(-1), true) for m in range(t + 1, t + 5)]  # type: ignore[union-attr]
     assert errors[3] == 0
@@ -94,7 +94,7 @@ def test_with_scattered_points_the_first_user_above_t_is_one_too_many() -> None:
     for bits, right in ((15, 1.0), (25, 0.0)):
         true = rng().integers(-(2**bits), 2**bits, size=(2, 50))
         shares = sharing.share(true.reshape(-1), rng(3))
-        found = recovered(sharing, range(7), shares[:7])
+        found = recover_slices(sharing, range(7), shares[:7])
         assert found is not None
         assert (found == true).mean() == right
 
@@ -106,7 +106,7 @@ def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
     sharing = kind(Field(1009), 9, 2, 2, Tolerance(2))
     true = rng(seed).integers(-20, 21, size=(2, 5))
     shares = sharing.share(true.reshape(-1), rng(seed))[:3]
-    found = recovered(sharing, range(3), shares)
+    found = recover_slices(sharing, range(3), shares)
     assert found is not None
     combined = noise_free(sharing, range(3)).astype(object)
     slices, sides = combined @ sharing.encoding[:3, :2].astype(object), combined @ shares.astype(object)
@@ -149,7 +149,7 @@ def squared(vectors: Floats) -> Floats:
 
 def test_users_that_stand_still_are_placed() -> None:
     vectors = rng().normal(size=(8, 5))
-    few, many = placed(asked(vectors, 2)), placed(asked(vectors, 12))
+    few, many = mutual_distances(asked(vectors, 2)), mutual_distances(asked(vectors, 12))
     assert few.rank < many.rank == 28
     np.testing.assert_allclose(many.squared, squared(vectors), atol=1e-2)
     nearest = squared(vectors) + 1e9 * np.eye(8)
@@ -158,7 +158,7 @@ def test_users_that_stand_still_are_placed() -> None:
 
 def test_where_all_are_alike_nothing_is_found() -> None:
     """Users equally far from each other: no pair is called nearer than another."""
-    found = placed(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
+    found = mutual_distances(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
     np.testing.assert_allclose(found, 2, atol=1e-6)
 
 
@@ -166,7 +166,7 @@ def test_a_domain_is_seen_in_one_round() -> None:
     """Two clumps, asked about by halves that are not they: mates are nearer than others on average."""
     vectors = np.repeat(2 * np.eye(2, 6), 6, axis=0) + 0.1 * rng().normal(size=(12, 6))
     order = [[0, 1, 2, 3, 6, 7], [4, 5, 8, 9, 10, 11]]
-    found = placed([(order, plain_distances(vectors, [np.array(group) for group in order]))]).squared
+    found = mutual_distances([(order, plain_distances(vectors, [np.array(group) for group in order]))]).squared
     own = np.repeat([0, 1], 6)
     same = (own[:, None] == own) & ~np.eye(12, dtype=bool)
     assert found[same].mean() < 0.7 * found[own[:, None] != own].mean()
@@ -178,8 +178,8 @@ def test_d_plus_one_known_points_locate_another_and_d_do_not(d: int) -> None:
     known, others = points[: d + 1], points[d + 1 :]
     to = ((others[:, None] - known) ** 2).sum(-1)
     nothing = np.zeros_like(others)
-    np.testing.assert_allclose(trilaterated(known, to, nothing), others, atol=1e-8)
-    fewer = trilaterated(known[:d], to[:, :d], nothing)
+    np.testing.assert_allclose(trilaterate(known, to, nothing), others, atol=1e-8)
+    fewer = trilaterate(known[:d], to[:, :d], nothing)
     assert np.abs(fewer - others).max() > 0.01
     axes = known[1:d] - known[0]  # what they do tell is the projection onto the directions between them
     np.testing.assert_allclose((fewer - known[0]) @ axes.T, (others - known[0]) @ axes.T, atol=1e-8)
@@ -189,9 +189,9 @@ def test_without_masks_each_slice_is_located_by_itself() -> None:
     """Three known users and prompts of four numbers: two slices of two are known exactly, the whole is not."""
     vectors = rng().normal(size=(9, 4))
     known, others = vectors[:3], vectors[3:]
-    whole = trilaterated(known, ((others[:, None] - known) ** 2).sum(-1), np.zeros_like(others))
+    whole = trilaterate(known, ((others[:, None] - known) ** 2).sum(-1), np.zeros_like(others))
     parts = [
-        trilaterated(known[:, s], ((others[:, None, s] - known[:, s]) ** 2).sum(-1), np.zeros((6, 2)))
+        trilaterate(known[:, s], ((others[:, None, s] - known[:, s]) ** 2).sum(-1), np.zeros((6, 2)))
         for s in (slice(0, 2), slice(2, 4))
     ]
     np.testing.assert_allclose(np.concatenate(parts, axis=1), others, atol=1e-8)

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binomtest, t
 
 from attacks.knowledge import Rounds
-from attacks.source import whose
+from attacks.source import record_owner
 from audits.comparisons import ScoredRun
 from audits.tables.attribution import COLUMNS, attribution_table
 from tests.prompt_scores import made_up
@@ -86,7 +86,7 @@ def test_where_a_record_can_have_one_owner_only_nothing_is_told(owners: int) -> 
 def test_owners_are_those_that_sent_something_about_which_the_record_was_asked() -> None:
     """The second of three clients sent nothing, and the last record was never asked about."""
     loss = np.array([[[1.0, 2.0, np.nan], [np.nan] * 3, [2.0, 1.0, np.nan]]])
-    assert {k: v.tolist() for k, v in whose(Rounds(0, loss, loss)).items()} == {
+    assert {k: v.tolist() for k, v in record_owner(Rounds(0, loss, loss)).items()} == {
         "owner": [0, 2, -1],
         "owners": [2, 2, 0],
     }

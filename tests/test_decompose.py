@@ -91,7 +91,7 @@ def test_shares_are_the_best_within_their_bounds(known: str, std: float) -> None
         gradients, sent, total = rng.standard_normal((9, 4)), 3 * rng.standard_normal(9), 1.5
         low, high = -0.5, 2.0
         mixture = some(gradients, sent, low=low, high=high, total=total, known=known, std=std, divisor=2.0)
-        found, _ = decompose._bounded(mixture, gradients / 2, np.ones(4, int), std)
+        found, _ = decompose._fit_shares(mixture, gradients / 2, np.ones(4, int), std)
         chance = total / 4
         pull = std / math.sqrt(chance * (high - chance)) * np.eye(4)
         rows, target = np.vstack([gradients / 2, pull]), np.concatenate([sent, pull @ np.full(4, chance)])
@@ -152,7 +152,7 @@ def test_noise_makes_it_careful() -> None:
         for std in errors:
             mixture = some(gradients, sent, total=8.0, std=std, numbers=60)
             errors[std] += float(
-                ((decompose._bounded(mixture, gradients, np.ones(40, int), std)[0] - truth) ** 2).mean()
+                ((decompose._fit_shares(mixture, gradients, np.ones(40, int), std)[0] - truth) ** 2).mean()
             )
     assert errors[1.0] < 0.9 * errors[0.0]
 

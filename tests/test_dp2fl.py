@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.asked.classes import AskedClasses
 from attacks.attacked_models import Target, Wanted
 from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages
+from attacks.questions.classes import ClassQuestions
 from attacks.threats import LacksCapability, require
 from audits.comparisons import comparisons
 from fedaudit.command.cli import read_command
@@ -385,7 +385,7 @@ def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> Non
 
     def held(threat_model: str, client: int) -> State:
         target, view = Target(client, ["0-0"], []), View(seen, threat_model)
-        (one,) = AskedClasses().held(view, METHOD, target, Wanted(), (), ())
+        (one,) = ClassQuestions().collect_models(view, METHOD, target, Wanted(), (), ())
         return one.read()
 
     for k in range(3):

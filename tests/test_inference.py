@@ -16,13 +16,13 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks.asked import classes
 from attacks.attacked_models import OTHERS, SHADOWS_ASKED, Target
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.lira import LiRA
 from attacks.messages.prompts import ReplayedMessages
 from attacks.messages.rebuild import Rebuilt
+from attacks.questions import classes
 from audits import membership
 from audits.comparisons import ScoredModel, ScoredRun
 from fedaudit.command import cli

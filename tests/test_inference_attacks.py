@@ -487,10 +487,10 @@ def test_rmia_by_hand():
 
 
 def test_a_is_the_least_squares_of_what_is_missing_to_one():
-    assert rmia.fitted(np.array([0.7, 0.5, NAN]), np.array([0.4, 0.0, 0.3])) == pytest.approx(0.5)
-    assert rmia.fitted(np.array([0.2, 0.1]), np.array([0.4, 0.3])) == 1.0  # members less likely than others
-    assert rmia.fitted(np.array([1.0]), np.array([1.0])) == 1.0
-    assert rmia.fitted(np.array([NAN]), np.array([0.5])) == 1.0
+    assert rmia.fit_a(np.array([0.7, 0.5, NAN]), np.array([0.4, 0.0, 0.3])) == pytest.approx(0.5)
+    assert rmia.fit_a(np.array([0.2, 0.1]), np.array([0.4, 0.3])) == 1.0  # members less likely than others
+    assert rmia.fit_a(np.array([1.0]), np.array([1.0])) == 1.0
+    assert rmia.fit_a(np.array([NAN]), np.array([0.5])) == 1.0
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, math.e])
@@ -506,13 +506,13 @@ def test_sorting_equals_the_double_loop(gamma):
         (np.zeros(2), np.zeros(0)),
         (np.zeros(2), np.full(2, NAN)),
     ):
-        np.testing.assert_allclose(rmia.dominated(x, z, gamma), oracle.dominated(x, z, gamma), rtol=1e-14)
+        np.testing.assert_allclose(rmia.share_dominated(x, z, gamma), oracle.share_dominated(x, z, gamma), rtol=1e-14)
 
 
 def test_the_ratio_breaks_ties_and_nothing_else() -> None:
     """Records above the same z come in the order of their ratios; no ratio lifts a record over one above more z."""
     x, z = np.log([0.5, 0.7, 1.1, 1.3, 1e300]), np.log([1.0, 2.0])
-    found = rmia.dominated(x, z, 1.0)
+    found = rmia.share_dominated(x, z, 1.0)
     assert (np.diff(found) > 0).all()
     assert np.floor(2 * found).tolist() == [0, 0, 1, 1, 2]
 
@@ -520,11 +520,11 @@ def test_the_ratio_breaks_ties_and_nothing_else() -> None:
 def test_sorting_holds_no_matrix_of_ratios():
     x, z = np.random.default_rng(0).standard_normal((2, 10_000))
     tracemalloc.start()
-    share = rmia.dominated(x, z, 2.0)
+    share = rmia.share_dominated(x, z, 2.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2e6
-    np.testing.assert_allclose(share[:20], oracle.dominated(x[:20], z, 2.0), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(share[:20], oracle.share_dominated(x[:20], z, 2.0), rtol=0, atol=1e-10)
 
 
 # --- quantile ---------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from attacks.answers import Floats
-from attacks.asked.classes import AskedClasses
 from attacks.base import View
 from attacks.gradients import gradient_norms
 from attacks.messages.prompts import ReplayedMessages, losses
+from attacks.questions.classes import ClassQuestions
 from attacks.threats import LacksCapability
 from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
@@ -393,7 +393,7 @@ def test_norms_of_a_transport_are_of_both_prompts_together() -> None:
 def history(view: View, method: PromptMethod, records: Sequence[str], rounds: Sequence[int]) -> Floats:
     """Losses [T, n] under what was sent after some rounds, as the first client reads it."""
     learner = federation().learner()
-    models = [AskedClasses().released(method, 0, view.public, view.broadcast(r)) for r in rounds]
+    models = [ClassQuestions().released(method, 0, view.public, view.broadcast(r)) for r in rounds]
     return losses(method, learner, models, records)
 
 

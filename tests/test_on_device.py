@@ -32,7 +32,7 @@ needs_standin = pytest.mark.skipif(not standin.available(), reason="torch before
 MAKERS = set("tensor zeros ones empty full arange eye linspace from_numpy".split())
 ON_HOST = {
     "attacks/gradients.py": ("gradient_norms", "descents", "change"),  # of gradients in states
-    "attacks/asked/classes.py": ("public_records",),  # places among classes
+    "attacks/questions/classes.py": ("public_records",),  # places among classes
     "attacks/tokens/signals.py": ("_scratch",),
     "fedaudit/backbones/clip_text.py": ("texts",),  # what looks up rows of tables of the device
     "fedaudit/backbones/vlm.py": ("batch", "_inputs", "_encoded"),  # token ids, before they are sent

@@ -95,7 +95,7 @@ def test_keeps_the_contract_of_its_kind(plugin):
         made = plugin.make(plugin.params())
         assert plugin.facts.names()
         assert all(signal.partition("/")[0] == plugin.name for signal in plugin.facts.names())
-        assert list(inspect.signature(made.score).parameters) == ["seen"]
+        assert list(inspect.signature(made.score).parameters) == ["knowledge"]
         assert {*plugin.facts.needs} <= frozenset().union(*(one.sees for one in THREAT_MODELS))
         declared = {s for p in ATTACKS.values() for s in p.facts.names()}
         filled = [signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")]

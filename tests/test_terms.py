@@ -13,7 +13,7 @@ import pytest
 
 from fedaudit.machinery import closure
 from fedaudit.terms.held_models import AT_THE_END, FRESHEST
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import Term, find
 from fedaudit.terms.threat_models import SERVER, STRONGEST, THREAT_MODELS
 
@@ -43,9 +43,9 @@ def test_a_word_is_found_by_its_text():
 
 
 def test_every_threat_model_has_its_sentences_and_its_places():
-    assert [*SAID] == [*THREAT_MODELS]
+    assert [*SENTENCES] == [*THREAT_MODELS]
     assert sorted(STRONGEST) == sorted(THREAT_MODELS)
-    assert all(model.attacks in SAID[model].who for model in THREAT_MODELS)
+    assert all(model.attacks in SENTENCES[model].who for model in THREAT_MODELS)
 
 
 def test_every_model_of_the_end_of_training_has_its_freshness():

@@ -75,7 +75,7 @@ def over_rounds(member, leak, rng):
     loss, cosine = hard - mine + NOISE * rng.random(shape), 0.3 * mine + NOISE * rng.standard_normal(shape)
     loss[1, 2] = cosine[1, 2] = np.nan
     began, residual = (base + NOISE * rng.random((ROUNDS, len(member))) for base in (hard, 0.5 - 0.3 * mine[1]))
-    return Rounds(1, loss, cosine, began=began, residual=residual)
+    return Rounds(1, loss, cosine, start_loss=began, residual=residual)
 
 
 # parameters of attacks whose defaults see nothing here: no word of the twelve is below a probability of about 0.01
@@ -187,7 +187,7 @@ def test_scores_of_rounds_equal_their_loops():
         own = [gone.loss[t, 1, i] for t in (0, 1, 3)]
         out = [answers.loss[i] for s, answers in enumerate(seen.shadows.answers) if not seen.shadows.member[s, i]]
         expected = {
-            "slope": np.mean([gone.began[t, i] - gone.loss[t, 1, i] for t in (0, 1, 3)]),
+            "slope": np.mean([gone.start_loss[t, i] - gone.loss[t, 1, i] for t in (0, 1, 3)]),
             "projres": -np.mean([gone.residual[t, i] for t in (1, 2, 3)]),
             "quantile/rounds": np.mean(out) - np.mean(own),
             "reconstruct/rounds": seen.base.loss[i] - np.mean(own),

@@ -171,7 +171,7 @@ def test_models_of_each_threat_model(fedrand, fedavg):
 
 
 def test_some_candidates_of_every_round_where_nobody_looks_at_all_states(fedavg, monkeypatch):
-    monkeypatch.setattr("attacks.asked.texts.PER_ROUND", 3)
+    monkeypatch.setattr("attacks.questions.texts.PER_ROUND", 3)
     view = View(fedavg, "released-model")
     for states, asked in ((False, 3), (True, 5)):
         found = [m for m in models(view, CANDIDATES, states=states) if m.way == "round"]

@@ -1,5 +1,5 @@
-"""A message as a mixture of records: what a server that knows a method can say of a client's batches before it solves
-for them."""
+"""A message as a mixture of records: the equations and bounds from which a server that knows the method solves for a
+client's batches."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from fedaudit.privacy.clipping import clipped
 from fedaudit.privacy.ledger import epoch_length
 from trainers.prompts import PromptMethod
 
-SHORT = 0.999  # of the clip norm: a mean that is shorter was not clipped
+SHORT = 0.999  # times the clip norm: a shorter mean was not clipped
 
 
 def mixture(
     method: PromptMethod, gradients: Tensor, sent: Tensor, *, r: int, turn: int, listed: int, complete: bool
 ) -> Mixture:
-    """One client's message of round r.
+    """The mixture of one client's message of round r.
 
-    `gradients` [n, ..] are of single records in p_G, where the client began; `sent` [..] is what its records made of
-    the message (`data_gradient_sum`); `turn` counts its rounds, from 0; `listed` is how many records its list holds;
-    `complete`: it holds none but these n, each with weight.
+    `gradients` [n, ..]: of single records with respect to p_G, in the model from which the client started. `sent` [..]:
+    the part of the message that comes from records (`data_gradient_sum`). `turn`: how often the client took part
+    before. `listed`: how many records it trains on. `complete`: it trains on these n only, each with a weight above 0.
     """
-    protection, counts = method.protection, method.messages.step_coefficients(method.steps(listed))
+    protection, coefficients = method.protection, method.messages.step_coefficients(method.steps(listed))
     if protection.per_record:
         gradients = clipped(gradients, protection.privacy.clip_norm)
-    std = 0.0 if method.central else protection.stds.get("p_G", 0.0) * float(np.linalg.norm(counts))
+    std = 0.0 if method.central else protection.stds.get("p_G", 0.0) * float(np.linalg.norm(coefficients))
     by_batch = protection.private and not protection.per_record
-    short = len(counts) == 1 and std == 0 and float(sent.norm()) < SHORT * protection.privacy.clip_norm
+    short = len(coefficients) == 1 and std == 0 and float(sent.norm()) < SHORT * protection.privacy.clip_norm
     size = min(method.settings.batch, listed)
     poisson = protection.privacy.sampler == "poisson"
-    low, high = _poisson_shares(counts) if poisson else _epoch_shares(counts, turn, listed, method.settings.batch)
-    if poisson and not protection.per_record:  # a mean over a batch that may hold one record alone
+    low, high = (
+        _poisson_shares(coefficients) if poisson else _epoch_shares(coefficients, turn, listed, method.settings.batch)
+    )
+    if poisson and not protection.per_record:  # a mean over a batch that may be one record
         low, high = size * low, size * high
-    free = protection.per_record if poisson else low < 0 and not complete  # others may have less than nothing
-    rows, target = _reduced(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
+    free = protection.per_record if poisson else low < 0 and not complete  # other records may have negative shares
+    rows, target = _compress(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
     return Mixture(
         round=r,
         gradients=rows,
@@ -44,7 +46,7 @@ def mixture(
         divisor=float(protection.batch if protection.per_record else size),
         low=low,
         high=high,
-        total=size * float(counts.sum()),
+        total=size * float(coefficients.sum()),
         known="on average" if free else "equal" if complete else "at most",
         scaled=by_batch and not short,
         std=std,
@@ -52,31 +54,30 @@ def mixture(
 
 
 def of_sum(gradients: Tensor, sent: Tensor, *, r: int, divisor: int) -> Mixture:
-    """One client's part of a sum of round r over several: gradients [n, ..] of single records, and what is left of the
-    sum for them [..]. Each is in it once or not at all, and how many are is known on average only."""
-    rows, target = _reduced(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
+    """The mixture of one client's part of a sum over several clients in round r: gradients [n, ..] of its records, and
+    the sum without the others' estimated parts [..]. A record is in it once or not at all, half of them on average."""
+    rows, target = _compress(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
     return Mixture(
         round=r, gradients=rows, sent=target, numbers=sent.numel(), divisor=float(divisor), low=0.0, high=1.0,
         total=len(gradients) / 2, known="on average", scaled=False, std=0.0,
     )  # fmt: skip
 
 
-def _poisson_shares(counts: Floats) -> tuple[float, float]:
-    """Least and largest share of a record that may be in any of the steps."""
-    return float(np.minimum(counts, 0).sum()), float(np.maximum(counts, 0).sum())
+def _poisson_shares(coefficients: Floats) -> tuple[float, float]:
+    """Least and largest possible share of a record that may be in any set of steps."""
+    return float(np.minimum(coefficients, 0).sum()), float(np.maximum(coefficients, 0).sum())
 
 
-def _epoch_shares(counts: Floats, turn: int, listed: int, batch: int) -> tuple[float, float]:
-    """The same of a record that is in one step of each epoch at most."""
-    step = turn * len(counts) + np.arange(len(counts))
+def _epoch_shares(coefficients: Floats, turn: int, listed: int, batch: int) -> tuple[float, float]:
+    """Least and largest possible share of a record that is in at most one step of each epoch."""
+    step = turn * len(coefficients) + np.arange(len(coefficients))
     epochs = step // epoch_length(records=listed, batch=batch)
-    of_epochs = [counts[epochs == epoch] for epoch in np.unique(epochs)]
-    low, high = (sum(float(cut(0, *own)) for own in of_epochs) for cut in (min, max))
+    by_epoch = [coefficients[epochs == epoch] for epoch in np.unique(epochs)]
+    low, high = (sum(float(extreme(0, *of_epoch)) for of_epoch in by_epoch) for extreme in (min, max))
     return low, high
 
 
-def _reduced(gradients: Floats, sent: Floats) -> tuple[Floats, Floats]:
-    """Rows [m, n] and numbers [m], m <= n + 1, with the products of gradients [n, d] and an upload [d]: what least
-    squares are solved by."""
+def _compress(gradients: Floats, sent: Floats) -> tuple[Floats, Floats]:
+    """Columns [m, n] and vector [m], m <= n + 1, with the inner products of gradients [n, d] and a message [d]."""
     both = np.asarray(np.linalg.qr(np.column_stack([gradients.T, sent]), mode="r"))
     return both[:, :-1], both[:, -1]

@@ -1,20 +1,19 @@
-"""What a server computes of the messages of a run on prompts: the clients' models round by round, and what records look
-like to each of them.
+"""Server-side analysis of messages on prompts: the clients' models round by round, with records' losses and gradients.
 
-A client's own part never leaves it, but its start is public and the same for all, and what moves it is the gradient
-that is uploaded. So the server replays the method's own rule for it (`MethodMessages.replay`), from the first message
-to the last. How good that is differs:
+A client's own part is never sent, but its start is public and the same for all, and it moves by the gradient that is
+uploaded. So the server replays the method's own rule for it (`MethodMessages.replay`), from the first message to the
+last. The quality depends on the method:
 
 - PromptFL, DP2FL: the upload is the client's model, exact.
-- FedOTP, FedPGP: exact without noise (and, of FedPGP, without clipping). `fedotp --match ot` uploads only p_G's part of
-  the gradient, so that p_L is unknown and stays at its start.
-- DP-FPL: the random Q of every round is the client's own. The server takes the expected step: after 100 noise-free
-  rounds of rank 8 with a prompt of 16 vectors, p_L is off by .4 to .5 of its length and p_i by a third. At rank 0 it is
-  exact.
-- SecFPP: the server decodes sums over clusters. The mean of a client's cluster is taken for what the client did, and
-  what the other clients put into a sum for what all of their candidates would.
-- With noise on the client's own part the replay is that of a run without it, and soon says little.
-- Local prompts and zero-shot send nothing: there is nothing to rebuild.
+- FedOTP, FedPGP: exact without noise (and, for FedPGP, without clipping). `fedotp --match ot` uploads only p_G's part
+  of the gradient, so that p_L is unknown and stays at its start.
+- DP-FPL: the client draws a secret random Q in every round, and the server takes the expected step. After 100
+  noise-free rounds of rank 8 with a prompt of 16 vectors, p_L is off by .4 to .5 of its length and p_i by a third. At
+  rank 0 it is exact.
+- SecFPP: the server decodes sums over clusters. It takes the mean of a client's cluster for the client's own gradient,
+  and estimates the other clients' parts of a sum by the mean gradient of all their candidates.
+- With noise on the client's own part the server replays a run without noise, and soon drifts.
+- Local prompts and zero-shot send nothing, so that nothing can be rebuilt.
 """
 
 from __future__ import annotations
@@ -41,35 +40,35 @@ from trainers.messages import Sending
 from trainers.prompts import Learner, PromptMethod, stack_states
 from trainers.protocols import Classifier, Differentiable
 
-EPOCHS = 2  # whose messages are solved
+EPOCHS = 2  # epochs of a client whose messages are solved by default
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """One round as the server saw it. All states lead with the M clients that sent something, in the order of
+    """One round as the server saw it; tensors have a first axis over the M clients that sent something, see
     `clients`."""
 
     clients: list[int]
-    server: State  # what the round started from
-    own: State  # the clients' own parts at its start, as replayed
+    server: State  # what the clients received
+    own: State  # the parts that clients never send, at the round's start, as replayed
     upload: State
-    after: State  # their own parts at its end
+    after: State  # the parts that clients never send, at the round's end
 
 
 class ReplayedMessages:
-    """All messages of a run, read and replayed once. LacksCapability where the threat model does not see them."""
+    """Reader of all messages of a run; LacksCapability unless the threat model sees them or sums of them."""
 
     def __init__(
         self, view: View, method: Method[Any], learner: Classifier, candidates: Sequence[Sequence[str]] = ()
     ) -> None:
-        """`candidates`: what each client's list may hold, by which sums over several are taken apart."""
+        """`candidates`: the possible training records of each client, which are needed if only sums are seen."""
         self.view, self.method, self.learner, self.candidates = view, method, learner, candidates
         self.way = REBUILT if view.gives("uploads") else ESTIMATED
         self._means: dict[tuple[int, int], Tensor] = {}
-        self.exchanges = self._exchanges()  # by round; rounds in which nobody sent anything are not there
+        self.exchanges = self._exchanges()  # by round, without rounds in which nobody sent anything
 
     def rebuilt(self, client: int) -> Rebuilt:
-        """The client's personalised prompt after its last participation, as `View.private` has the true one."""
+        """Rebuild the client's personalised prompt after its last participation; the true one is `View.private`."""
         rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
         if not rounds:
             return Rebuilt(client, self.way, None, None, None, None, "never sent anything")
@@ -80,91 +79,99 @@ class ReplayedMessages:
         return Rebuilt(client, self.way, state, rounds[-1], 0, 0)
 
     def round(
-        self, client: int, r: int, records: Sequence[str], parts: Collection[str], own: int, complete: bool
+        self, client: int, r: int, records: Sequence[str], parts: Collection[str], solved_for: int, complete: bool
     ) -> Arrays:
-        """What round r says about a client's records, by name of the part and of the array.
+        """Compute arrays about n records of a client from round r; see `Messages.round`.
 
-        `heard`: `loss/WAY` [K, n] under what each client's model is right after its own step, before any other client's
-        message is mixed in, and `cosine` [K, n] of what clients sent with the records' gradients in it, where this
-        client took its own; nan where one sent nothing, and of the cosines where this client was away. `solved`: its
-        message as a mixture of the first `own` records, see `mixtures`.
+        - "heard/loss/WAY" [K, n]: losses under each client's model right after its own steps, before the server
+          aggregates; NaN for clients that sent nothing
+        - "heard/cosine" [K, n]: of each client's message with the direction in which the record's loss falls fastest,
+          in the model from which this client started; NaN for clients that sent nothing, and if this one did not
+        - "solved/FIELD": the fields of the client's message as a `Mixture` of the first `solved_for` records; missing
+          if it sent nothing
         """
         shape = len(self.view.clients), len(records)
         loss, cosine = f"heard/loss/{self.way}", "heard/cosine"
-        found = {name: np.full(shape, np.nan) for name in (loss, cosine)} if "heard" in parts else {}
+        arrays = {name: np.full(shape, np.nan) for name in (loss, cosine)} if "heard" in parts else {}
         if (exchange := self.exchanges.get(r)) is None:
-            return found
-        if found:
-            found[loss][exchange.clients] = losses(self.method, self.learner, self._stepped(exchange), records)
+            return arrays
+        if arrays:
+            arrays[loss][exchange.clients] = losses(self.method, self.learner, self._after_steps(exchange), records)
         if client in exchange.clients:
             i = exchange.clients.index(client)
-            ascents = self._gradients(exchange, i, records if found else records[:own])
+            ascents = self._gradients(exchange, i, records if arrays else records[:solved_for])
             if "solved" in parts:
                 ascents = [gradients := torch.cat([*ascents])]
                 turn = turns(self.view, client).index(r)
-                mixture = self._mixture(r, i, gradients[:own], turn, complete)
-                found |= {f"solved/{name}": array for name, array in mixture.arrays().items()}
+                mixture = self._mixture(r, i, gradients[:solved_for], turn, complete)
+                arrays |= {f"solved/{name}": array for name, array in mixture.arrays().items()}
             if "heard" in parts:
-                found[cosine][exchange.clients] = self._cosines(exchange, ascents)
-        return found
+                arrays[cosine][exchange.clients] = self._cosines(exchange, ascents)
+        return arrays
 
     def _exchanges(self) -> dict[int, Exchange]:
+        """Replay all rounds in order; rounds in which nobody sent anything are left out."""
         view = self.view
-        own, chance = dict.fromkeys(view.clients, view.public), generator(0, "server", "replay")
-        found: dict[int, Exchange] = {}
+        private, chance = dict.fromkeys(view.clients, view.public), generator(0, "server", "replay")
+        exchanges: dict[int, Exchange] = {}
         for r in range(view.rounds):
             messages = self._messages(r)
             if not messages:
                 continue
-            server = stack_states([self._sent(r, k, [t for t in found if k in found[t].clients]) for k in messages])
+            received = [self._received(r, k, [t for t in exchanges if k in exchanges[t].clients]) for k in messages]
+            server = stack_states(received)
             upload = stack_states(list(messages.values()))
-            before = stack_states([own[k] for k in messages])
+            before = stack_states([private[k] for k in messages])
             sizes = [listed(view, r, k, self.candidates) for k in messages]
             after = self.method.messages.replay(server, before, upload, self.learner, chance, sizes)
-            own |= {k: _of(after, i) for i, k in enumerate(messages)}
-            found[r] = Exchange(list(messages), server, before, upload, after)
-        return found
+            private |= {k: _of(after, i) for i, k in enumerate(messages)}
+            exchanges[r] = Exchange(list(messages), server, before, upload, after)
+        return exchanges
 
     def _messages(self, r: int) -> dict[int, State]:
-        """By client what it sent in round r; where only sums are seen, the mean of its group in its place."""
+        """The message of each client in round r; if only sums are seen, the mean gradient of its group instead."""
         if self.view.gives("uploads"):
             return dict(sorted(self.view.uploads(r).items()))
         groups, means = self.view.sums(r)
         return {k: {"gradient": means[g]} for k, g in sorted((k, g) for g, group in enumerate(groups) for k in group)}
 
-    def _sent(self, r: int, client: int, earlier: Sequence[int]) -> State:
-        """What a client that took part in these rounds received in round r, and of a server that sees its messages what
-        else all could."""
+    def _received(self, r: int, client: int, past: Sequence[int]) -> State:
+        """Everything that a client received in round r after taking part in the rounds `past`; if uploads are seen,
+        with whatever else was broadcast to all."""
         server = self.view.broadcast(r)
-        own = self.method.download(server, Participation(client, r, 0, (), self.learner, earlier))
+        download = self.method.download(server, Participation(client, r, 0, (), self.learner, past))
         if not self.view.gives("uploads"):
-            return own
-        return {name: tensor for name, tensor in server.items() if name not in self.method.by_client} | own
+            return download
+        return {name: tensor for name, tensor in server.items() if name not in self.method.by_client} | download
 
-    def _stepped(self, exchange: Exchange) -> list[State]:
+    def _after_steps(self, exchange: Exchange) -> list[State]:
         """The models of the M clients right after their own steps."""
-        messages = self.method.messages
-        assert isinstance(messages, Sending)
-        stepped = messages.after_local_steps(exchange.server, exchange.after, exchange.upload)
-        return [_of(stepped, i) for i in range(len(exchange.clients))]
+        models = self._sending.after_local_steps(exchange.server, exchange.after, exchange.upload)
+        return [_of(models, i) for i in range(len(exchange.clients))]
 
     def _gradients(self, exchange: Exchange, i: int, records: Sequence[str]) -> Iterable[Tensor]:
-        """Of each record [R, ..] in what the i-th client sent, where it took its first step; of some at a time."""
-        messages, learner = self.method.messages, self.learner
-        assert isinstance(messages, Sending)
-        assert isinstance(learner, Differentiable)
-        start = messages.round_start(_of(exchange.server, i), _of(exchange.own, i))
-        return learner.sent_gradients(self.method, start, records)
+        """Gradients [R, ..] of R records at a time in what the i-th client sends, where it started the round."""
+        assert isinstance(self.learner, Differentiable)
+        return self.learner.sent_gradients(self.method, self._start(exchange, i), records)
 
-    def _cosines(self, exchange: Exchange, ascents: Iterable[Tensor]) -> Floats:
-        """Cosines [M, n] of all clients' updates with the direction in which each record's loss falls fastest, against
-        its gradient [n, ..]."""
+    def _start(self, exchange: Exchange, i: int) -> State:
+        """The model from which the i-th client started the round."""
+        return self._sending.round_start(_of(exchange.server, i), _of(exchange.own, i))
+
+    @property
+    def _sending(self) -> Sending:
         messages = self.method.messages
         assert isinstance(messages, Sending)
-        update = directions(messages.update_vector(exchange.server, exchange.upload))
+        return messages
+
+    def _cosines(self, exchange: Exchange, ascents: Iterable[Tensor]) -> Floats:
+        """Cosines [M, n] of the M clients' updates with the direction opposite to each record's gradient; `ascents` are
+        the gradients [R, ..] of R records at a time."""
+        update = directions(self._sending.update_vector(exchange.server, exchange.upload))
         return torch.cat([update @ directions(-ascent).T for ascent in ascents], dim=1).numpy()
 
     def _mixture(self, r: int, i: int, gradients: Tensor, turn: int, complete: bool) -> Mixture:
+        """The message of the i-th client of round r as a mixture of the records with these gradients [n, ..]."""
         exchange, method, learner = self.exchanges[r], self.method, self.learner
         assert isinstance(method, PromptMethod)
         assert isinstance(learner, Learner)
@@ -175,51 +182,51 @@ class ReplayedMessages:
             return mixture(method, gradients, sent[i], r=r, turn=turn, listed=n, complete=complete)
         group = next(group for group in self.view.sums(r)[0] if exchange.clients[i] in group)
         others = [self._expected(r, k) for k in group if k != exchange.clients[i]]
-        own = len(group) * sent[i] - (torch.stack(others).sum(0) if others else 0)
-        return of_sum(gradients, own / len(group), r=r, divisor=len(group) * n)
+        rest = len(group) * sent[i] - (torch.stack(others).sum(0) if others else 0)
+        return of_sum(gradients, rest / len(group), r=r, divisor=len(group) * n)
 
     def _expected(self, r: int, client: int) -> Tensor:
-        """What a client may have put into the sum of round r: the mean gradient of all that its list may hold."""
+        """Estimate of a client's part of the sum of round r: the mean gradient of all its candidates."""
         if (r, client) not in self._means:
             exchange, method, learner = self.exchanges[r], self.method, self.learner
             assert isinstance(method, PromptMethod)
             assert isinstance(learner, Learner)
             i = exchange.clients.index(client)
-            prompt = method.prompt(method.messages.round_start(_of(exchange.server, i), _of(exchange.own, i)))
+            prompt = method.prompt(self._start(exchange, i))
             self._means[r, client] = mean_gradient(method, learner, prompt, self.candidates[client])
         return self._means[r, client]
 
 
 def turns(view: View, client: int) -> list[int]:
-    """The rounds in which a client sent something, to whoever sees no more than sums too."""
+    """Rounds in which a client sent something, for views that see uploads or only sums of them."""
     if view.gives("uploads"):
         return view.participations(client)
     return [r for r in range(view.rounds) if any(client in group for group in view.sums(r)[0])]
 
 
 def listed(view: View, r: int, client: int, candidates: Sequence[Sequence[str]]) -> int:
-    """How many records a client's list holds: it says so, or half of what it may hold (`candidates`, by client)."""
+    """Number of records that a client trains on: as it says, or half of its candidates if only sums are seen."""
     return view.records(r, client) if view.gives("uploads") else max(1, len(candidates[client]) // 2)
 
 
 def solved_rounds(
     view: View, method: Method[Any], client: int, candidates: Sequence[Sequence[str]], rounds: int
 ) -> list[int]:
-    """Whose messages are solved for their batches: the client's first so many rounds; 0 = those of its first `EPOCHS`
-    epochs, in each of which a record is in one batch."""
+    """The client's first `rounds` rounds, whose messages are solved for their batches; 0 = the rounds of its first
+    `EPOCHS` epochs, in each of which a record is in one batch."""
     assert isinstance(method, PromptMethod)
-    own = turns(view, client)
-    if not rounds and own:
-        n = listed(view, own[0], client, candidates)
+    participations = turns(view, client)
+    if not rounds and participations:
+        n = listed(view, participations[0], client, candidates)
         rounds = math.ceil(EPOCHS * epoch_length(records=n, batch=method.settings.batch) / method.steps(n))
-    return own[:rounds]
+    return participations[:rounds]
 
 
 def losses(method: Method[Any], learner: Classifier, models: Sequence[State], records: Sequence[str]) -> Floats:
-    """Cross-entropies [M, n] in nats of records under M models."""
+    """Cross-entropies [M, n] in nats of n records under M models."""
     return -own_class(learner.log_probs(method, models, records), learner.labels(records).numpy())
 
 
 def _of(state: State, i: int) -> State:
-    """One client's of a state that leads with clients."""
+    """The i-th client's part of a state whose tensors have a first axis over clients."""
     return {name: tensor[i] for name, tensor in state.items()}

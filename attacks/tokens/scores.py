@@ -1,5 +1,5 @@
-"""Every score of one record from its token signals: MaxRényi-K% in all orders, K and slices, and its siblings. Higher =
-more likely a member."""
+"""All scores of a text from its token signals: MaxRényi-K% for every order, K and slice, and related scores of the
+caption (Min-K%, Min-K%++, modified Rényi entropy, probability gap, zlib ratio). Higher = more likely a member."""
 
 import functools
 import zlib
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attacks.answers import LEARNT, TextAnswers, spans_of
 from attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
 
-# scores, and what readers call them in tables and in sentences
+# scores, and their names in tables and in sentences
 SIGNALS = (
     (
         "renyi/{order}/{k}/{slice}",
@@ -30,9 +30,9 @@ PERCENTS = {"exact": tuple(range(0, 101, 10)), "vlmia": (0, 5, *range(10, 101, 1
 
 @functools.cache
 def count(n: int, k_percent: float, compat: str = "exact") -> int:
-    """How many of n tokens are the top K %: max(1, n K // 100), exactly; `vlmia` multiplies in floating point.
+    """Number of tokens in the top K percent of n: max(1, n K // 100), exactly; "vlmia" multiplies in floating point.
 
-    A fractional K is the nearest fraction with a denominator up to a million: 0.29 * 100, which is 28.999..., is 29.
+    A fractional K counts as the nearest fraction with a denominator up to a million: 0.29 * 100, 28.999..., is 29.
     """
     if not 0 <= k_percent <= 100:
         raise ValueError(f"k_percent must lie between 0 and 100, not {k_percent}")
@@ -44,7 +44,7 @@ def count(n: int, k_percent: float, compat: str = "exact") -> int:
 
 
 def all_scores(answers: TextAnswers, *, compat: str = "exact") -> dict[str, NDArray[np.float64]]:
-    """`record_scores` of n texts, each name with its values [n]."""
+    """`record_scores` of n texts: for each score an array [n]."""
     rows = [
         record_scores(answers[i][compat], spans_of(spans, compat), words, compat=compat)
         for i, (spans, words) in enumerate(zip(answers.spans, answers.words, strict=True))
@@ -55,11 +55,11 @@ def all_scores(answers: TextAnswers, *, compat: str = "exact") -> dict[str, NDAr
 def record_scores(
     signals: TokenSignals, spans: Mapping[str, slice], text: str, *, compat: str = "exact"
 ) -> dict[str, float]:
-    """Every cell of one record, higher = more likely a member, in the order of `cell_names`.
+    """All scores of one record by name, in the order of `cell_names`.
 
-    `spans` are ranges of rows of `signals`; MaxRényi's siblings are of the part "caption", whose words are `text`. A
-    caption word that the model holds impossible (log p = -inf) gives -inf, and a part without rows nan: a prompt may
-    end with its image, and an image may be a single token. ValueError: a span past the end, or a caption without rows.
+    `spans` are row ranges of `signals` by part. MaxRényi-K% is computed of every part, all other scores of the part
+    "caption", whose words are `text`. A caption token with log p = -inf gives -inf. A part without rows gives NaN: a
+    prompt may end with its image, and an image may be one token. ValueError: a span past the end, or an empty caption.
     """
     scores: dict[str, float] = {}
     for part, span in spans.items():
@@ -69,8 +69,8 @@ def record_scores(
         means = _extreme_means(-np.stack([inside.renyi[order] for order in ORDERS]), compat)
         scores |= dict(zip(_renyi_names(part, compat), means.ravel().tolist(), strict=True))
     if LEARNT in spans:
-        siblings = _siblings(signals[spans[LEARNT]], text, compat)
-        scores |= {f"{name}/{LEARNT}": value for name, value in siblings.items()}
+        of_caption = _caption_scores(signals[spans[LEARNT]], text, compat)
+        scores |= {f"{name}/{LEARNT}": value for name, value in of_caption.items()}
     return scores
 
 
@@ -80,16 +80,17 @@ def _renyi_names(part: str, compat: str) -> tuple[str, ...]:
 
 
 def cell_names(slices: Iterable[str], *, compat: str = "exact") -> list[str]:
-    """Names of a record's scores for these slices, in the order of `record_scores`."""
-    one = np.zeros(1)
-    orders = dict.fromkeys(ORDERS, one)
-    signals = TokenSignals(one, orders, one, one, one, orders)
+    """Names of the scores of a record with these parts, in the order of `record_scores`."""
+    zero = np.zeros(1)
+    orders = dict.fromkeys(ORDERS, zero)
+    signals = TokenSignals(zero, orders, zero, zero, zero, orders)
     return list(record_scores(signals, dict.fromkeys(slices, slice(0, 1)), "", compat=compat))
 
 
-def _siblings(caption: TokenSignals, text: str, compat: str) -> dict[str, float]:
+def _caption_scores(caption: TokenSignals, text: str, compat: str) -> dict[str, float]:
+    """Scores that are computed of the caption only, by name without the part."""
     spread = np.sqrt(caption.var_log_prob)
-    # Without spread every possible word is exactly as likely as expected: z is 0, or -inf for an impossible word.
+    # without spread z is 0, as all words with p > 0 are equally likely, or -inf for one with p = 0
     z = (caption.log_prob - caption.mean_log_prob) / np.where(spread > 0, spread, 1.0)
     scores: dict[str, float] = {}
     means = _extreme_means(np.stack([caption.log_prob, z]), compat)[:, 1:]
@@ -102,8 +103,7 @@ def _siblings(caption: TokenSignals, text: str, compat: str) -> dict[str, float]
 
 
 def _extreme_means(values: NDArray[np.float64], compat: str) -> NDArray[np.float64]:
-    """Means [m, K] of the k smallest of each row of values [m, n], for every K of `compat`: one sort, one cumulative
-    sum. nan where n is 0."""
+    """Mean [m, K] of the smallest K percent of each row of values [m, n], for every K of `compat`; NaN if n is 0."""
     if not values.shape[1]:
         return np.full((len(values), len(PERCENTS[compat])), np.nan)
     sizes = _sizes(values.shape[1], compat)

@@ -1,10 +1,11 @@
-"""Token-level membership signals: every score of a record comes from one forward pass and one exp per logit.
+"""Token-level membership signals: all scores of a record need one forward pass, and one exp per logit.
 
-Per predicted token: log p(y), the Rényi entropies of the next-word distribution, mean and variance of log p
-(Min-K%++), the top-2 gap and the modified entropies. Natural logarithms, float64. Vocabulary rows are never kept.
+Per predicted token y: log p(y), the Rényi entropies of the next-token distribution, mean and variance of log p
+(Min-K%++), the top-2 gap and the modified entropies. Natural logarithms, float64. Logits are never stored. A word is an
+index of the vocabulary.
 
-The exact mode measures every word from the *second* most likely one and leaves the top word out of all sums, so that
-1 - p(top) never cancels: results stay finite and exact where p(top) rounds to 1.
+The exact mode takes every logit relative to the *second* largest, and leaves the top word out of all sums: no
+cancellation in 1 - p(top), so that results are finite and exact even if p(top) rounds to 1.
 """
 
 import math
@@ -21,9 +22,8 @@ Array = NDArray[np.float64]
 ORDERS: tuple[float, ...] = (0.5, 1, 2, math.inf)
 MODIFIED_ORDERS: tuple[float, ...] = (0.5, 1, 2)
 
-# Up to this probability log(1-p) and sqrt(1-p) - 1 are cubics through four Chebyshev points, which cost power sums
-# only.
-# They are off by at most max|4th derivative| t^4 / 3072, so over all words by (sum p) t^4 / 500 = 4.7e-13.
+# Up to this probability t, log(1-p) and sqrt(1-p) - 1 are approximated by cubics through four Chebyshev points, which
+# need power sums only. The error is at most max|4th derivative| t^4 / 3072, over all words (sum p) t^4 / 500 = 4.7e-13.
 _SMALL = 2.0**-8
 _LOG, _SQRT = (
     np.array(Chebyshev.interpolate(f, 3, domain=(0, _SMALL)).convert(kind=Polynomial).coef, np.float64)
@@ -32,19 +32,20 @@ _LOG, _SQRT = (
 _CLAMP = 1e-10  # VL-MIA's epsilon
 _SCRATCH_BYTES = 6 << 20  # two float64 buffers, which stay in the cache of a CPU
 _GPU_SCRATCH_BYTES = 24 << 20
-_BLOCK_ROWS = 1024  # words above _SMALL are collected over so many rows: at most 4 MB
+_BLOCK_ROWS = 1024  # rows over which words above _SMALL are collected: at most 4 MB
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSignals:
-    """Signals of n predicted tokens, natural logarithms, each array float64 [n]; `signals[a:b]` are views of a range.
+    """Signals of n predicted tokens y, each array float64 [n], natural logarithms; `signals[a:b]` selects a range.
 
     log_prob       log p(y); -inf where the logit of y is -inf.
-    renyi          {order: H_order(p)} in nats, orders 0.5, 1, 2, inf.
-    mean_log_prob  E_{z~p} log p(z), the negative of Shannon's entropy.
+    renyi          {order: Rényi entropy of p} in nats, orders 0.5, 1 (Shannon's entropy), 2, inf (-log max p).
+    mean_log_prob  E_{z~p} log p(z), minus Shannon's entropy.
     var_log_prob   Var_{z~p} log p(z), at least 0.
-    gap            log p(first) - log p(second): 0 for a tie, inf where only one word has a finite logit.
-    modified       {order: modified entropy of p and y}, orders 0.5, 1, 2; order 1 is inf where log_prob is -inf.
+    gap            log p of the most likely word minus that of the second: 0 for a tie, inf if all others have p = 0.
+    modified       {order: modified entropy of p and y}, orders 0.5, 1, 2; order 1 is inf where log_prob is -inf. See
+                   `row_signals` for definitions.
     """
 
     log_prob: Array
@@ -69,9 +70,11 @@ class TokenSignals:
 
 
 def stacked(signals: TokenSignals) -> Array:
-    """All signals of n tokens as one array [11, n], which `unstacked` takes apart."""
-    alone = signals.log_prob, signals.mean_log_prob, signals.var_log_prob, signals.gap
-    return np.stack([*alone, *(signals.renyi[o] for o in ORDERS), *(signals.modified[o] for o in MODIFIED_ORDERS)])
+    """All signals of n tokens as one array [11, n], which `unstacked` reads."""
+    without_order = signals.log_prob, signals.mean_log_prob, signals.var_log_prob, signals.gap
+    return np.stack(
+        [*without_order, *(signals.renyi[o] for o in ORDERS), *(signals.modified[o] for o in MODIFIED_ORDERS)]
+    )
 
 
 def unstacked(rows: Array) -> TokenSignals:
@@ -85,23 +88,16 @@ def unstacked(rows: Array) -> TokenSignals:
 
 
 def joined(parts: Sequence[TokenSignals]) -> TokenSignals:
-    """Signals of several ranges of tokens, one behind the other."""
-    return TokenSignals(
-        log_prob=np.concatenate([part.log_prob for part in parts]),
-        renyi={order: np.concatenate([part.renyi[order] for part in parts]) for order in ORDERS},
-        mean_log_prob=np.concatenate([part.mean_log_prob for part in parts]),
-        var_log_prob=np.concatenate([part.var_log_prob for part in parts]),
-        gap=np.concatenate([part.gap for part in parts]),
-        modified={order: np.concatenate([part.modified[order] for part in parts]) for order in MODIFIED_ORDERS},
-    )
+    """Concatenate the signals of several ranges of tokens."""
+    return unstacked(np.concatenate([stacked(part) for part in parts], axis=1))
 
 
 def token_signals(
     logits: torch.Tensor | NDArray[np.floating[Any]], ids: ArrayLike | torch.Tensor, compat: str | None = None
 ) -> TokenSignals:
-    """Signals of a sequence: logits [T, V], ids [T]; row i predicts token i + 1, so T rows give T - 1 scores.
+    """Signals of the T - 1 predicted tokens of a sequence: logits [T, V], ids [T]; row i predicts token i + 1.
 
-    Every id, the first included, must be a word in 0..V-1. Otherwise as `row_signals`; T < 2 raises ValueError.
+    Every id, the first included, must be in 0..V-1. Otherwise as `row_signals`; ValueError for T < 2.
     """
     logits, ids = _checked(logits, ids, "ids")
     if len(ids) < 2:
@@ -116,7 +112,7 @@ def row_signals(
     compat: str | None = None,
     chunk_rows: int | None = None,
 ) -> TokenSignals:
-    """Signals of R independent rows: logits [R, V] (any floating type, any device), targets [R] words in 0..V-1.
+    """Signals of R independent rows: logits [R, V] (any floating type, any device), targets y [R] in 0..V-1.
 
     Definitions, p = softmax(row) in float64 and y its target:
     Rényi        H_a = log(sum p^a) / (1-a); H_1 Shannon's; H_inf = -log max p.
@@ -126,12 +122,13 @@ def row_signals(
     `compat="vlmia"` reproduces the public code of Li et al. 2024 (github.com/LIONS-EPFL/VL-MIA, metric_util.py), but in
     float64 throughout: Rényi orders 0.5 and 2 and all modified entropies take p clamped to [1e-10, 1 - 1e-10] without
     renormalising (in modified 1 the weight p_z stays unclamped), 1 - p likewise, without that code's cancellation near
-    p = 1; a tie still has gap 0, where that code skips to the next distinct value. None or "exact" clamps nothing.
+    p = 1; a tie still has gap 0, where that code takes the next distinct value. None or "exact" clamps nothing.
 
-    `chunk_rows` bounds the memory (by default about 6 MB on a CPU, 24 MB on a GPU) and does not change the results.
+    `chunk_rows` caps the rows that are computed at once, and so the memory (by default about 6 MB on a CPU, 24 MB on a
+    GPU); it does not change results.
 
-    Raises ValueError: shapes that do not match, V < 2, no rows, a target outside 0..V-1 (also -100: leave ignored rows
-    out), a row with NaN, +inf or nothing finite, an unknown `compat`, `chunk_rows` < 1.
+    ValueError: shapes that do not match, V < 2, no rows, a target outside 0..V-1 (also -100: leave ignored rows out), a
+    row with NaN, +inf or nothing finite, an unknown `compat`, `chunk_rows` < 1.
     """
     logits, targets = _checked(logits, targets, "targets")
     if compat not in (None, "exact", "vlmia"):
@@ -151,27 +148,26 @@ def row_signals(
 
 
 class _Sums(NamedTuple):
-    """One value per row. d is the distance to the second word in nats, e = exp(d); sums run over all but the top
-    word."""
+    """Sums over all words but the top one, by row. d: a word's logit minus that of the second word; e = exp(d)."""
 
-    top: Array  # logits of the first word, the second word and y
-    second: Array
-    target: Array
-    is_top: Array  # 1 where y is the first word
-    sqrt_e: Array
+    top: Array  # logit of the top word
+    second: Array  # logit of the second word
+    target: Array  # logit of y
+    is_top: Array  # 1 if y is the top word, else 0
+    sqrt_e: Array  # sum of sqrt(e); the next sums are of e, e d / 2, e (d / 2)^2, e^2, e^3, e^4
     e: Array
-    ed: Array  # of e d / 2, and the next of e (d / 2)^2
+    ed: Array
     edd: Array
     e2: Array
     e3: Array
     e4: Array
-    log_rest: Array  # what the cubic lacks of p log(1-p), over words above _SMALL
-    sqrt_rest: Array  # the same of p (sqrt(1-p) - 1)
+    log_rest: Array  # correction of the cubic for p log(1-p), over words above _SMALL
+    sqrt_rest: Array  # correction of the cubic for p (sqrt(1-p) - 1), over words above _SMALL
 
 
 def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped: bool) -> Array:
-    """`_Sums` [13, R] of logits [R, V], and below them `_clamped_sums` if `clamped`; the first row's number is
-    `start`."""
+    """`_Sums` [13, R] of logits [R, V], then `_clamped_sums` if `clamped`; row `start` is the first, for error
+    messages."""
     xp = _namespace(scratch)
     words = xp.asarray(targets, device=scratch.device)
     sums = xp.zeros((18 if clamped else 13, len(logits)), dtype=xp.float64, device=scratch.device)
@@ -198,9 +194,9 @@ def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped:
 
 
 def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, Any]:
-    """Fill sums from logits x [r, V], all but the last two of `_Sums`; returns row and e of the words above _SMALL.
+    """Fill all but the last two of `_Sums` from logits x [r, V]; return row and e of the words above _SMALL.
 
-    Nearly every line is one pass over [r, V] that works in place: x, h and mask are overwritten.
+    Nearly every line is one pass over [r, V] in place: x, h and mask [r, V] are overwritten.
     """
     xp = _namespace(x)
     dot = np.vecdot if xp is np else torch.linalg.vecdot
@@ -219,7 +215,7 @@ def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, 
     s.sqrt_e[:], s.e[:] = torch.as_tensor(h).sum(1), dot(h, h)
     half *= h
     s.ed[:] = dot(h, half)
-    if xp.isnan(s.ed).any():  # 0 * -inf: a word whose logit is -inf adds nothing
+    if xp.isnan(s.ed).any():  # 0 * -inf: a word whose logit is -inf adds 0
         half[xp.isnan(half)] = 0
         s.ed[:] = dot(h, half)
     s.edd[:] = dot(half, half)
@@ -245,6 +241,7 @@ def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, 
 
 
 def _exact_signals(s: _Sums) -> TokenSignals:
+    """Signals without clamping, from the sums."""
     gap = s.top - s.second
     log_z = np.log1p(np.exp(-gap) * s.e)  # -log p(first)
     log_prob = s.target - s.top - log_z
@@ -255,7 +252,7 @@ def _exact_signals(s: _Sums) -> TokenSignals:
 
     p_first, p_y, not_y = np.exp(-log_z), np.exp(log_prob), -np.expm1(log_prob)
     powers = np.stack([w * s.e, w**2 * s.e2, w**3 * s.e3, w**4 * s.e4])
-    # Sums of p log(1-p), p (sqrt(1-p) - 1) and p^2: from "all but the first word" to "all but y".
+    # turn sums of p log(1-p), p (sqrt(1-p) - 1) and p^2 over all but the top word into sums over all but y
     swaps = (
         (_LOG @ powers + s.log_rest, p_first * (np.log(s.e) - gap - log_z) - p_y * np.log1p(-p_y)),
         (_SQRT @ powers + s.sqrt_rest, p_first * (np.sqrt(powers[0]) - 1) - p_y * (np.sqrt(not_y) - 1)),
@@ -282,8 +279,8 @@ def _exact_signals(s: _Sums) -> TokenSignals:
 
 
 def _clamped_sums(p: Any, not_p: Any) -> Any:
-    """[5, r] over all words of p and 1 - p [r, V], clamped in place to c and d: c, sqrt(c), c^2, c sqrt(d), p
-    log(d)."""
+    """Sums [5, r] over words of c, sqrt(c), c^2, c sqrt(d), p log(d); c and d are p and 1 - p [r, V] clamped in
+    place."""
     xp = _namespace(p)
     dot = xp.linalg.vecdot
     d = xp.clip(not_p, _CLAMP, 1 - _CLAMP, out=not_p)
@@ -293,6 +290,7 @@ def _clamped_sums(p: Any, not_p: Any) -> Any:
 
 
 def _clamped_signals(exact: TokenSignals, sums: Array) -> TokenSignals:
+    """Replace the signals in which VL-MIA's code clamps p, from `_clamped_sums` [5, n]."""
     total, sqrt, square, by_sqrt, by_log = sums
     y, not_y = (np.clip(q, _CLAMP, 1 - _CLAMP) for q in (np.exp(exact.log_prob), -np.expm1(exact.log_prob)))
     modified = {
@@ -304,7 +302,7 @@ def _clamped_signals(exact: TokenSignals, sums: Array) -> TokenSignals:
 
 
 def _checked(logits: Any, ids: Any, name: str) -> tuple[Any, NDArray[np.int64]]:
-    """Logits [R, V] (detached tensor, or array) and ids [R] on the host, or ValueError."""
+    """Return logits [R, V] as a detached tensor or an array, and ids [R] on the host; ValueError if they do not fit."""
     logits = logits.detach() if isinstance(logits, torch.Tensor) else np.asarray(logits)
     ids = np.asarray(ids.detach().cpu() if isinstance(ids, torch.Tensor) else ids)
     floating = logits.is_floating_point() if isinstance(logits, torch.Tensor) else logits.dtype.kind == "f"
@@ -321,11 +319,10 @@ def _checked(logits: Any, ids: Any, name: str) -> tuple[Any, NDArray[np.int64]]:
 
 
 def _scratch(logits: Any, chunk_rows: int | None) -> Any:
-    """Two float64 buffers [2, rows, V] (as torch aligns them): torch on a GPU, else NumPy, whose exp is twice as
-    fast."""
+    """Two float64 buffers [2, rows, V]: a tensor on a GPU, else NumPy arrays, aligned by torch, whose exp is fast."""
     device = logits.device if isinstance(logits, torch.Tensor) else torch.device("cpu")
-    most = _SCRATCH_BYTES if device.type == "cpu" else _GPU_SCRATCH_BYTES
-    size = chunk_rows or max(1, most // (2 * 8 * logits.shape[1]))
+    limit = _SCRATCH_BYTES if device.type == "cpu" else _GPU_SCRATCH_BYTES
+    size = chunk_rows or max(1, limit // (2 * 8 * logits.shape[1]))
     buffers = torch.empty((2, min(size, len(logits)), logits.shape[1]), dtype=torch.float64, device=device)
     return buffers.numpy() if device.type == "cpu" else buffers
 

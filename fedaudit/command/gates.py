@@ -37,7 +37,7 @@ ACCURACY = tuple(split.metric for split in SPLITS)
 BOUNDS = (MEASURED, MEASURED_GAUSSIAN)
 METRICS = MEMBERSHIP + ACCURACY + BOUNDS
 LARGEST = 1e6  # epsilon in a gate
-SAID = tuple(P_VALUES)  # words that a measured epsilon may be compared with: provable, claimed
+SENTENCES = tuple(P_VALUES)  # words that a measured epsilon may be compared with: provable, claimed
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -157,7 +157,7 @@ def parse(text: str, source: str = "") -> Gate:
         raise InputError(f"{source}: {metric} is of no threat model; leave out {threat}")
     if metric in BOUNDS and match["end"]:
         raise InputError(f"{source}: {metric} is a lower bound by itself; leave out .{match['end']}")
-    if match["limit"] in SAID:
+    if match["limit"] in SENTENCES:
         if metric not in BOUNDS or match["op"] != ">":
             raise InputError(f"{source}: only {' and '.join(BOUNDS)} can be > {match['limit']}")
         return Gate(text.strip(), threat, metric, "value", match["op"], match["limit"], source)
@@ -184,7 +184,7 @@ def limit(text: str, source: str) -> Gate:
         )
     else:
         before, value = words[: sign.start()].strip(), words[sign.end() :].strip()
-        opposite = ">" if value in SAID and sign[0][0] == "<" else OPPOSITES[sign[0]]
+        opposite = ">" if value in SENTENCES and sign[0][0] == "<" else OPPOSITES[sign[0]]
         crossed = f"{before} {opposite} {value}"
     return replace(parse(crossed, source), text=text.strip())
 

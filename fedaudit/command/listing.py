@@ -11,7 +11,7 @@ from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin, Plugins
 from fedaudit.tasks.facts import TASKS
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports import paper_items
 from reports.section_files import section_files
@@ -32,7 +32,7 @@ def listing(width: int | None = None) -> str:
     text.append("sections of a report, each where there is something to show:")
     text += listed({name: plugins.summary(path) for name, path in section_files().items()}, width)
     text.append("threat models, what each sees; a report has all that its methods have:")
-    text += listed({name: f"{SAID[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
+    text += listed({name: f"{SENTENCES[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
     return "\n".join([*text, *matrix(width)])
 
 

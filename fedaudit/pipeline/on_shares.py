@@ -12,9 +12,9 @@ import pandas as pd
 from torch import Tensor
 
 from attacks.base import View
-from attacks.collude import LATTICE, recovered
+from attacks.collude import LATTICE, recover_slices
 from attacks.knowledge import Floats
-from attacks.locate import Asked, placed, trilaterated
+from attacks.locate import GroupDistances, mutual_distances, trilaterate
 from audits.statistics import mutual_information as mi
 from audits.statistics import secfpp_distance
 from audits.statistics.arrays import Ints
@@ -103,8 +103,8 @@ def located_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """
     n, t, sharing = protocol.users, protocol.tolerance.colluders, protocol.of_distances
     view = View(transcript, CLUSTERING_SERVER)
-    whole: list[Asked] = []
-    slices: list[list[Asked]] = [[] for _ in range(sharing.slices)]
+    whole: list[GroupDistances] = []
+    slices: list[list[GroupDistances]] = [[] for _ in range(sharing.slices)]
     rows = []
     for r in (r for r in range(view.rounds) if transcript.distance_groups(r)):
         groups, tensors = view.distances(r)
@@ -114,11 +114,11 @@ def located_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
             one.append((groups, values.numpy() / (protocol.steps * sizes) ** 2))
         exact = slices_of(_view(transcript, range(n)), r, "prompts", sharing)
         true = np.moveaxis(exact / protocol.steps, 1, 0)  # [n, ell, length]
-        located_users = placed(whole)
+        located_users = mutual_distances(whole)
         public = _public(view, r, tensors.get("basis"), true.shape)
         slices_error = math.nan
         if "polynomials" in tensors:
-            by_slice = [(placed(one).squared, true[:, s], public[:, s]) for s, one in enumerate(slices)]
+            by_slice = [(mutual_distances(one).squared, true[:, s], public[:, s]) for s, one in enumerate(slices)]
             slices_error = float(np.mean([_pairs_error(squared, _squared(part)) for squared, part, _ in by_slice]))
             guess = np.stack([_trilaterated(part, squared, prior, t) for squared, part, prior in by_slice], axis=1)
         else:
@@ -193,7 +193,7 @@ def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:
     """The slices [ell, dealer, length] of all users' vectors (`what`: prompts or gradients) that the view's colluding
     users recover from their shares; None if they cannot."""
     shares = view.shares(r)[what].numpy()  # [m, dealer, length]
-    slices = recovered(sharing, view.users, shares.reshape(len(shares), -1))
+    slices = recover_slices(sharing, view.users, shares.reshape(len(shares), -1))
     return None if slices is None else slices.reshape(sharing.slices, *shares.shape[1:])
 
 
@@ -204,7 +204,7 @@ def _view(transcript: Transcript, users: Sequence[int]) -> View:
 def _trilaterated(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:
     """All users' vectors [n, d], reconstructed from squared distances [n, n] and the true vectors of the last t."""
     colluders = slice(len(true) - t, None)
-    return trilaterated(true[colluders], squared[:, colluders], prior)
+    return trilaterate(true[colluders], squared[:, colluders], prior)
 
 
 def _public(view: View, r: int, basis: Tensor | None, shape: Sequence[int]) -> Floats:

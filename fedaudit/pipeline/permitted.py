@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from attacks.asked.kinds import KINDS
 from attacks.facts import ATTACKS
+from attacks.questions.kinds import KINDS
 from attacks.threats import refusal
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from attacks.answers import public_records
-from attacks.asked.base import Askable
-from attacks.asked.kinds import KINDS
-from attacks.attacked_models import CURVE, SHADOWS_ASKED, Held, Target, Wanted, state_digest
+from attacks.attacked_models import CURVE, SHADOWS_ASKED, AttackedModel, Target, Wanted, state_digest
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import Rebuilt
+from attacks.questions.base import Questions
+from attacks.questions.kinds import KINDS
 from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import shadow_models
@@ -62,7 +62,7 @@ class QuestionPlan:
     """Everything that the adversaries of a training ask, and where the answers lie. Models' weights stay on disk: a
     question names them by a digest, and they are read when it is answered."""
 
-    records: str  # their kind: a key of `attacks.asked.kinds.KINDS`
+    records: str  # their kind: a key of `attacks.questions.kinds.KINDS`
     method: Method[Any] | None  # None: somebody else's training
     transcript: Transcript
     folder: Path  # of the answers of the training's models
@@ -77,7 +77,7 @@ class QuestionPlan:
     _digests: dict[tuple[object, ...], str] = field(default_factory=dict)  # by what identifies a model in its run
 
     @property
-    def kind(self) -> Askable:
+    def kind(self) -> Questions:
         """The questions that this kind of records allows."""
         return KINDS[self.records]
 
@@ -166,11 +166,11 @@ class QuestionPlan:
             if attacked.over_rounds
         }
 
-    def _held(self, source: ObservedRun, name: str, target: Target, wanted: Wanted) -> list[Held]:
+    def _held(self, source: ObservedRun, name: str, target: Target, wanted: Wanted) -> list[AttackedModel]:
         """The models of a run that the adversary `name` attacks for this target."""
         rebuilt = source.rebuilt.get(name, ())
         view = source.views[name]
-        return [*self.kind.held(view, self.method, target, wanted, self.out_of_distribution, rebuilt)]
+        return [*self.kind.collect_models(view, self.method, target, wanted, self.out_of_distribution, rebuilt)]
 
     def wanted(self, threat_model: str) -> Wanted:
         """The answers that this adversary's attacks need."""
@@ -189,7 +189,9 @@ class QuestionPlan:
             ways=frozenset(params.ways for params in parameters if isinstance(params, RebuiltWays)) - {"all"},
         )
 
-    def _question_set(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> QuestionSet:
+    def _question_set(
+        self, source: ObservedRun, attacked: AttackedModel, target: Target, wanted: Wanted
+    ) -> QuestionSet:
         """The questions about one attacked model of a run; a twin's are added by `question_sets`."""
         view, k, more = source.views[attacked.threat_model], target.client, dict[str, Any]()
         arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
@@ -210,7 +212,9 @@ class QuestionPlan:
             len(view.clients), self.public(source, attacked.records), model, start, attacked.over_rounds, **more,
         )  # fmt: skip
 
-    def _over_rounds(self, source: ObservedRun, attacked: Held, target: Target, wanted: Wanted) -> dict[str, Any]:
+    def _over_rounds(
+        self, source: ObservedRun, attacked: AttackedModel, target: Target, wanted: Wanted
+    ) -> dict[str, Any]:
         """Questions about several rounds, as fields of an `QuestionSet`: about messages (`heard`, `solved`) if the
         adversary sees their sums, else about broadcasts (`history`)."""
         view, k, most = source.views[attacked.threat_model], target.client, self.adversary.observed_rounds
@@ -230,7 +234,7 @@ class QuestionPlan:
         return questions
 
     def _shadows(
-        self, attacked: Held, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion
+        self, attacked: AttackedModel, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion
     ) -> dict[str, Any]:
         """Fields `shadows` and, if wanted, `vectors` of an `QuestionSet`; {} where no shadow models fit the model."""
         if self.recipe is None or self.bank_folder is None or attacked.role is None:

@@ -21,10 +21,10 @@ import torch
 
 from attacks import gradients
 from attacks.answers import Arrays, Floats, public_records
-from attacks.asked.base import Askable, Messages
-from attacks.asked.kinds import KINDS
 from attacks.attacked_models import Target, records_digest
 from attacks.base import View
+from attacks.questions.base import Messages, Questions
+from attacks.questions.kinds import KINDS
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import shadow_models
@@ -40,7 +40,7 @@ CACHED = 6  # replayed runs, shadow models and descent directions that a worker 
 class ModelWorker:
     """A worker that answers questions: it has the frozen model and the records."""
 
-    kind: Askable
+    kind: Questions
     method: Method[Any] | None  # None: somebody else's training
     bench: AttackBench
 
@@ -165,7 +165,7 @@ class ReplayQuestion(StoredQuestion):
 
 @dataclass(frozen=True)
 class MessageQuestion(StoredQuestion):
-    """Asks the messages of one round about a target's records. Parts as in `attacks.asked.base.Messages.round`."""
+    """Asks the messages of one round about a target's records. Parts as in `attacks.questions.base.Messages.round`."""
 
     view: View
     target: Target

@@ -18,7 +18,7 @@ from attacks.answers import public_records
 from attacks.decompose import solve
 from attacks.facts import ATTACKS
 from attacks.knowledge import Attack, Floats, Knowledge
-from attacks.source import whose
+from attacks.source import record_owner
 from fedaudit.machinery.executor import one_thread
 from fedaudit.pipeline.question_set import QuestionSet, answers_of
 
@@ -173,7 +173,7 @@ def record_facts(knowledge: Knowledge) -> dict[str, Any]:
         for name, part in (("loss_in", knowledge.shadows.member), ("loss_out", ~knowledge.shadows.member)):
             columns[name] = np.ma.masked_array(loss, ~part).mean(0).filled(np.nan)
     if knowledge.rounds is not None:
-        columns |= whose(knowledge.rounds)
+        columns |= record_owner(knowledge.rounds)
     return columns | knowledge.answers.facts(knowledge.base)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attacks.asked.kinds import KINDS
 from attacks.attacked_models import OTHERS, Target
+from attacks.questions.kinds import KINDS
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.tasks.base import Federation

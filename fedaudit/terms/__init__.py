@@ -1,1 +1,1 @@
-"""The words of findings, tables and pages: typed values in groups, each in reading order. Imports nothing of ours."""
+"""The vocabulary of findings, tables and pages: typed words, each group as a tuple in reading order."""

@@ -1,4 +1,4 @@
-"""What members are told from: column `nonmembers` of findings and tables."""
+"""Kinds of records with which members are compared: column `nonmembers` of findings and tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from fedaudit.terms.term import Term
 
 
 class Nonmembers(Term):
-    """A kind of records that nothing was trained on."""
+    """A kind of records on which the attacked model was not trained."""
 
     name: str
-    words: str  # in sentences
-    heading: str  # of a block of the leakage table
-    remark: str = ""  # what readers must know, where they are not held-out records
-    by_coin: bool = False  # only a fair coin made them so
+    words: str  # its name in sentences
+    heading: str  # its name as a heading in the leakage table
+    remark: str = ""  # caution for readers; "" for held-out records
+    by_coin: bool = False  # whether a fair coin before training decided that they are no members
 
 
 HELD_OUT = Nonmembers(

@@ -1,4 +1,4 @@
-"""Whose records count as members: column `population` of findings and tables."""
+"""Sets of members that are compared with non-members: column `population` of findings and tables."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from fedaudit.terms.term import Term
 
 
 class Population(Term):
-    """The members of a comparison."""
+    """A set of members."""
 
     name: str
-    descriptive: bool = False  # no verdict about it: who is in it depends on the coins
+    descriptive: bool = False  # if true it has no verdict, as training decided who is in it, not only the coins
 
 
 ALL_MEMBERS = Population("all members")  # of all clients that took part, under a model of the whole federation
 LAST_ROUND_MEMBERS = Population("last-round members")  # of those that took part in the last round
 OWN_MEMBERS = Population("own members")  # of each client, under a model of its own
 CANARIES = Population("canaries")
-MEMBERS_THAT_TRAINED = Population("members that trained", descriptive=True)  # those that were in a batch
-MEMBERS_GIVEN_AWAY = Population("members given to others", descriptive=True)  # those that a client sent around
+MEMBERS_THAT_TRAINED = Population("members that trained", descriptive=True)  # those that were in some batch
+MEMBERS_GIVEN_AWAY = Population("members given to others", descriptive=True)  # those that clients sent to others
 
 POPULATIONS = (ALL_MEMBERS, LAST_ROUND_MEMBERS, OWN_MEMBERS, CANARIES, MEMBERS_THAT_TRAINED, MEMBERS_GIVEN_AWAY)
-WHOLE = (ALL_MEMBERS, OWN_MEMBERS)  # nobody is left out
+WHOLE = (ALL_MEMBERS, OWN_MEMBERS)  # contain every member

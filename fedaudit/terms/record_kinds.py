@@ -1,4 +1,4 @@
-"""What a record is to the client whose model is asked about it: column `kind` of the tables of records."""
+"""Kinds of records, relative to the attacked client: column `kind` of the tables of records."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from fedaudit.terms.term import Term
 
 
 class RecordKind(Term):
-    """A record, by where it was during training."""
+    """A kind of record, by its role in the training of the attacked client."""
 
     name: str
-    trained: bool = False  # the client was trained on it
-    by_coin: bool = False  # a fair coin decided whether
+    trained: bool = False  # whether the client was trained on it
+    by_coin: bool = False  # whether a fair coin decided that
 
 
 MEMBER = RecordKind("member", trained=True, by_coin=True)
@@ -24,4 +24,4 @@ NOVEL_RECORD = RecordKind("novel")  # of another distribution
 RECORD_KINDS = (MEMBER, HELD_OUT_RECORD, CANARY, LEFT_OUT_CANARY, REFERENCE, OTHER_CLIENTS_RECORD, NOVEL_RECORD)
 CANDIDATES = (MEMBER, HELD_OUT_RECORD)
 TRAINED = tuple(kind for kind in RECORD_KINDS if kind.trained)
-FLIPPED = tuple(kind for kind in RECORD_KINDS if kind.by_coin)  # what a rank is among
+FLIPPED = tuple(kind for kind in RECORD_KINDS if kind.by_coin)  # the records among which a record is ranked

@@ -1,4 +1,4 @@
-"""The test images that accuracies are of: column `split` of tables."""
+"""Sets of test images on which accuracy is measured: column `split` of tables."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from fedaudit.terms.term import Term
 
 
 class Split(Term):
-    """Test images, from the view of one client (DP-FPL, section 4.1)."""
+    """A set of test images, relative to one client (DP-FPL, section 4.1)."""
 
     name: str
 
     @property
     def metric(self) -> str:
-        """What findings call the accuracy on it."""
+        """Name of the accuracy on it in findings: "accuracy/local"."""
         return f"accuracy/{self}"
 
 
-LOCAL = Split("local")  # of the client's own classes
-NEIGHBOUR = Split("neighbour")  # of classes that other clients own
-OVERALL = Split("overall")  # all
-OWN_TEST = Split("own_test")  # those that a test set in the client's own class proportions would hold
+LOCAL = Split("local")  # images of the client's own classes
+NEIGHBOUR = Split("neighbour")  # images of other clients' classes
+OVERALL = Split("overall")  # all images
+OWN_TEST = Split("own_test")  # images in the proportions of classes in the client's own data
 
 SPLITS = (LOCAL, NEIGHBOUR, OVERALL, OWN_TEST)

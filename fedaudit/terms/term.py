@@ -1,7 +1,7 @@
-"""What every word is: the text that files and pages hold, with what the code must know of it.
+"""Base class of all words: a string, as it stands in files and on pages, with further fields for the code.
 
-Type checkers treat a group's class as a frozen dataclass. It is none at runtime: `dataclasses.asdict` of a finding
-would take its words apart.
+To type checkers each subclass is a frozen dataclass. At runtime it is a plain `str`, because `dataclasses.asdict` of a
+finding would turn a dataclass into a dictionary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar, dataclass_transform
 
 @dataclass_transform(frozen_default=True)
 class Term(str):
-    """A text with the fields that its class annotates; `name` is the text itself."""
+    """A string with the fields that its class annotates; `name` is the string itself. Fields cannot be set."""
 
     def __new__(cls, name: str, **fields: object) -> Term:
         term = super().__new__(cls, name)
@@ -27,7 +27,7 @@ AnyTerm = TypeVar("AnyTerm", bound=Term)
 
 
 def find(group: Sequence[AnyTerm], name: str, what: str) -> AnyTerm:
-    """The word of a group that a text holds. ValueError, which says what it is: there is none."""
+    """The term of a group that equals `name`; ValueError if there is none. `what` names the group in the message."""
     if name not in group:
         raise ValueError(f"{what} must be one of {', '.join(group)}, not {name}")
     return group[group.index(name)]

@@ -1,4 +1,4 @@
-"""What a row of findings comes to: column `verdict`. When which is given says `audits.verdicts`."""
+"""Verdicts on rows of findings: column `verdict`. `audits.verdicts` has the rules."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from fedaudit.terms.term import Term
 
 
 class Verdict(Term):
-    """What is said of a score on one comparison."""
+    """A verdict on one score in one comparison of members with non-members."""
 
     name: str
 
 
 LEAK = Verdict("leak")
 REVERSED = Verdict("leak, score reversed")  # members have the lower scores
-CONFOUNDED = Verdict("confounded")  # something else than membership tells them apart
+CONFOUNDED = Verdict("confounded")  # something other than membership separates them
 INCONCLUSIVE = Verdict("inconclusive")
 NO_LEAK_FOUND = Verdict("no leak found")
 

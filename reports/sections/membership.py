@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attacks.score_names import signal_name
 from audits.verdicts import SHARES
 from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
-from fedaudit.terms.sentences import SAID
+from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.attack_success import is_headline_auroc
 from reports.corrected_verdicts import family_sizes
@@ -36,7 +36,7 @@ def section(page: Page) -> Section | None:
         "corrected": max((f.get("best_of") or 0 for f in findings if f.get("z") is None), default=0),
         "families": _families_note(page),
         "beside": _further_columns(page.runs),
-        "sees": {threat: SAID[threat].card for threat in threats},
+        "sees": {threat: SENTENCES[threat].card for threat in threats},
         "few": FEW,
     }
     return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": context})

@@ -1,4 +1,4 @@
-"""What is asked of prompts about classifications: features of texts are dear, records cost next to nothing."""
+"""How prompts are queried about classifications: encoding a prompt is expensive, a further record is almost free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attacks.answers import Arrays, Classifications, PublicRecords
-from attacks.attacked_models import Held, Read, Target, Wanted, evenly
+from attacks.attacked_models import AttackedModel, Read, Target, Wanted, evenly_spaced
 from attacks.base import View
 from attacks.messages.prompts import ReplayedMessages, solved_rounds
 from attacks.messages.rebuild import Rebuilt
@@ -17,8 +17,8 @@ from trainers.base import Method, State
 from trainers.protocols import Classifier
 
 
-class AskedClasses:
-    """See `attacks.asked.base.Askable`."""
+class ClassQuestions:
+    """See `attacks.questions.base.Questions`."""
 
     over_rounds_alone = False
     others = True
@@ -42,16 +42,16 @@ class AskedClasses:
     def public(self, view: View, method: Method[Any]) -> State:
         return method.model(view.public)
 
-    def held(
+    def collect_models(
         self, view: View, method: Method[Any], target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
-    ) -> Iterator[Held]:  # fmt: skip
-        """The one model that it attacks: what it holds of the client, or the released one."""
+    ) -> Iterator[AttackedModel]:  # fmt: skip
+        """Yield the one model that it attacks, the client's or the released one; nothing if it has none."""
         if (k := target.client) is None or (read := self._read(view, method, k, rebuilt)) is None:
             return
-        way = view.threat_model.attacks
-        role = "released" if way == FINAL else "personal"
-        yield Held(view.threat_model, way, k, view.rounds, read, target.records, role)
+        model_kind = view.threat_model.attacks
+        role = "released" if model_kind == FINAL else "personal"
+        yield AttackedModel(view.threat_model, model_kind, k, view.rounds, read, target.records, role)
 
     def _read(self, view: View, method: Method[Any], client: int, rebuilt: Sequence[Rebuilt]) -> Read | None:
         if view.gives("personal prompts"):
@@ -60,18 +60,17 @@ class AskedClasses:
             state = rebuilt[client].state
             return None if state is None else lambda: state
         if view.gives("private states"):
-            own = view.private(client)
-            return None if own is None else lambda: own
+            private = view.private(client)
+            return None if private is None else lambda: private
         if view.gives("others' parts"):
             return lambda: method.model(view.public | view.others_part(method, client))
         return lambda: self.released(method, client, view.public, view.broadcast(view.rounds))
 
-    def history(self, view: View, held: Held, most: int) -> list[int]:
-        """Rounds, evenly spaced, by what they started from."""
-        return evenly(view.rounds, most)
+    def history(self, view: View, held: AttackedModel, most: int) -> list[int]:
+        return evenly_spaced(view.rounds, most)
 
     def heard_rounds(self, view: View, client: int, most: int) -> list[int]:
-        return evenly(view.rounds, most)
+        return evenly_spaced(view.rounds, most)
 
     def solved_rounds(
         self, view: View, method: Method[Any], client: int, candidates: Sequence[Sequence[str]], rounds: int
@@ -85,10 +84,10 @@ class AskedClasses:
         self, learner: Classifier, method: Method[Any], models: Sequence[State], records: Sequence[str],
         arithmetics: Sequence[str],
     ) -> list[dict[str, Arrays]]:  # fmt: skip
-        return [{"exact": {"log_probs": found}} for found in learner.log_probs(method, models, records)]
+        return [{"exact": {"log_probs": log_probs}} for log_probs in learner.log_probs(method, models, records)]
 
     def check(self, attacks: Sequence[object], records: Sequence[PublicRecords]) -> None:
-        """Every parameter fits."""
+        """Do nothing: every parameter fits."""
 
     def messages(
         self, view: View, method: Method[Any], learner: Classifier, candidates: Sequence[Sequence[str]]

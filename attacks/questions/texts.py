@@ -1,4 +1,4 @@
-"""What is asked of language models with adapters about texts: each pass answers for some records."""
+"""How language models with adapters are queried about texts: each forward pass costs, and answers for a few records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attacks.answers import Arrays, PublicRecords, Texts, spans_of
-from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, Held, Read, Target, Wanted, evenly
+from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, AttackedModel, Read, Target, Wanted, evenly_spaced
 from attacks.base import View
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
@@ -25,8 +25,8 @@ from trainers.base import Method, State
 from trainers.protocols import AdaptedModel, LanguageModel
 
 
-class AskedTexts:
-    """See `attacks.asked.base.Askable`."""
+class TextQuestions:
+    """See `attacks.questions.base.Questions`."""
 
     over_rounds_alone = True
     others = False
@@ -50,30 +50,32 @@ class AskedTexts:
     def public(self, view: View, method: Method[Any] | None) -> State:
         return view.public
 
-    def held(
+    def collect_models(
         self, view: View, method: Method[Any] | None, target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
-    ) -> Iterator[Held]:  # fmt: skip
-        """The released model of every round, asked about some candidates where nobody looks at all rounds, or of one
-        client its own state or what the server rebuilds in every way."""
+    ) -> Iterator[AttackedModel]:  # fmt: skip
+        """Yield the released model of every round (queried with few candidates if no attack looks at rounds), or one
+        client's true model, or what the server rebuilds of the client in each way."""
         if view.threat_model == RELEASED_MODEL:
             yield from _released(view, target, wanted)
         elif target.client is not None:
             further = novel[:NOVEL_PER_CLIENT] if wanted.novel_of_clients else ()
-            for way, seen, read in _of_client(view, target.client):
-                if not wanted.ways or way not in REBUILDINGS or way in wanted.ways:
-                    held = Held(view.threat_model, way, target.client, seen, read, target.own, "personal")
-                    yield held
+            for model_kind, rounds, read in _client_models(view, target.client):
+                if not wanted.ways or model_kind not in REBUILDINGS or model_kind in wanted.ways:
+                    model = AttackedModel(
+                        view.threat_model, model_kind, target.client, rounds, read, target.own, "personal"
+                    )
+                    yield model
                     if further:
-                        yield dataclasses.replace(held, records=further, role=None, over_rounds=False, of_target=False)
+                        yield dataclasses.replace(model, records=further, role=None, over_rounds=False, of_target=False)
 
-    def history(self, view: View, held: Held, most: int) -> list[int]:
+    def history(self, view: View, held: AttackedModel, most: int) -> list[int]:
         return list(range((held.round if held.client is None else view.rounds) + 1))
 
     def heard_rounds(self, view: View, client: int, most: int) -> list[int]:
-        """Those in which it took part, of `most` evenly spaced ones: in each, every client of the cohort is rebuilt in
-        every way."""
-        observed = evenly(view.rounds, most)
+        """Rounds in which it took part, out of `most` evenly spaced ones; in each, all clients are rebuilt in all
+        ways."""
+        observed = evenly_spaced(view.rounds, most)
         return [r for r in view.participations(client) if r in observed]
 
     def solved_rounds(self, *_: Any) -> list[int]:
@@ -92,11 +94,11 @@ class AskedTexts:
         return [_signals(learner, state, records, arithmetics) for state in models]
 
     def check(self, attacks: Sequence[object], records: Sequence[PublicRecords]) -> None:
-        """InputError: an attack's parameter `slice` names a part that is too short for a score in every record."""
-        spans = [own for public in records if isinstance(public, Texts) for own in public.spans]
+        """Raise InputError if an attack's parameter `slice` names a part that has no score in any record."""
+        spans = [parts for public in records if isinstance(public, Texts) for parts in public.spans]
         for params in (params for params in attacks if hasattr(params, "slice")):
-            by_record = [spans_of(own, getattr(params, "compat", "exact")) for own in spans]
-            scored = [part for part in by_record[0] if any(own[part].start < own[part].stop for own in by_record)]
+            by_record = [spans_of(parts, getattr(params, "compat", "exact")) for parts in spans]
+            scored = [name for name in by_record[0] if any(p[name].start < p[name].stop for p in by_record)]
             if params.slice not in scored:
                 raise InputError(
                     f"--slice {params.slice}: no record has two tokens of it, and one gives no score (docs/attacks.md, "
@@ -109,37 +111,39 @@ class AskedTexts:
         return AdapterMessages(view, learner)
 
 
-def _released(view: View, target: Target, wanted: Wanted) -> Iterator[Held]:
-    def held(way: str, r: int, records: Sequence[str], **more: Any) -> Held:
-        return Held(view.threat_model, way, None, r, functools.partial(view.broadcast, r), records, **more)
+def _released(view: View, target: Target, wanted: Wanted) -> Iterator[AttackedModel]:
+    def after(r: int, model_kind: str, records: Sequence[str], **more: Any) -> AttackedModel:
+        return AttackedModel(
+            view.threat_model, model_kind, None, r, functools.partial(view.broadcast, r), records, **more
+        )
 
     if target.client is None:
-        yield held(FINAL, view.rounds, target.records, over_rounds=False, of_target=False)
+        yield after(view.rounds, FINAL, target.records, over_rounds=False, of_target=False)
         return
     if wanted.answers and not wanted.ways:
         sample = target.own if wanted.states else target.candidates[:PER_ROUND]
-        yield from (held(ROUND, r, sample, over_rounds=False) for r in range(1, view.rounds))
-    yield held(FINAL, view.rounds, target.own, role="released")
+        yield from (after(r, ROUND, sample, over_rounds=False) for r in range(1, view.rounds))
+    yield after(view.rounds, FINAL, target.own, role="released")
     if view.rounds_at_least_loss < view.rounds and wanted.answers:
-        yield held(BEST_UTILITY, view.rounds_at_least_loss, target.own)
+        yield after(view.rounds_at_least_loss, BEST_UTILITY, target.own)
 
 
-def _of_client(view: View, client: int) -> Iterator[tuple[str, int, Read]]:
-    """Way, rounds seen and reader of every model of a client that the adversary can put together."""
+def _client_models(view: View, client: int) -> Iterator[tuple[str, int, Read]]:
+    """Yield kind, rounds of training and reader of every model of a client that the adversary has or can rebuild."""
     if view.threat_model == OWNER:
         if view.private(client) is not None:
-            yield TRUE_STATE, view.rounds, lambda: _known(view.private(client))
+            yield TRUE_STATE, view.rounds, lambda: _existing(view.private(client))
         return
-    for found in rebuild_all(view, clients=[client]):
-        if found.state is not None and found.seen is not None:
-            yield found.way, found.seen + 1, functools.partial(_rebuilt, view, client, found.way)
+    for model in rebuild_all(view, clients=[client]):
+        if model.state is not None and model.seen is not None:
+            yield model.way, model.seen + 1, functools.partial(_rebuild, view, client, model.way)
 
 
-def _rebuilt(view: View, client: int, way: str) -> State:
-    return _known(rebuild(view, client, way).state)
+def _rebuild(view: View, client: int, model_kind: str) -> State:
+    return _existing(rebuild(view, client, model_kind).state)
 
 
-def _known(state: State | None) -> State:
+def _existing(state: State | None) -> State:
     assert state is not None
     return state
 
@@ -147,7 +151,7 @@ def _known(state: State | None) -> State:
 def _signals(
     learner: LanguageModel, state: State, records: Sequence[str], arithmetics: Sequence[str]
 ) -> dict[str, Arrays]:
-    """By arithmetic the signals of every token of the records, one behind the other."""
+    """Signals of all tokens of the records, in order, as stored arrays by arithmetic."""
     by_record: dict[int, dict[str, TokenSignals]] = {}
     for part in learner.chunks(state, records):
         targets = torch.cat([learner.data[records[i]].ids[1:] for i, _ in part])
@@ -155,7 +159,7 @@ def _signals(
         ends = np.cumsum([len(rows) - 1 for _, rows in part])
         of_part = {compat: row_signals(logits, targets, compat=compat) for compat in arithmetics}
         for (i, rows), end in zip(part, ends, strict=True):
-            own = slice(end - len(rows) + 1, end)
-            by_record[i] = {compat: signals[own] for compat, signals in of_part.items()}
+            span = slice(end - len(rows) + 1, end)
+            by_record[i] = {compat: signals[span] for compat, signals in of_part.items()}
     in_order = [by_record[i] for i in range(len(records))]
     return {compat: {"signals": stacked(joined([one[compat] for one in in_order]))} for compat in arithmetics}
