@@ -15,6 +15,7 @@ from attacks.facts import ATTACKS
 from attacks.settings import Adversary
 from fedaudit.command import attack_times, cli, dry_run
 from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import permitted
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.workers import federation_of, make_bench
 from fedaudit.terms.threat_models import THREAT_MODELS
@@ -483,3 +484,21 @@ class TestTimed:
         by_hand = sum(times * each.get(name, 0.0) for name, times in work.items())
         assert attack_times.seconds(work, each) == pytest.approx(by_hand)
         assert not (plan.out / "runs").exists()
+
+
+def test_an_attack_that_runs_nowhere_is_said_with_the_methods_own_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the other threat models merely see too little. What runs somewhere is not named."""
+    words = f"--method promptfl,local --attack loss,decompose --epsilon none --rounds 1 --clients 2 --train 4 --out {tmp_path}"
+    monkeypatch.setattr("trainers.promptfl.PromptFL.refuses", {"explains": "its messages are riddles"}, raising=False)
+    plan = plan_of(words)
+    assert permitted.never_run(plan.cells) == [
+        "not run: decompose on promptfl: its messages are riddles",
+        "not run: decompose on local: this method sends nothing",
+    ]
+    table = permitted.refused_table(plan.cells[0])
+    assert table.why[table.attack == "decompose"].iloc[0] == "its messages are riddles"
+    monkeypatch.undo()
+    assert cli.main([*words.split(), "--dry-run", "--quiet"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "not run: decompose on local: this method sends nothing"

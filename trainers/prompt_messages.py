@@ -27,8 +27,9 @@ class PromptMessages(PrivateMessages[KnownPrompts]):
         return own | server
 
     def after_local_steps(self, server: State, own: State, upload: State) -> State:
-        """Each client's model as if the server had received its upload only."""
-        return {"prompt": self.method.prompt(own | self.server_after_one(server, upload))}
+        """Each client's model: with the prompt that it uploads, or as if the server had received its gradient only."""
+        after = self.server_after_one(server, upload) if "gradient" in upload else upload
+        return {"prompt": self.method.prompt(own | after)}
 
     def update_vector(self, server: State, upload: State) -> Tensor:
         """The change of p_G; up to a positive factor if a gradient is uploaded."""

@@ -80,10 +80,12 @@ def _main(words: list[str]) -> int:
         return paper.main(items)
     command = read_command(words)
     progress = Progress(quiet=command.quiet)
+    from fedaudit.pipeline.permitted import never_run
+
     if command.dry_run:
         from fedaudit.command.dry_run import estimate
 
-        print(estimate(command.plan, progress))
+        print("\n".join([estimate(command.plan, progress), *never_run(command.plan.cells)]))
         return exits.DONE
     from fedaudit.pipeline.notes import canary_notes, cautions
     from fedaudit.pipeline.run import export, run
@@ -94,7 +96,8 @@ def _main(words: list[str]) -> int:
     from fedaudit.command.terminal import show
 
     show(outcome.findings, command.plan.attack)
-    for line in (*cautions(command.plan), *canary_notes(command.plan), *_times_hint(command.plan)):
+    plan = command.plan
+    for line in (*never_run(plan.cells), *cautions(plan), *canary_notes(plan), *_times_hint(plan)):
         print(line)
     export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
     print(f"report: {outcome.report}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -49,10 +50,29 @@ def permitted_attacks(cell: Cell) -> dict[str, dict[str, DataclassInstance]]:
     return {view: {name: params[name] for name in names} for view, names in able.items() if names}
 
 
+def never_run(cells: Sequence[Cell]) -> list[str]:
+    """A sentence for each attack of the plan that runs under no threat model against a method, with the reason that is
+    the method's own if there is one."""
+    sentences: dict[str, None] = {}
+    for cell in cells:
+        for name in cell.plan.attacks:
+            refused = [(view, why) for attack, view, why in _refused(cell) if attack == name]
+            if len(refused) == len(cell.threat_models):
+                sentences[f"not run: {name} on {cell.method}: {refused[0][1]}"] = None
+    return list(sentences)
+
+
+def _refused(cell: Cell) -> list[tuple[str, str, str]]:
+    """Attack, threat model and reason of all that does not run; first the reasons that lie in the method, then those
+    of threat models that see too little for the attack."""
+    reasons = {view: refusal_reasons(cell, view).items() for view in cell.threat_models}
+    rows = [(name, view, why) for view, of_view in reasons.items() for name, why in of_view if why]
+    return sorted(rows, key=lambda row: refusal(ATTACKS[row[0]], row[1], cell.plan.trained) is not None)
+
+
 def refused_table(cell: Cell) -> pd.DataFrame:
     """A row per attack and threat model under which it did not run, and per question that this kind of records does not
     allow (threat model "all"). Columns attack, threat_model, why."""
-    reasons = {view: refusal_reasons(cell, view).items() for view in cell.threat_models}
-    rows = [(name, view, why) for view, of_view in reasons.items() for name, why in of_view if why]
+    rows = _refused(cell)
     rows += [(what, "all", why) for what, why in KINDS[cell.plan.trained.records].unasked.items()]
     return pd.DataFrame(rows, columns=["attack", "threat_model", "why"])
