@@ -429,7 +429,7 @@ def test_where_nothing_is_broadcast_the_history_is_flat(trained: Trained) -> Non
 def test_a_server_with_a_state_of_its_own_changes_nothing_in_the_models_after_clients_steps() -> None:
     """A client's model is what it uploads: a step of a server with momentum on that alone would go on beyond it."""
 
-    class Heavy(type(made("promptfl"))):  # type: ignore[misc]
+    class Heavy(type(made("promptfl", {}))):  # type: ignore[misc]
         def broadcast(self, server: State) -> State:
             return {"p_G": server["p_G"]}
 
@@ -438,7 +438,7 @@ def test_a_server_with_a_state_of_its_own_changes_nothing_in_the_models_after_cl
             h = server.get("h", 0) + after - server["p_G"]
             return {"p_G": after + h, "h": h}
 
-    plain = made("promptfl")
+    plain = made("promptfl", {})
     heavy = Heavy(**{field.name: getattr(plain, field.name) for field in fields(plain)})
     p_G, sent = torch.zeros(1, 2, 3), torch.ones(1, 2, 3)
     assert torch.equal(heavy.messages.after_local_steps({"p_G": p_G}, {}, {"p_G": sent})["prompt"], sent)
