@@ -24,8 +24,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What the library offers, imported when it is asked for. InputError names a package of somebody else's that hides
-    one of ours."""
+    """Import and return a name of the library when it is first used. InputError names a package of somebody else's that
+    hides one of ours."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name != "InputError":

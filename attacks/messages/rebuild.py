@@ -32,8 +32,8 @@ class Rebuilt:
     client: int
     way: str  # "exact", "literal", "newest", "server-fill", "rebuilt" or "estimated", see `held_models`
     state: State | None
-    seen: int | None  # the round of its last participation
-    stale_rounds: int | None  # rounds between `seen` and the message that the missing parts are from; 0 = exact
+    last_round: int | None  # the round of its last participation
+    stale_rounds: int | None  # rounds between `last_round` and the message that the missing parts are from; 0 = exact
     stale_participations: int | None  # the same, counted in the client's participations
     why: str = ""
 

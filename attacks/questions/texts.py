@@ -135,8 +135,8 @@ def _client_models(view: View, client: int) -> Iterator[tuple[str, int, Read]]:
             yield TRUE_STATE, view.rounds, lambda: _existing(view.private(client))
         return
     for model in rebuild_all(view, clients=[client]):
-        if model.state is not None and model.seen is not None:
-            yield model.way, model.seen + 1, functools.partial(_rebuild, view, client, model.way)
+        if model.state is not None and model.last_round is not None:
+            yield model.way, model.last_round + 1, functools.partial(_rebuild, view, client, model.way)
 
 
 def _rebuild(view: View, client: int, model_kind: str) -> State:

@@ -25,7 +25,7 @@ class RebuiltClient(Protocol):
     @property
     def state(self) -> State | None: ...
     @property
-    def seen(self) -> int | None: ...
+    def last_round(self) -> int | None: ...
     @property
     def stale_rounds(self) -> int | None: ...
     @property
@@ -41,8 +41,8 @@ def coverage_table(rebuilt: Sequence[RebuiltClient], transcript: Transcript) -> 
     start = transcript.model(transcript.broadcast(0))
     for one in rebuilt:
         distance = None
-        if one.state is not None and one.seen is not None:
-            true = transcript.own_model(one.seen, one.client)
+        if one.state is not None and one.last_round is not None:
+            true = transcript.own_model(one.last_round, one.client)
             distance = None if true is None else distance_of(one.state, true, start)
         possible = one.state is not None
         rows.append((one.way, client_name(one.client), possible, one.why, one.stale_rounds, one.stale_participations,

@@ -159,7 +159,7 @@ class ReplayQuestion(StoredQuestion):
     def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         messages: Any = worker.messages(self.view)
         clients = [messages.rebuilt(k) for k in self.view.clients]
-        states = {c.client: c.state | {"seen": torch.tensor(c.seen)} for c in clients if c.state is not None}
+        states = {c.client: c.state | {"seen": torch.tensor(c.last_round)} for c in clients if c.state is not None}
         return {"clients": {f"{k}/{name}": t.numpy() for k, state in states.items() for name, t in state.items()}}
 
 

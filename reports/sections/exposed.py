@@ -1,4 +1,4 @@
-"""Who is exposed: ROC curves, clients, classes and rounds, and records one by one."""
+"""Exposed clients and records: ROC curves, clients, classes and rounds, and records one by one."""
 
 from __future__ import annotations
 
