@@ -68,6 +68,14 @@ def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
     assert not taken & {field.name for field in dataclasses.fields(plugin.params)}
 
 
+def test_a_parameter_that_two_attacks_share_is_one_flag():
+    shared = {}
+    for plugin in ATTACKS.values():
+        for field in dataclasses.fields(plugin.params):
+            as_a_flag = field.type, field.default, dict(field.metadata)
+            assert shared.setdefault(field.name, as_a_flag) == as_a_flag, f"{field.name} of {plugin.name}"
+
+
 @each
 def test_has_the_public_name_of_its_file(plugin):
     thing = plugin.load()
