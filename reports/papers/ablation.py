@@ -178,11 +178,9 @@ def plot(points: pd.DataFrame) -> Plot:
             for i, level in enumerate(levels):
                 line = subset[subset.epsilon == level].sort_values("rank", key=lambda column: column.map(ranks.index))
                 look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i], "linestyle": LINES[i % len(LINES)]}
-                name = "no noise" if math.isinf(level) else f"ε {level:g}"
-                bars = [line.down, line.up]
-                panel.errorbar(
-                    [ranks.index(r) for r in line["rank"]], line.accuracy, bars, **look, elinewidth=0.7, label=name
-                )
+                look["label"] = "no noise" if math.isinf(level) else f"ε {level:g}"
+                x = line["rank"].map(ranks.index)
+                panel.errorbar(x, line.accuracy, [line.down, line.up], **look, elinewidth=0.7)
             panel.set_xticks(range(len(ranks)), [str(rank or "full") for rank in ranks])
             panel.set_title(f"{side}: {split}, {'with' if residual else 'without'} residual", fontsize=8)
             panel.set_xlabel("rank")

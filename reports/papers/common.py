@@ -52,7 +52,7 @@ def printed_cells(
     return cells
 
 
-def printed_means_and_spreads(
+def means_and_spreads(
     name: str, column: Callable[[PrintedRow], str], row: Callable[[PrintedRow], Row]
 ) -> tuple[PrintedCells, PrintedCells]:
     """The columns mean and std of the file NAME.csv, each arranged as in `printed_cells`."""

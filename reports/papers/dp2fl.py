@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from reports.beside_dpfpl import describe_runs
@@ -80,29 +81,26 @@ def methods(evidence: EvidenceByTask) -> Table:
         for (name, metric), printed_metric in zip(OURS.items(), METRICS.values(), strict=True):
             cells = {(NAMES[v.method], ""): cell for v in rows if (cell := _cell(v, metric))}
             ours[f"{task}, {name}"] = Column(cells, (f"{AVERAGE}, {printed_metric}",), QUANTITIES.get(name, ""))
-    return _table(1, evidence, ours, theirs, [BASELINES])
+    return _table(1, evidence, ours, theirs, sentences=[BASELINES])
 
 
 def models(evidence: EvidenceByTask) -> Table:
     """Table 2: accuracy of DP²FL's global model and of clients' own models, and their difference; a row each."""
-    theirs = printed_cells(
-        printed("dp2fl_table2"), lambda row: row["dataset"], lambda row: (MODELS[row["model"]][0], "")
-    )
+    theirs = printed_cells(printed("dp2fl_table2"), itemgetter("dataset"), lambda row: (MODELS[row["model"]][0], ""))
     ours = _columns(evidence, {(name, ""): metric for name, metric in MODELS.values()})
     difference = MODELS["global_minus_local"][0], ""
     average = signed(float(theirs[AVERAGE][difference]), 2)
     sentences = [_compare("Global model less clients' own", column.cells[difference], average)
                  for column in ours.values() if difference in column.cells]  # fmt: skip
-    return _table(2, evidence, ours, theirs, sentences, rows_are="Model", apart=[difference[0]])
+    return _table(2, evidence, ours, theirs, sentences=sentences, rows_are="Model", apart=[difference[0]])
 
 
 def before(evidence: EvidenceByTask) -> Table:
     """Table 3: accuracy of a new client on its own test set before it trains; a row per model that it may use."""
-    theirs = printed_cells(
-        printed("dp2fl_table3"), lambda row: row["dataset"], lambda row: (STARTS[row["model"]][0], "")
-    )
+    theirs = printed_cells(printed("dp2fl_table3"), itemgetter("dataset"), lambda row: (STARTS[row["model"]][0], ""))
     ours = _columns(evidence, {(name, ""): f"newcomers/before/new/{start}" for name, start in STARTS.values()})
-    return _table(3, evidence, ours, theirs, [COMING, *_gains(evidence, "before", ["new"])], rows_are="Model")
+    sentences = [COMING, *_gains(evidence, "before", ["new"])]
+    return _table(3, evidence, ours, theirs, sentences=sentences, rows_are="Model")
 
 
 def after(evidence: EvidenceByTask) -> Table:
@@ -110,7 +108,7 @@ def after(evidence: EvidenceByTask) -> Table:
     from."""
     theirs = printed_cells(
         printed("dp2fl_table4"),
-        lambda row: row["dataset"],
+        itemgetter("dataset"),
         lambda row: (STARTS[row["initialization"]][0], PLACES[row["test_set"]]),
     )
     ours = _columns(evidence, {
@@ -118,7 +116,7 @@ def after(evidence: EvidenceByTask) -> Table:
         for test, place in PLACES.items() for name, start in STARTS.values()
     })  # fmt: skip
     sentences = [COMING, *_gains(evidence, "after", list(PLACES))]
-    return _table(4, evidence, ours, theirs, sentences, rows_are="Starts from", levels_are="Tested on")
+    return _table(4, evidence, ours, theirs, sentences=sentences, rows_are="Starts from", levels_are="Tested on")
 
 
 def _gains(evidence: EvidenceByTask, when: str, tests: Sequence[str]) -> Iterator[str]:
@@ -165,14 +163,9 @@ def _paper_methods(evidence: EvidenceByTask) -> dict[str, list[MethodRow]]:
 
 
 def _table(
-    table: int,
-    evidence: EvidenceByTask,
-    ours: Mapping[str, Column],
-    theirs: PrintedCells,
-    sentences: Sequence[str],
-    **headings: Any,
+    number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], theirs: PrintedCells, **more: Any
 ) -> Table:
-    """Table number `table` with what all four share; `headings` are further fields of `Table`."""
+    """The table of that number; `more` are further fields of `Table`."""
     methods = [v for rows in _paper_methods(evidence).values() for v in rows]
     about = (
         "The paper: CLIP ViT-B/16, eight data sets of photographs, 10 clients, 10 rounds of 5 epochs, batches of 4 and "
@@ -180,10 +173,7 @@ def _table(
         if methods
         else ""
     )
-    return Table(
-        f"dp2fl:table{table}", ours, theirs, about, digits=2, sentences=sentences, seeds=seeds_of(evidence),
-        **headings,
-    )  # fmt: skip
+    return Table(f"dp2fl:table{number}", ours, theirs, about, digits=2, seeds=seeds_of(evidence), **more)
 
 
 table1, table2, table3, table4 = map(builder, (methods, models, before, after))

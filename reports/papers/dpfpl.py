@@ -10,18 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
+from typing import Any
 
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from reports.beside_dpfpl import EPSILONS, METHODS, PLACES, scale
 from reports.paper_items import PaperItem
 from reports.papers import ablation
-from reports.papers.common import (
-    EvidenceByTask,
-    PrintedCells,
-    drowned_note,
-    printed_means_and_spreads,
-    variants_by_task,
-)
+from reports.papers.common import EvidenceByTask, PrintedCells, drowned_note, means_and_spreads, variants_by_task
 from reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
 from reports.rows import MethodRow, closest_to_paper
 
@@ -76,21 +72,17 @@ SPLITS = {"local": LOCAL, "neighbor": NEIGHBOUR}  # our splits by their printed 
 
 def methods(number: int, split: str, evidence: EvidenceByTask) -> Table:
     """Table 2 (split local) or 3 (split neighbour): accuracies, a column per task, a row per method and budget."""
-    paper, spreads = printed_means_and_spreads(
-        f"dpfpl_table{number}", lambda row: row["dataset"], lambda row: (row["method"], level(row["epsilon"]))
-    )
+    paper, spreads = means_and_spreads(f"dpfpl_table{number}", itemgetter("dataset"), _method_and_level)
     ours = {task: Column(_cells(rows, split), (task,) if task in paper else tuple(paper))
             for task, rows in variants_by_task(evidence).items()}  # fmt: skip
-    return _table(number, ours, paper, spreads, evidence)
+    return _table(number, evidence, ours, paper, spreads=spreads)
 
 
 def clients(number: int, evidence: EvidenceByTask) -> Table:
     """Table 4: accuracies, a row per method and budget, a column per number of clients and kind of test set, as the
     paper does not say which kind it used."""
-    paper, spreads = printed_means_and_spreads(
-        f"dpfpl_table{number}",
-        lambda row: f"{row['clients']} clients",
-        lambda row: (row["method"], level(row["epsilon"])),
+    paper, spreads = means_and_spreads(
+        f"dpfpl_table{number}", lambda row: f"{row['clients']} clients", _method_and_level
     )
     ours = {}
     for task, rows in variants_by_task(evidence).items():
@@ -98,7 +90,7 @@ def clients(number: int, evidence: EvidenceByTask) -> Table:
             quantity = f"accuracy on {place}; the paper does not say which of the two its own is"
             against = (task,) if task in paper else tuple(paper)
             ours[f"{task}, {SHORT[split]}"] = Column(_cells(rows, split), against, quantity)
-    return _table(number, ours, paper, spreads, evidence)
+    return _table(number, evidence, ours, paper, spreads=spreads)
 
 
 def _cells(rows: list[MethodRow], split: str) -> dict[Row, OurNumber]:
@@ -114,7 +106,7 @@ def _cells(rows: list[MethodRow], split: str) -> dict[Row, OurNumber]:
 def ranks(number: int, evidence: EvidenceByTask) -> Table:
     """Tables 6 to 11: accuracies of DP-FPL at one budget, a column per task and split, a row per rank with and without
     residual. Ours have the full rank too."""
-    paper, spreads = printed_means_and_spreads(
+    paper, spreads = means_and_spreads(
         f"dpfpl_table{number}",
         lambda row: f"{row['dataset']}, {SPLITS[row['split']]}",
         lambda row: (setting(row["rank"], residual=row["residual"] == "yes"), ""),
@@ -123,16 +115,14 @@ def ranks(number: int, evidence: EvidenceByTask) -> Table:
     ours = {}
     for task, methods in variants_by_task(evidence).items():
         rows = [v for v in methods if v.method == "dpfpl" and v.epsilon == _number(epsilon)]
+        rows.sort(key=lambda v: (not v.parameters["residual"], v.parameters["rank"] or math.inf))
         for split in SPLITS.values():
-            cells: dict[Row, OurNumber] = {}
-            for v in sorted(rows, key=lambda v: (not v.parameters["residual"], v.parameters["rank"] or math.inf)):
-                if split in v.scores:
-                    row = setting(v.parameters["rank"], residual=v.parameters["residual"])
-                    cells[row, ""] = over_seeds(v.scores[split])
+            cells = {(setting(v.parameters["rank"], residual=v.parameters["residual"]), ""): over_seeds(v.scores[split])
+                     for v in rows if split in v.scores}  # fmt: skip
             name = f"{task}, {split}"
             against = (name,) if name in paper else tuple(column for column in paper if column.endswith(f", {split}"))
             ours[name] = Column(cells, against)
-    return _table(number, ours, paper, spreads, evidence, rows_are="DP-FPL with")
+    return _table(number, evidence, ours, paper, spreads=spreads, rows_are="DP-FPL with")
 
 
 def level(epsilon: str) -> str:
@@ -145,6 +135,10 @@ def setting(rank: str | int, *, residual: bool) -> str:
     return f"{f'rank {rank}' if int(rank) else 'full rank'}, {'residual' if residual else 'no residual'}"
 
 
+def _method_and_level(row: Mapping[str, str]) -> Row:
+    return row["method"], level(row["epsilon"])
+
+
 def _level(v: MethodRow) -> str:
     return level("none" if math.isinf(v.epsilon) else str(v.epsilon))
 
@@ -154,20 +148,13 @@ def _number(epsilon: str) -> float:
 
 
 def _table(
-    number: int,
-    ours: Mapping[str, Column],
-    paper: PrintedCells,
-    spreads: PrintedCells,
-    evidence: EvidenceByTask,
-    *,
-    rows_are: str = "Method",
+    number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], paper: PrintedCells, **more: Any
 ) -> Table:
+    """The table of that number; `more` are further fields of `Table`."""
     methods = [v for rows in variants_by_task(evidence).values() for v in rows]
     about = scale(methods, dirichlet=number == 4) if methods else ""
-    return Table(
-        f"dpfpl:table{number}", ours, paper, about, sentences=drowned_note(methods), seeds=seeds_of(evidence),
-        spreads=spreads, rows_are=rows_are,
-    )  # fmt: skip
+    more |= {"sentences": drowned_note(methods), "seeds": seeds_of(evidence)}
+    return Table(f"dpfpl:table{number}", ours, paper, about, **more)
 
 
 table2, table3, table4 = builder(methods, 2, LOCAL), builder(methods, 3, NEIGHBOUR), builder(clients, 4)

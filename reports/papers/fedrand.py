@@ -8,6 +8,7 @@ of MaxRényi of order 2; the paper does not give its order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -15,12 +16,13 @@ from audits.statistics.over_seeds import OfTraining, over_seeds
 from fedaudit.terms.held_models import EXACT, FINAL, LITERAL
 from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
+from reports import printed_table
 from reports.evidence import Evidence
 from reports.formats import join_words
-from reports.papers.common import EvidenceByTask, checked_tasks
-from reports.printed_table import CONFIDENCE, OurNumber, Row
-from reports.printed_table import over_seeds as mean_over_seeds
+from reports.papers.common import EvidenceByTask, PrintedCells, checked_tasks
+from reports.printed_table import CONFIDENCE, Column, OurNumber, Row, Table, seeds_of
 from reports.rows import pooled
+from reports.templates import Write
 
 METHODS = {
     "FedAvg": "fedavg",
@@ -38,20 +40,31 @@ UTILITY = {
     "accuracy": "exact_match", "BLEU-1": "bleu1", "BLEU-2": "bleu2", "BLEU-3": "bleu3", "BLEU-4": "bleu4",
     "ROUGE": "rouge_l", "CIDEr": "cider",
 }  # fmt: skip
+QUANTITIES = {"accuracy": "share of answers that are the right one word for word, as the paper has it"}
 COIN_REMARK = "against held-out records of the same clients, where a coin decided who is a member; the paper has none"
 
 
-def utility(evidence: EvidenceByTask, rows: Mapping[Row, tuple[str, str]]) -> dict[str, dict[Row, OurNumber]]:
-    """Means over seeds of the metrics of `UTILITY`, by the metric's printed name and by row. `rows` gives for each row
-    our method's label and the value of the column "model" of the table "utility". ValueError: there is no task."""
+def write_table(
+    number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], paper: PrintedCells, write: Write, **more: Any
+) -> str:
+    """Write tableN.csv, tableN.tex and index.html through `write(name, bytes)`, the page last. Returns in words how far
+    the order of our rows agrees with the paper's. `more` are further fields of `Table`."""
+    table = Table(f"fedrand:table{number}", ours, paper, scale(evidence), seeds=seeds_of(evidence), **more)
+    return printed_table.build(table, write)
+
+
+def utility(evidence: EvidenceByTask, rows: Mapping[Row, tuple[str, str]]) -> dict[str, Column]:
+    """A column per metric of `UTILITY` that was measured, means over seeds, by the metric's printed name. `rows` gives
+    for each row our method's label and the value of the column "model" of the table "utility". ValueError: there is no
+    task."""
     by_metric: dict[str, dict[Row, OurNumber]] = {}
     for _, runs in checked_tasks(evidence, "table"):
         for name, metric in UTILITY.items():
             for row, (label, model) in rows.items():
                 by_seed = {e.seed: last_utility(e, model, metric) for e in runs if e.method == label}
                 if measured := {seed: value for seed, value in by_seed.items() if value is not None}:
-                    by_metric.setdefault(name, {})[row] = mean_over_seeds(pooled(measured, None, None))
-    return by_metric
+                    by_metric.setdefault(name, {})[row] = printed_table.over_seeds(pooled(measured, None, None))
+    return {name: Column(cells, (name,), QUANTITIES.get(name, "")) for name, cells in by_metric.items()}
 
 
 def last_utility(e: Evidence, model: str, metric: str) -> float | None:
@@ -64,10 +77,17 @@ def last_utility(e: Evidence, model: str, metric: str) -> float | None:
     return None if rounds.empty else float(rounds[metric].iloc[-1])
 
 
-def auroc(evidence: EvidenceByTask, label: str, role: str, split: str, signal: str) -> OurNumber | None:
-    """The AUROC of one attack on the model of `ATTACKED[role]`, against the non-members `split`: the mean over seeds in
-    percent, with an interval over seeds and records. `label` is the trained method, `signal` the attack. None if it did
-    not run."""
+def aurocs(
+    evidence: EvidenceByTask, rows: Mapping[Row, tuple[str, str]], split: str, signal: str
+) -> dict[Row, OurNumber]:
+    """AUROCs of the attack `signal` against the non-members `split`: means over seeds in percent, with intervals over
+    seeds and records. `rows` gives for each row our method's label and the paper's role, a key of `ATTACKED`. Rows
+    without the attack are left out."""
+    by_row = {row: _auroc(evidence, label, role, split, signal) for row, (label, role) in rows.items()}
+    return {row: cell for row, cell in by_row.items() if cell is not None}
+
+
+def _auroc(evidence: EvidenceByTask, label: str, role: str, split: str, signal: str) -> OurNumber | None:
     trainings = []
     for e in (e for runs in evidence.values() for e in runs if e.method == label):
         rows = e.tables.get("cells", pd.DataFrame())

@@ -5,12 +5,13 @@ The paper's novel objects are those of NoCaps; ours are scenes with objects that
 
 from __future__ import annotations
 
-from reports import printed_table
+from operator import itemgetter
+
 from reports.paper_items import PaperItem
 from reports.papers import fedrand
 from reports.papers.common import EvidenceByTask, printed_cells
 from reports.papers.fedrand import METHODS
-from reports.printed_table import Column, Table, printed
+from reports.printed_table import printed
 from reports.templates import Write
 
 
@@ -24,10 +25,7 @@ class Items:
 
 
 def table2(evidence: EvidenceByTask, write: Write) -> str:
-    """Write the table's files through `write`, the page last; returns how far the order of our methods agrees with the
-    paper's. Park et al. 2025, section 4.2; see `reports.papers.fedrand`."""
-    measured = fedrand.utility(evidence, {(name, ""): (label, "novel") for name, label in METHODS.items()})
-    paper = printed_cells(printed("fedrand_table2"), lambda row: row["metric"], lambda row: (row["method"], ""))
-    ours = {name: Column(cells, (name,)) for name, cells in measured.items()}
-    seeds = printed_table.seeds_of(evidence)
-    return printed_table.build(Table("fedrand:table2", ours, paper, fedrand.scale(evidence), seeds=seeds), write)
+    """Write the table; see `fedrand.write_table`. Park et al. 2025, section 4.2."""
+    ours = fedrand.utility(evidence, {(name, ""): (label, "novel") for name, label in METHODS.items()})
+    paper = printed_cells(printed("fedrand_table2"), itemgetter("metric"), lambda row: (row["method"], ""))
+    return fedrand.write_table(2, evidence, ours, paper, write)

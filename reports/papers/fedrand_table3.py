@@ -7,11 +7,10 @@ their own, held-out records, where a coin decided who is a member.
 from __future__ import annotations
 
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
-from reports import printed_table
 from reports.paper_items import PaperItem
 from reports.papers import fedrand
-from reports.papers.common import EvidenceByTask, printed_means_and_spreads
-from reports.printed_table import Column, Table
+from reports.papers.common import EvidenceByTask, means_and_spreads
+from reports.printed_table import Column
 from reports.templates import Write
 
 
@@ -34,26 +33,17 @@ VARIANTS = {  # by name in fedrand_table3.csv: the row's name and our method's l
 
 
 def table3(evidence: EvidenceByTask, write: Write) -> str:
-    """Write the table's files through `write`, the page last; returns how far the order of our variants agrees with the
-    paper's. Park et al. 2025, section 4.3; see `reports.papers.fedrand`."""
-    measured = fedrand.utility(evidence, {(name, ""): (label, "global") for name, label in VARIANTS.values()})
-    paper, spreads = printed_means_and_spreads(
+    """Write the table; see `fedrand.write_table`. Park et al. 2025, section 4.3."""
+    ours = fedrand.utility(evidence, {(name, ""): (label, "global") for name, label in VARIANTS.values()})
+    paper, spreads = means_and_spreads(
         "fedrand_table3",
         lambda row: row["metric"] if row["mia_input"] == "na" else f"AUROC, {row['mia_input']}",
         lambda row: (VARIANTS[row["variant"]][0], ""),
     )
-    ours = {name: Column(cells, (name,)) for name, cells in measured.items()}
+    attacked = {(name, ""): (label, "server") for name, label in VARIANTS.values()}
     for part in ("image", "caption"):
         for split, remark in ((NOVEL_OBJECTS, ""), (HELD_OUT, fedrand.COIN_REMARK)):
-            aurocs = {
-                (name, ""): fedrand.auroc(evidence, label, "server", split, f"renyi/2/10/{part}")
-                for name, label in VARIANTS.values()
-            }
-            cells = {row: cell for row, cell in aurocs.items() if cell is not None}
+            cells = fedrand.aurocs(evidence, attacked, split, f"renyi/2/10/{part}")
             against = () if remark else (f"AUROC, {part}",)
             ours[f"AUROC, {part}" + (", held-out" if remark else "")] = Column(cells, against, remark)
-    return printed_table.build(
-        Table("fedrand:table3", ours, paper, fedrand.scale(evidence), spreads=spreads, rows_are="Variant",
-              seeds=printed_table.seeds_of(evidence)),
-        write,
-    )  # fmt: skip
+    return fedrand.write_table(3, evidence, ours, paper, write, spreads=spreads, rows_are="Variant")

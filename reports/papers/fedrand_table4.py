@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
-from reports import printed_table
 from reports.formats import number
 from reports.paper_items import PaperItem
 from reports.papers import fedrand
-from reports.papers.common import EvidenceByTask, PrintedCells, checked_tasks, printed_means_and_spreads
+from reports.papers.common import EvidenceByTask, PrintedCells, checked_tasks, means_and_spreads
 from reports.papers.fedrand import METHODS
-from reports.printed_table import Column, OurNumber, Table
+from reports.printed_table import Column, OurNumber, Row
 from reports.templates import Write
 
 
@@ -35,10 +34,10 @@ KEY = "caption", "10"  # the part of the input and the K that the paper's text d
 
 
 def table4(evidence: EvidenceByTask, write: Write) -> str:
-    """Write the table's files through `write`, the page last; returns how far the order of our methods agrees with the
-    paper's, and the untrained model's AUROC. Park et al. 2025, section 4.2; see `reports.papers.fedrand`."""
+    """Write the table; see `fedrand.write_table`. The returned sentence ends with the untrained model's AUROC. Park et
+    al. 2025, section 4.2."""
     evidence = dict(checked_tasks(evidence, "table"))
-    paper, spreads = printed_means_and_spreads(
+    paper, spreads = means_and_spreads(
         "fedrand_table4",
         lambda row: _column(row["mia_input"], row["max_renyi_k_percent"]),
         lambda row: (row["method"], MODELS[row["role"]]),
@@ -51,25 +50,20 @@ def table4(evidence: EvidenceByTask, write: Write) -> str:
                 cells = _cells(evidence, split, f"renyi/2/{k}/{part}")
                 ours[_column(part, k) + ending] = Column(cells, against, fedrand.COIN_REMARK if ending else "")
     sentences = _sentences(paper, ours)
-    table = Table(
-        "fedrand:table4", ours, paper, fedrand.scale(evidence), spreads=spreads, levels_are="Attacked model",
-        sentences=sentences, seeds=printed_table.seeds_of(evidence),
-    )  # fmt: skip
-    return ". ".join([printed_table.build(table, write), *sentences[1:]])
+    more = {"spreads": spreads, "levels_are": "Attacked model", "sentences": sentences}
+    return ". ".join([fedrand.write_table(4, evidence, ours, paper, write, **more), *sentences[1:]])
 
 
 def _column(part: str, k: str) -> str:
     return f"{part}, K {k} %"
 
 
-def _cells(evidence: EvidenceByTask, split: str, signal: str) -> dict[tuple[str, str], OurNumber]:
+def _cells(evidence: EvidenceByTask, split: str, signal: str) -> dict[Row, OurNumber]:
     """AUROCs of one attack by method and attacked model, the untrained model's too; those not measured are left out."""
-    aurocs = {
-        (name, words): fedrand.auroc(evidence, label, role, split, signal)
-        for role, words in MODELS.items()
-        for name, label in METHODS.items()
-    } | {UNTRAINED: fedrand.untrained(evidence, split, signal)}
-    return {row: cell for row, cell in aurocs.items() if cell is not None}
+    rows = {(name, words): (label, role) for role, words in MODELS.items() for name, label in METHODS.items()}
+    cells = fedrand.aurocs(evidence, rows, split, signal)
+    untrained = fedrand.untrained(evidence, split, signal)
+    return cells if untrained is None else cells | {UNTRAINED: untrained}
 
 
 def _sentences(paper: PrintedCells, ours: Mapping[str, Column]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from statistics import mean
 
 from fedaudit.terms.splits import OVERALL, OWN_TEST
@@ -54,7 +55,7 @@ ROWS = {  # of Table 1: for both of its columns (single, multi) our method and i
 def evolution(evidence: EvidenceByTask) -> Table:
     """Table 1: accuracies on clients' own test sets, means over single domains and over pairs of domains; a row per
     entry of `ROWS`. A row needs its method on all tasks of the column."""
-    theirs = printed_cells(printed("secfpp_table1"), lambda row: row["domains"], lambda row: (row["method"], ""))
+    theirs = printed_cells(printed("secfpp_table1"), itemgetter("domains"), lambda row: (row["method"], ""))
     by_task = _methods_by_task(evidence)
     ours = {}
     for i, (column, paired) in enumerate(PAIRS.items()):
@@ -81,7 +82,7 @@ def evolution(evidence: EvidenceByTask) -> Table:
 def methods(evidence: EvidenceByTask) -> Table:
     """Table 2: accuracies, a row per method and budget, a column per task (a domain or pair) and kind of test set."""
     theirs = printed_cells(
-        printed("secfpp_table2"), lambda row: row["dataset"], lambda row: (row["method"], LEVELS[row["epsilon"]])
+        printed("secfpp_table2"), itemgetter("dataset"), lambda row: (row["method"], LEVELS[row["epsilon"]])
     )
     ours = {}
     for split, test_set in SPLITS.items():
@@ -122,10 +123,8 @@ def _table(
     about += (
         f"Here: {describe_runs(variants)}. Accuracies are not comparable, at most their order is." if variants else ""
     )
-    return Table(
-        f"secfpp:table{number}", ours, theirs, about, sentences=sentences + drowned_note(variants),
-        seeds=seeds_of(evidence),
-    )  # fmt: skip
+    sentences = sentences + drowned_note(variants)
+    return Table(f"secfpp:table{number}", ours, theirs, about, sentences=sentences, seeds=seeds_of(evidence))
 
 
 table1, table2 = map(builder, (evolution, methods))

@@ -103,6 +103,6 @@ def readings(table: pd.DataFrame) -> list[str]:
         f"{by_users.min():.2f} to {by_users.max():.2f} nats over the users, {by_dimension.min():.2f} to "
         f"{by_dimension.max():.2f} over the dimensions; the printed formula does what the text says.",
         f"An estimate from prompts of {TOKENS * USUAL_COMPONENTS} dimensions says {at.ksg['distance']:.2f} of "
-        f"{of_distance:.2f} nats: it is biased until nothing is left. From the prompt's length, which holds all that the "
-        f"distance says, it is {at.ksg['distance, from the length']:.2f}.",
+        f"{of_distance:.2f} nats: it is biased until nothing is left. From the prompt's length, which holds all that "
+        f"the distance says, it is {at.ksg['distance, from the length']:.2f}.",
     ]
