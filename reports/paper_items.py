@@ -1,9 +1,9 @@
-"""Tables and figures of papers by name, as dpfpl:table2. Imports nothing heavy.
+"""Tables and figures of papers ("items") by name, such as dpfpl:table2. Imports nothing heavy.
 
-A file of `reports/papers/` that has a class `Items` lists some of them: its docstring begins with the paper's title
-("DP-FPL: ..." or "DP-FPL, Table 2: ..."), each attribute of the class is a `PaperItem`, and the module's function of
-the same name, `table2(evidence, write)`, writes the page and returns in a sentence how far our numbers agree with the
-printed ones. The paper's key is the file's name up to its first underscore.
+Items are listed by the files of `reports/papers/` with a class `Items`, each attribute of which is a `PaperItem`. The
+file's docstring begins with the paper's title ("DP-FPL: ..." or "DP-FPL, Table 2: ..."). For each item it has a
+function of the same name, `table2(evidence, write)`, which writes the page and returns in a sentence how far our
+numbers agree with the printed ones. The file's name up to its first underscore is the paper's name.
 """
 
 from __future__ import annotations
@@ -26,29 +26,26 @@ if TYPE_CHECKING:
 ALL = "all"
 ITEMS = "Items"  # the class of a file that lists items
 
-Words = Mapping[str, Sequence[str]]  # command-line words by the name of a column or panel
+Words = Mapping[str, Sequence[str]]  # command-line arguments by the name of a column or panel
 
 
 @dataclass(frozen=True)
 class PaperItem:
-    """A table or figure of a paper, and the commands that compute it: the words of `preset`, then those of each column
-    or panel in `tasks`. `scale` and `real` are preset and columns on the paper's own data, where there are such.
-    `tiny` are words with which tests run all items of the preset in seconds; one item of a preset has them. An item
-    without a preset trains nothing. `items` fills in what a file leaves out: `title`, `module`, and `shows` from the
-    first line of the file's docstring."""
+    """A table or figure of a paper, and the commands that compute it: one per column or panel, with the arguments of
+    `preset` and those in `tasks`. `title` and `module` are filled in by `items`, and `shows` if it is empty."""
 
-    shows: str = ""
-    preset: str | None = None
+    shows: str = ""  # its content in words; by default from the first line of the file's docstring
+    preset: str | None = None  # a file of fedaudit/presets; None: nothing is trained
     tasks: Words = field(default_factory=dict)
-    scale: str | None = None
-    real: Words | None = None
-    tiny: str = ""
-    title: str = ""  # as "DP-FPL, Table 2"
-    module: str = ""  # in `reports.papers`
+    scale: str | None = None  # the preset with the paper's own sizes; None: there is none
+    real: Words | None = None  # `tasks` on the paper's own data; None: not available
+    tiny: str = ""  # arguments with which tests run all items of the preset in seconds; one item per preset has them
+    title: str = ""  # such as "DP-FPL, Table 2"
+    module: str = ""  # the file's module in `reports.papers`
 
     @property
     def paper(self) -> str:
-        """The paper's title, as DP-FPL."""
+        """The paper's title, such as DP-FPL."""
         return self.title.partition(", ")[0]
 
     @property
@@ -57,8 +54,8 @@ class PaperItem:
         return f"{self.title}: {self.shows}."
 
     def build(self, evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
-        """Write the item's files through `write(name, bytes)`, index.html last, from the runs by column; returns in a
-        sentence how far ours agrees. ValueError: the runs have nothing to show."""
+        """Write the item's files through `write(name, bytes)`, index.html last; `evidence` holds the runs by column or
+        panel. Returns in a sentence how far ours agrees with the paper. ValueError: the runs have nothing to show."""
         module = importlib.import_module(f"reports.papers.{self.module}")
         name = self.title.rpartition(", ")[2].replace(" ", "").lower()
         return cast("Callable[..., str]", getattr(module, name))(evidence, write)
@@ -80,13 +77,14 @@ def items() -> dict[str, PaperItem]:
 
 
 def _reading_order(name: str) -> tuple[str, bool, int, str]:
+    """The sorting key of an item's name: paper, tables first, number."""
     paper, _, item = name.partition(":")
     number = re.search(r"\d+", item)
     return paper, not item.startswith("table"), int(number[0]) if number else 0, item
 
 
 def find(name: str) -> PaperItem:
-    """The item of that name. InputError: there is none; it lists those that there are."""
+    """The item of that name. InputError, with a list of all names: there is none."""
     if name not in items():
         near = nearest(name, [*items(), *papers(), ALL])
         raise InputError(
@@ -97,12 +95,13 @@ def find(name: str) -> PaperItem:
 
 
 def papers() -> list[str]:
-    """The names of the papers that have items, as dpfpl."""
+    """The names of the papers that have items, such as dpfpl."""
     return list(dict.fromkeys(name.partition(":")[0] for name in items()))
 
 
 def matching(text: str) -> list[str]:
-    """Names of items: that one, all of the paper of that name, or all. InputError: there is nothing of that name."""
+    """The names of the items that `text` selects: a single item, all items of a paper, or "all". InputError: there is
+    nothing of that name."""
     if text == ALL or text in papers():
         return [name for name in items() if text in (ALL, name.partition(":")[0])]
     find(text)

@@ -12,6 +12,7 @@ import pytest
 from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
 from reports import paper_items
+from reports.figures import drawing
 from reports.papers import ablation, fedrand_figure2, fedrand_figure3, secfpp_figure2, secfpp_figure3
 from reports.papers.secfpp_table3 import exponent
 from tests.prompt_evidence import ablation as made_up
@@ -24,8 +25,7 @@ SHARES = "FedRand sends 75.0 % of FedAvg's bytes, the paper says 75 %"
 
 @pytest.fixture(autouse=True)
 def unseen(monkeypatch):
-    for module in (ablation, fedrand_figure2, fedrand_figure3, secfpp_figure2, secfpp_figure3):
-        monkeypatch.setattr(module, "printed", unprinted)
+    monkeypatch.setattr(drawing, "printed", unprinted)
 
 
 def drawn(name, cells, say=None):

@@ -101,7 +101,7 @@ def test_the_untrained_model_has_an_interval_over_its_seeds(tables: dict[int, Ta
 def test_what_table_4_says_of_the_printed_aurocs(tables: dict[int, Table]) -> None:
     """The printed range is that of the paper's CSV, and ours are the least and most of our own columns."""
     theirs, here = tables[4].sentences
-    rows = pd.DataFrame(fedrand.printed_rows(4))
+    rows = printed_table.printed("fedrand_table4")
     own = rows[(rows.mia_input == "caption") & (rows.max_renyi_k_percent == "10")]["mean"].astype(float) / 100
     assert theirs.startswith(
         f"The paper's {own.min():.2f} to {own.max():.2f} on captions are against records of another"

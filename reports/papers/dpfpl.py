@@ -1,26 +1,27 @@
 """DP-FPL: Tables 2 to 4 and 6 to 11, and Figures 2 and 4 to 6, our accuracies by task beside the printed ones.
 
-Tran et al., ICLR 2025. Tables 2 to 4 compare four methods at six budgets, Tables 6 to 11 ranks of DP-FPL with and
-without residual, a budget each; the figures draw these ranks (`ablation`). Our numbers are compared with the mean over
-the paper's data sets: drawn symbols are none of them.
+Tran et al., ICLR 2025. Tables 2 to 4 compare four methods at six privacy budgets. Tables 6 to 11 have one budget each
+and compare ranks of DP-FPL, with and without residual; the figures draw the same (`ablation`). A task that is not one
+of the paper's data sets, such as drawn symbols, is compared with the mean over all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
-from reports.beside_dpfpl import DROWNED, EPSILONS, METHODS, PLACES, scale
-from reports.evidence import Evidence, check
+from reports.beside_dpfpl import EPSILONS, METHODS, PLACES, scale
 from reports.paper_items import PaperItem
 from reports.papers import ablation
+from reports.papers.common import EvidenceByTask, PrintedCells, drowned_note, means_and_spreads, variants_by_task
 from reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
-from reports.rows import MethodRow, closest_to_paper, variants
+from reports.rows import MethodRow, closest_to_paper
 
-DATASETS = {2: "Caltech101", 4: "OxfordPets", 5: "OxfordFlowers", 6: "Food101"}  # by the figure that shows it
+DATASETS = {2: "Caltech101", 4: "OxfordPets", 5: "OxfordFlowers", 6: "Food101"}  # by the number of the figure
 
 
 class Items:
@@ -65,66 +66,77 @@ class Items:
 
 
 NAMES = {label: name for name, label in METHODS.items()}
-SHORT = {OWN_TEST: "own tests", OVERALL: "all records"}  # of PLACES
-SPLITS = {"local": LOCAL, "neighbor": NEIGHBOUR}  # as printed, and as ours are called
+SHORT = {OWN_TEST: "own tests", OVERALL: "all records"}  # short names of `PLACES`, for headings
+SPLITS = {"local": LOCAL, "neighbor": NEIGHBOUR}  # our splits by their printed names
 
 
-def methods(number: int, split: str, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
-    """Table 2 (split local) or 3 (split neighbour): a column per task, a row per method and budget."""
-    paper, spreads = _printed(number, lambda row: (row.method, level(row.epsilon)), lambda row: row.dataset)
-    ours = {}
-    for task, found in _variants(evidence).items():
-        rows = [v for v in closest_to_paper(found) if v.method in NAMES and v.epsilon in EPSILONS and split in v.scores]
-        cells = {(NAMES[v.method], _level(v)): over_seeds(v.scores[split]) for v in rows}
-        ours[task] = Column(cells, (task,) if task in paper else tuple(paper))
-    return _table(number, ours, paper, spreads, evidence)
+def methods(number: int, split: str, evidence: EvidenceByTask) -> Table:
+    """Table 2 (split local) or 3 (split neighbour): accuracies, a column per task, a row per method and budget."""
+    paper, spreads = means_and_spreads(f"dpfpl_table{number}", itemgetter("dataset"), _method_and_level)
+    ours = {task: Column(_cells(rows, split), (task,) if task in paper else tuple(paper))
+            for task, rows in variants_by_task(evidence).items()}  # fmt: skip
+    return _table(number, evidence, ours, paper, spreads=spreads)
 
 
-def clients(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
-    """Table 4: a column per number of clients and kind of test set; the paper does not say which kind is its own."""
-    paper, spreads = _printed(
-        number, lambda row: (row.method, level(row.epsilon)), lambda row: f"{row.clients} clients"
+def clients(number: int, evidence: EvidenceByTask) -> Table:
+    """Table 4: accuracies, a row per method and budget, a column per number of clients and kind of test set, as the
+    paper does not say which kind it used."""
+    paper, spreads = means_and_spreads(
+        f"dpfpl_table{number}", lambda row: f"{row['clients']} clients", _method_and_level
     )
     ours = {}
-    for task, found in _variants(evidence).items():
-        rows = [v for v in closest_to_paper(found) if v.method in NAMES and v.epsilon in EPSILONS]
+    for task, rows in variants_by_task(evidence).items():
         for split, place in PLACES.items():
-            cells = {(NAMES[v.method], _level(v)): over_seeds(v.scores[split]) for v in rows if split in v.scores}
-            said = f"accuracy on {place}; the paper does not say which of the two its own is"
-            ours[f"{task}, {SHORT[split]}"] = Column(cells, (task,) if task in paper else tuple(paper), said)
-    return _table(number, ours, paper, spreads, evidence)
+            quantity = f"accuracy on {place}; the paper does not say which of the two its own is"
+            against = (task,) if task in paper else tuple(paper)
+            ours[f"{task}, {SHORT[split]}"] = Column(_cells(rows, split), against, quantity)
+    return _table(number, evidence, ours, paper, spreads=spreads)
 
 
-def ranks(number: int, evidence: Mapping[str, Sequence[Evidence]]) -> Table:
-    """Tables 6 to 11: a column per task and split, a row per rank with and without residual, ours full rank too."""
-    paper, spreads = _printed(
-        number,
-        lambda row: (setting(row.rank, residual=row.residual == "yes"), ""),
-        lambda row: f"{row.dataset}, {SPLITS[row.split]}",
+def _cells(rows: list[MethodRow], split: str) -> dict[Row, OurNumber]:
+    """Accuracies on a split by method and budget, of the paper's methods and budgets. Of several settings of a method
+    the one closest to the paper's is taken."""
+    return {
+        (NAMES[v.method], _level(v)): over_seeds(v.scores[split])
+        for v in closest_to_paper(rows)
+        if v.method in NAMES and v.epsilon in EPSILONS and split in v.scores
+    }
+
+
+def ranks(number: int, evidence: EvidenceByTask) -> Table:
+    """Tables 6 to 11: accuracies of DP-FPL at one budget, a column per task and split, a row per rank with and without
+    residual. Ours have the full rank too."""
+    paper, spreads = means_and_spreads(
+        f"dpfpl_table{number}",
+        lambda row: f"{row['dataset']}, {SPLITS[row['split']]}",
+        lambda row: (setting(row["rank"], residual=row["residual"] == "yes"), ""),
     )
     epsilon = next(iter(set(printed(f"dpfpl_table{number}").epsilon)))
     ours = {}
-    for task, found in _variants(evidence).items():
-        rows = [v for v in found if v.method == "dpfpl" and v.epsilon == _number(epsilon)]
+    for task, methods in variants_by_task(evidence).items():
+        rows = [v for v in methods if v.method == "dpfpl" and v.epsilon == _number(epsilon)]
+        rows.sort(key=lambda v: (not v.parameters["residual"], v.parameters["rank"] or math.inf))
         for split in SPLITS.values():
-            cells: dict[Row, OurNumber] = {}
-            for v in sorted(rows, key=lambda v: (not v.parameters["residual"], v.parameters["rank"] or math.inf)):
-                if split in v.scores:
-                    name = setting(v.parameters["rank"], residual=v.parameters["residual"])
-                    cells[name, ""] = over_seeds(v.scores[split])
-            own = f"{task}, {split}"
-            ours[own] = Column(cells, (own,) if own in paper else tuple(n for n in paper if n.endswith(f", {split}")))
-    return _table(number, ours, paper, spreads, evidence, rows_are="DP-FPL with")
+            cells = {(setting(v.parameters["rank"], residual=v.parameters["residual"]), ""): over_seeds(v.scores[split])
+                     for v in rows if split in v.scores}  # fmt: skip
+            name = f"{task}, {split}"
+            against = (name,) if name in paper else tuple(column for column in paper if column.endswith(f", {split}"))
+            ours[name] = Column(cells, against)
+    return _table(number, evidence, ours, paper, spreads=spreads, rows_are="DP-FPL with")
 
 
 def level(epsilon: str) -> str:
-    """A printed budget as rows call it."""
+    """The row's name for a printed budget: "no noise" for "none", else such as "ε 0.4"."""
     return "no noise" if epsilon == "none" else f"ε {float(epsilon):g}"
 
 
 def setting(rank: str | int, *, residual: bool) -> str:
-    """A rank with or without residual as rows call it; rank 0 is the full one."""
+    """The row's name for a rank with or without residual, such as "rank 8, residual"; rank 0 is the full rank."""
     return f"{f'rank {rank}' if int(rank) else 'full rank'}, {'residual' if residual else 'no residual'}"
+
+
+def _method_and_level(row: Mapping[str, str]) -> Row:
+    return row["method"], level(row["epsilon"])
 
 
 def _level(v: MethodRow) -> str:
@@ -135,41 +147,14 @@ def _number(epsilon: str) -> float:
     return math.inf if epsilon == "none" else float(epsilon)
 
 
-def _variants(evidence: Mapping[str, Sequence[Evidence]]) -> dict[str, list[MethodRow]]:
-    for cells in evidence.values():
-        check(cells)
-    return {task: variants(cells) for task, cells in evidence.items()}
-
-
-Printed = dict[str, dict[Row, str]]
-
-
-def _printed(number: int, row: Callable[[Any], Row], column: Callable[[Any], str]) -> tuple[Printed, Printed]:
-    """The printed means, and their spreads, by column and row."""
-    means: Printed = {}
-    spreads: Printed = {}
-    for one in printed(f"dpfpl_table{number}").itertuples():
-        means.setdefault(column(one), {})[row(one)] = str(one.mean)
-        spreads.setdefault(column(one), {})[row(one)] = str(one.std)
-    return means, spreads
-
-
 def _table(
-    number: int,
-    ours: Mapping[str, Column],
-    paper: Printed,
-    spreads: Printed,
-    evidence: Mapping[str, Sequence[Evidence]],
-    *,
-    rows_are: str = "Method",
+    number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], paper: PrintedCells, **more: Any
 ) -> Table:
-    found = [v for rows in _variants(evidence).values() for v in rows]
-    notes = [DROWNED] if any((v.ratio or 0) > 10 for v in found) else []
-    about = scale(found, dirichlet=number == 4) if found else ""
-    return Table(
-        f"dpfpl:table{number}", ours, paper, about, sentences=notes, seeds=seeds_of(evidence), spreads=spreads,
-        rows_are=rows_are,
-    )  # fmt: skip
+    """The table of that number; `more` are further fields of `Table`."""
+    methods = [v for rows in variants_by_task(evidence).values() for v in rows]
+    about = scale(methods, dirichlet=number == 4) if methods else ""
+    more |= {"sentences": drowned_note(methods), "seeds": seeds_of(evidence)}
+    return Table(f"dpfpl:table{number}", ours, paper, about, **more)
 
 
 table2, table3, table4 = builder(methods, 2, LOCAL), builder(methods, 3, NEIGHBOUR), builder(clients, 4)

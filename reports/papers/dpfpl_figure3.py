@@ -1,9 +1,7 @@
 """DP-FPL, Figure 3: accuracy on local and neighbour classes and success of the shadow attack, against epsilon.
 
-Tran et al., ICLR 2025, section A.3. The attack's AUROC stands beside them, and by how much noise lowers that of every
-attack which ran.
-
-The paper prints no numbers for this figure, only what section A.3 says of it; that stands beside ours.
+Tran et al., ICLR 2025, section A.3. We add the attack's AUROC, and for every attack that ran how much noise lowers its
+AUROC. The paper prints no numbers for this figure, only the text of section A.3; the page quotes it beside ours.
 """
 
 from __future__ import annotations
@@ -16,13 +14,14 @@ from attacks.score_names import signal_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR
 from reports.attack_success import fall, signals, with_leakage
 from reports.beside_dpfpl import trained_share
-from reports.evidence import Evidence, check
+from reports.evidence import Evidence
 from reports.figures.against_epsilon import against_epsilon
 from reports.figures.drawing import printed, styled
 from reports.formats import join_words, signed
 from reports.paper_items import PaperItem
+from reports.papers.common import EvidenceByTask, checked_tasks
 from reports.rows import MethodRow, Score, closest_to_paper, variants
-from reports.templates import Write, csv, render
+from reports.templates import Write, render, write_drawings
 
 
 class Items:
@@ -42,41 +41,39 @@ SIGNAL = "shadow"
 GUESSING = 50.0  # percent
 
 
-def figure3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
+def figure3(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure3.svg, figure3.pdf and figure3.csv through `write(name, bytes)`; the page comes last.
-    Returns what the curves say.
+    Returns `reading` of every task.
 
-    `evidence` holds, by what a task is called in the figure, the cells of DP-FPL: one per epsilon and seed, attacked by
-    shadow models, with the table "classes". Seeds are averaged; of several variants with one epsilon that of the paper
-    (rank 8, with residual) is shown. ValueError: no task, or one without two epsilons and a success rate.
+    `evidence` holds, by the task's name in the figure, runs of DP-FPL: one per epsilon and seed, attacked with shadow
+    models, with the table "classes". Seeds are averaged. Of several variants with the same epsilon the one closest to
+    the paper's (rank 8, with residual) is shown. ValueError: there is no task, or one lacks a second epsilon or a
+    success rate.
     """
-    if not evidence:
-        raise ValueError("evidence is empty; the figure needs at least one task")
-    lines = {task: _line(task, cells) for task, cells in evidence.items()}
-    shown = [v for line in lines.values() for v in line]
+    lines = {task: _line(task, runs) for task, runs in checked_tasks(evidence, "figure")}
+    points = [v for line in lines.values() for v in line]
     with styled():
-        drawing = printed("figure3", ALT, against_epsilon(shown, list(lines), QUANTITIES))
+        drawing = printed("figure3", ALT, against_epsilon(points, list(lines), QUANTITIES))
     assert drawing is not None  # there are two epsilons
-    write("figure3.svg", drawing.svg)
-    write("figure3.pdf", drawing.pdf)
-    write("figure3.csv", csv(drawing.data.rename(columns={"method": "task"})))
+    data = drawing.data.rename(columns={"method": "task"})
+    write_drawings([replace(drawing, data=data)], write, folder="")
     rows = [
         {"task": task, "lines": [_row(v) for v in line], "reading": reading(line), "falls": falls(line)}
         for task, line in lines.items()
     ]
-    cells = [e for own in evidence.values() for e in own]
-    parts = {"drawing": drawing, "rows": rows, "scale": _scale(cells), "seeds": any(len(v.evidence) > 1 for v in shown)}
+    runs = [e for of_task in evidence.values() for e in of_task]
+    parts = {"drawing": drawing, "rows": rows, "scale": _scale(runs), "seeds": any(len(v.evidence) > 1 for v in points)}
     write("index.html", render("papers/dpfpl_figure3.html", parts))
     return " ".join(f"{task}: {reading(line)}" if len(lines) > 1 else reading(line) for task, line in lines.items())
 
 
-def _line(task: str, cells: Sequence[Evidence]) -> list[MethodRow]:
-    """The variants of one task, from no noise to the smallest epsilon, called by the task."""
-    check(cells)
-    found = [with_leakage(v, SIGNAL) for v in closest_to_paper(variants(cells)) if v.method == "dpfpl"]
-    if len(found) < 2 or not any("success" in v.scores for v in found):
+def _line(task: str, runs: Sequence[Evidence]) -> list[MethodRow]:
+    """The curve of a task: DP-FPL without noise and at each epsilon, from the largest to the smallest, with the shadow
+    attack's success and AUROC among the scores. Method and label of every row are the task's name."""
+    rows = [with_leakage(v, SIGNAL) for v in closest_to_paper(variants(runs)) if v.method == "dpfpl"]
+    if len(rows) < 2 or not any("success" in v.scores for v in rows):
         raise ValueError(f"task {task!r} must have DP-FPL at two epsilons, with success rates of {SIGNAL!r}")
-    return [replace(v, method=task, label=task, options={}) for v in found]
+    return [replace(v, method=task, label=task, options={}) for v in rows]
 
 
 def _row(v: MethodRow) -> dict[str, Any]:
@@ -89,8 +86,8 @@ def _against_guessing(score: Score) -> str:
 
 
 def _side(score: Score, middle: float) -> int:
-    """On which side of a number (1 above, -1 below), by more than the interval of one seed and the spread over seeds;
-    else 0."""
+    """1 if the score is above `middle`, -1 if below: by more than the first seed's interval and by more than one
+    standard deviation over seeds. Else 0."""
     first = next(iter(score.seeds.values()))
     down, up = (
         score.sd or 0.0 if end is None else max(abs(first - end), score.sd or 0.0) for end in (score.low, score.high)
@@ -100,48 +97,50 @@ def _side(score: Score, middle: float) -> int:
 
 @dataclass(frozen=True)
 class Fall:
-    """An attack's AUROC without noise, at the least epsilon, and the difference."""
+    """How much noise lowers an attack's AUROC."""
 
-    attack: str
-    noise: str
-    clear: Score
-    noised: Score
-    fall: Score
+    attack: str  # the attack's name for readers
+    noise: str  # the smallest epsilon, in words
+    clear: Score  # AUROC without noise
+    noised: Score  # AUROC at the smallest epsilon
+    fall: Score  # `clear` minus `noised`
 
     @property
     def text(self) -> str:
+        """The difference with its interval and the attack's name."""
         ends = "" if self.fall.low is None else f" [{self.fall.low:.3f}, {self.fall.high:.3f}]"
         return f"{self.fall.value:.3f}{ends}".replace("-", "−") + f" ({self.attack})"
 
     @property
     def reading(self) -> str:
+        """Whether the difference is "above 0", "below 0" or "not told from 0"."""
         return {1: "above 0", 0: "not told from 0", -1: "below 0"}[_side(self.fall, 0.0)]
 
 
 def falls(line: Sequence[MethodRow]) -> list[Fall]:
-    """Of every attack how much lower its AUROC is at the least epsilon than without noise; those that both trainings
-    were attacked by."""
+    """One `Fall` per attack that ran both without noise and at the smallest epsilon; empty if either training is
+    missing."""
     clear, noised = _ends(line)
     if clear is None or noised is None:
         return []
-    found = []
+    by_attack = []
     for signal in signals(line):
         before, after = (with_leakage(v, signal).scores.get("auroc") for v in (clear, noised))
         difference = fall(clear, noised, signal)
         if before and after and difference:
-            found.append(Fall(signal_name(signal), noised.noise, before, after, difference))
-    return found
+            by_attack.append(Fall(signal_name(signal), noised.noise, before, after, difference))
+    return by_attack
 
 
 def _ends(line: Sequence[MethodRow]) -> tuple[MethodRow | None, MethodRow | None]:
-    """Without noise, and at the least epsilon."""
+    """The training without noise and the one with the smallest epsilon; None if there is none."""
     clear = next((v for v in line if not v.private), None)
     return clear, min((v for v in line if v.private), key=lambda v: v.epsilon, default=None)
 
 
 def reading(line: Sequence[MethodRow]) -> str:
-    """What the curve of one task says, in words: where the attack beats guessing, and what noise takes from leakage and
-    accuracy."""
+    """Describe the curve of a task in sentences: at which epsilons the attack beats guessing, how much noise lowers
+    each attack's AUROC, and how the smallest epsilon changes accuracy."""
     rated = [v for v in line if "success" in v.scores]
     above = [v for v in rated if _against_guessing(v.scores["success"]) == "above guessing"]
     clear, noised = [v for v in above if not v.private], [v for v in above if v.private]
@@ -155,15 +154,16 @@ def reading(line: Sequence[MethodRow]) -> str:
         text = "The attack beats guessing nowhere, not even without noise: its success cannot show what noise does."
     else:
         text = "The attack beats guessing nowhere."
-    return " ".join([text, *_fallen(line), *_cost(line)])
+    return " ".join([text, *_leakage_sentences(line), *_accuracy_sentences(line)])
 
 
-def _fallen(line: Sequence[MethodRow]) -> Iterator[str]:
-    """By how much noise lowers the AUROC, and by which attacks that is told from chance."""
-    found = falls(line)
-    if found:
-        yield f"AUROC without noise minus AUROC with {found[0].noise}: {join_words([one.text for one in found])}."
-        above = [one.attack for one in found if one.reading == "above 0"]
+def _leakage_sentences(line: Sequence[MethodRow]) -> Iterator[str]:
+    """Yield two sentences: how much noise lowers each attack's AUROC, and for which attacks this is more than chance.
+    Nothing if `falls` is empty."""
+    if by_attack := falls(line):
+        falls_in_words = join_words([fall.text for fall in by_attack])
+        yield f"AUROC without noise minus AUROC with {by_attack[0].noise}: {falls_in_words}."
+        above = [fall.attack for fall in by_attack if fall.reading == "above 0"]
         yield (
             f"Noise lowers leakage as measured by {join_words(above)}."
             if above
@@ -171,34 +171,37 @@ def _fallen(line: Sequence[MethodRow]) -> Iterator[str]:
         )
 
 
-def _cost(line: Sequence[MethodRow]) -> Iterator[str]:
-    """What the least epsilon takes from the accuracies."""
+def _accuracy_sentences(line: Sequence[MethodRow]) -> Iterator[str]:
+    """Yield a sentence on how accuracies differ between the smallest epsilon and no noise, if both have any."""
     clear, noised = _ends(line)
     if clear and noised:
         both = [split for split in (LOCAL, NEIGHBOUR) if split in clear.scores and split in noised.scores]
-        lost = [f"{signed(noised.scores[s].value - clear.scores[s].value)} points on {s} classes" for s in both]
-        yield from [f"{noised.noise} changes accuracy by {join_words(lost)}."] if lost else []
+        changes = [f"{signed(noised.scores[s].value - clear.scores[s].value)} points on {s} classes" for s in both]
+        if changes:
+            yield f"{noised.noise} changes accuracy by {join_words(changes)}."
 
 
-def _scale(cells: Sequence[Evidence]) -> str:
-    """The size of what ran, from the configurations."""
+def _scale(runs: Sequence[Evidence]) -> str:
+    """The size of our runs in words, from their configurations: model, clients, rounds, batches, shadow models,
+    attacked clients, share of records trained on, seeds."""
     names = {"backbone.name": "{}", "schedule.clients": "{} clients", "schedule.rounds": "{} rounds"}
     names |= {"training.batch": "batches of {}", "adversary.shadows": "{} shadow models"}
-    flat = [dict(_flat(e.setting)) for e in cells]
-    found = []
+    settings = [dict(_flatten(e.setting)) for e in runs]
+    sizes = []
     for name, text in names.items():
-        values = [v for one in flat for key, v in one.items() if key == name or key.endswith(f".{name}")]
-        found += [text.format(" or ".join(dict.fromkeys(values)))] if values else []
-    targets = {e.tables["classes"].client.nunique() for e in cells if len(e.tables.get("classes", ()))}
-    found.append(f"{' or '.join(map(str, sorted(targets)))} attacked clients")
-    seeds = {e.seed for e in cells}
-    found += dict.fromkeys(filter(None, (trained_share(e.setting.get("task", {})) for e in cells)))
-    return join_words([*found, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"])
+        values = [v for setting in settings for key, v in setting.items() if key == name or key.endswith(f".{name}")]
+        sizes += [text.format(" or ".join(dict.fromkeys(values)))] if values else []
+    targets = {e.tables["classes"].client.nunique() for e in runs if len(e.tables.get("classes", ()))}
+    sizes.append(f"{' or '.join(map(str, sorted(targets)))} attacked clients")
+    seeds = {e.seed for e in runs}
+    sizes += dict.fromkeys(filter(None, (trained_share(e.setting.get("task", {})) for e in runs)))
+    return join_words([*sizes, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"])
 
 
-def _flat(setting: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(setting: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield name and value of every parameter of a nested configuration, such as ("training.batch", "32")."""
     for name, value in setting.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", str(value)

@@ -1,31 +1,31 @@
 """FedRand, Figure 2: CIDEr against the AUROC of MaxRényi, of the aggregated model and of reconstructed clients.
 
 Park et al. 2025. The figure prints no numbers; its points are taken from the paper's Tables 1 (CIDEr on MSCOCO) and 4
-(MaxRényi-10 % on captions, MSCOCO against NoCaps). Ours stand beside them twice: on the paper's own split, against
-records with novel objects, where distributions differ and not membership alone, and against held-out records of the
-same clients, where a coin decided. Lower and further to the right is better. FedPer's and FedPara's clients cannot be
-reconstructed from what they send: the paper has no points of them, and ours are of what the server does rebuild.
+(MaxRényi-10 % on captions, MSCOCO against NoCaps). Ours stand beside them twice. The paper's own split has records with
+novel objects as non-members, so that distributions differ too, not membership alone. The other split has held-out
+records of the same clients, where a coin decided who is a member. Lower and further to the right is better. Clients of
+FedPer and FedPara cannot be reconstructed from their uploads: the paper has no points for them, and ours show the parts
+that the server does rebuild.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining
-from fedaudit.terms.held_models import FINAL
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
-from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
-from reports.evidence import Evidence, check
-from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of, printed, styled
+from reports.evidence import Evidence
+from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
 from reports.formats import signed
 from reports.paper_items import PaperItem
-from reports.papers.fedrand import CLIENT_WAYS, METHODS, TITLES, over_trainings, scale
-from reports.templates import Write, render, write_drawings
+from reports.papers.common import EvidenceByTask, checked_tasks, write_figure
+from reports.papers.fedrand import ATTACKED, METHODS, TITLES, last_utility, over_trainings, scale
+from reports.printed_table import printed, seeds_of
+from reports.templates import Write, render
 
 
 class Items:
@@ -40,31 +40,25 @@ class Items:
 
 
 SPLITS = {"paper": "the paper", NOVEL_OBJECTS: "ours, against novel objects", HELD_OUT: "ours, against held-out"}
-K = "renyi/2/10/caption"
+SIGNAL = "renyi/2/10/caption"  # MaxRényi-10 % of order 2, on captions
 COLUMNS = "split method role cider auroc low high seeds".split()
 
 
-def figure2(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
-    """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns what ours
-    say where a coin decided who is a member.
+def figure2(evidence: EvidenceByTask, write: Write) -> str:
+    """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns the
+    `readings` of the held-out split.
 
-    `evidence` holds, by task, the cells of the methods. ValueError: no task, or one without a point.
+    `evidence` holds, by task, the runs of the methods. ValueError: there is no task, or one without a point.
     """
-    if not evidence:
-        raise ValueError("evidence is empty; the figure needs at least one task")
-    for task, cells in evidence.items():
-        check(cells)
-        points = pd.concat([paper(), ours(cells)], ignore_index=True)
+    for task, runs in checked_tasks(evidence, "figure"):
+        points = pd.concat([paper(), ours(runs)], ignore_index=True)
         if set(points.split) == {"paper"}:
-            raise ValueError(f"task {task!r} must have AUROCs of {K} and CIDEr of methods of the figure")
-    with styled():
-        drawing = printed("figure2", "FedRand, Figure 2: CIDEr against AUROC, the paper's and ours", plot(points))
-    assert drawing is not None  # the paper's points are always there
-    write_drawings([drawing], write, folder="")
+            raise ValueError(f"task {task!r} must have AUROCs of {SIGNAL} and CIDEr of methods of the figure")
+    alt = "FedRand, Figure 2: CIDEr against AUROC, the paper's and ours"
+    drawing = write_figure("figure2", alt, write, plot, points)
     rows = {split: points[points.split == split].to_dict("records") for split in SPLITS}
-    seeds = sorted({e.seed for own in evidence.values() for e in own})
     write("index.html", render("papers/fedrand_figure2.html", {
-        "drawing": drawing, "rows": rows, "splits": SPLITS, "seeds": seeds, "readings": readings(points),
+        "drawing": drawing, "rows": rows, "splits": SPLITS, "seeds": seeds_of(evidence), "readings": readings(points),
         "scale": scale(evidence),
     }))  # fmt: skip
     return "; ".join(readings(points, [HELD_OUT])) or "FedRand and FedAvg were not both measured"
@@ -72,75 +66,67 @@ def figure2(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
 
 @functools.cache
 def paper() -> pd.DataFrame:
-    """The printed points, which have no interval."""
-    folder = Path(__file__).parent
-    one, four = (pd.read_csv(folder / f"fedrand_table{i}.csv") for i in (1, 4))
+    """The printed points in percent (columns `COLUMNS`). They have no interval, and 0 seeds."""
+    one, four = (printed(f"fedrand_table{number}") for number in (1, 4))
     cider = one[(one.metric == "CIDEr") & (one.dataset == "MSCOCO")].set_index(["method", "role"])["mean"]
     rows = []
-    for row in four[(four.mia_input == "caption") & (four.max_renyi_k_percent == 10)].to_dict("records"):
-        place = row["method"], row["role"]
-        rows.append(("paper", *place, float(cider[place]), row["mean"], None, None, 0))
+    for row in four[(four.mia_input == "caption") & (four.max_renyi_k_percent == "10")].to_dict("records"):
+        key = row["method"], row["role"]
+        rows.append(("paper", *key, float(cider[key]), float(row["mean"]), None, None, 0))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def ours(cells: Sequence[Evidence]) -> pd.DataFrame:
-    """The points of ours in percent, means over seeds with an interval over seeds and records."""
+def ours(runs: Sequence[Evidence]) -> pd.DataFrame:
+    """Our points in percent (columns `COLUMNS`), one per split, method and role: means over seeds, the AUROC with an
+    interval over seeds and records. Points that lack AUROC or CIDEr are left out."""
     rows = []
-    for label in (label for label in TITLES if any(e.method == label for e in cells)):
-        seeds = [e for e in cells if e.method == label]
+    for label, title in TITLES.items():
+        seeds = [e for e in runs if e.method == label]
         for role, model in (("server", "global"), ("client", "clients")):
-            useful = [value for e in seeds if (value := _cider(e, model)) is not None]
+            ciders = [value for e in seeds if (value := last_utility(e, model, "cider")) is not None]
             for split in (NOVEL_OBJECTS, HELD_OUT):
-                found = [one for e in seeds if (one := _auroc(e, role, split)) is not None]
-                if found and useful:
-                    cell = over_trainings(found)
-                    cider = sum(useful) / len(useful)
-                    rows.append((split, TITLES[label], role, cider, cell.value, cell.low, cell.high, cell.seeds))
+                aurocs = [one for e in seeds if (one := _auroc(e, role, split)) is not None]
+                if aurocs and ciders:
+                    cell = over_trainings(aurocs)
+                    cider = sum(ciders) / len(ciders)
+                    rows.append((split, title, role, cider, cell.value, cell.low, cell.high, cell.seeds))
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _cider(e: Evidence, model: str) -> float | None:
-    """In the paper's unit, percent, after the last round in which it was asked for."""
-    table = e.tables.get("utility", pd.DataFrame())
-    if "cider" not in table:
-        return None
-    known = table[(table.model == model) & (table["round"] >= 0)].dropna(subset="cider").sort_values("round")
-    return None if known.empty else float(known.cider.iloc[-1])
 
 
 def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:
-    places = [(RELEASED_MODEL, FINAL)] if role == "server" else [(SERVER, way) for way in CLIENT_WAYS]
-    for f in (f for f in e.findings if f["metric"] == "auroc" and f["signal"] == K and f["headline"]):
-        if (f["threat_model"], f["way"]) in places and f["nonmembers"] == split and f["value"] is not None:
+    """A run's headline AUROC (0 to 1) of `SIGNAL` with its interval; None if it was not measured."""
+    for f in (f for f in e.findings if f["metric"] == "auroc" and f["signal"] == SIGNAL and f["headline"]):
+        attacked = f["threat_model"], f["way"]
+        if attacked in ATTACKED[role] and f["nonmembers"] == split and f["value"] is not None:
             return OfTraining(f["value"], f["low"], f["high"], f["confidence"])
     return None
 
 
 def readings(points: pd.DataFrame, splits: Sequence[str] = tuple(SPLITS)) -> list[str]:
-    """What the paper says of its figure, and whether it is so here: FedRand leaks less than FedAvg at much the same
-    CIDEr. Ours have intervals; where these overlap nothing is said to be less."""
-    found = []
+    """Check what the paper says of its figure: FedRand leaks less than FedAvg at much the same CIDEr. One sentence per
+    split and role that has both methods. With overlapping intervals it says "not surely less"."""
+    sentences = []
     for split in splits:
-        own = points[points.split == split].set_index(["method", "role"])
+        in_split = points[points.split == split].set_index(["method", "role"])
         for role in ("server", "client"):
-            if {("FedAvg", role), ("FedRand", role)} <= set(own.index):
-                a, b = (own.loc[method, role] for method in ("FedAvg", "FedRand"))
+            if {("FedAvg", role), ("FedRand", role)} <= set(in_split.index):
+                a, b = (in_split.loc[method, role] for method in ("FedAvg", "FedRand"))
                 sure = pd.isna(b.high) or b.high < a.low
                 lower = "less" if b.auroc < a.auroc and sure else "not surely less" if b.auroc < a.auroc else "no less"
-                found.append(
+                sentences.append(
                     f"{SPLITS[split]}, {role}: FedRand leaks {lower} than FedAvg (AUROC {_with_interval(b)} and "
                     f"{_with_interval(a)} %) at {signed(b.cider - a.cider)} points of CIDEr"
                 )
-    return found
+    return sentences
 
 
 def _with_interval(point: Any) -> str:
-    """The paper's points have none, and stand as they are printed."""
+    """A point's AUROC with its interval; without one, as for the paper's points, with the two printed decimals."""
     return f"{point.auroc:.2f}" if pd.isna(point.low) else f"{point.auroc:.1f} [{point.low:.1f}, {point.high:.1f}]"
 
 
 def plot(points: pd.DataFrame) -> Plot:
-    """A panel per split: markers by method, hollow for reconstructed clients."""
+    """Draw a panel per split: AUROC against CIDEr, a marker per method, hollow for reconstructed clients."""
     figure, axes = grid(1, len(SPLITS), height=3.0, margins=LOW)
     for panel, (split, name) in zip(axes[0], SPLITS.items(), strict=True):
         for row in points[points.split == split].to_dict("records"):

@@ -1,18 +1,16 @@
 """FedRand, Table 1: answers and captions of the aggregated model and of clients' models, five methods.
 
-Levels are the two halves of the printed table. The task of questions plays ScienceQA, that of captions MSCOCO.
+The table has two halves (levels), one per model. Our task `questions` stands for ScienceQA, `captions` for MSCOCO.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
-from reports import printed_table
-from reports.evidence import Evidence
 from reports.paper_items import PaperItem
 from reports.papers import fedrand
+from reports.papers.common import EvidenceByTask, means_and_spreads
 from reports.papers.fedrand import METHODS
-from reports.printed_table import Column, Table
 from reports.templates import Write
 
 
@@ -30,20 +28,11 @@ class Items:
 MODELS = {"server": ("aggregated model", "global"), "client": ("clients' models", "clients")}
 
 
-def table1(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
-    """Park et al. 2025, section 4.2; see `reports.papers.fedrand`."""
+def table1(evidence: EvidenceByTask, write: Write) -> str:
+    """Write the table; see `fedrand.write_table`. Park et al. 2025, section 4.2."""
     rows = {(name, words): (label, model) for words, model in MODELS.values() for name, label in METHODS.items()}
-    found = fedrand.utility(evidence, rows)
-    paper: fedrand.Printed = {}
-    spreads: fedrand.Printed = {}
-    for row in fedrand.printed_rows(1):
-        place = row["method"], MODELS[row["role"]][0]
-        paper.setdefault(row["metric"], {})[place] = row["mean"]
-        spreads.setdefault(row["metric"], {})[place] = row["std"]
-    exact = {"accuracy": "share of answers that are the right one word for word, as the paper has it"}
-    ours = {name: Column(cells, (name,), exact.get(name, "")) for name, cells in found.items()}
-    return printed_table.build(
-        Table("fedrand:table1", ours, paper, fedrand.scale(evidence), levels_are="Model", spreads=spreads,
-              seeds=printed_table.seeds_of(evidence)),
-        write,
-    )  # fmt: skip
+    ours = fedrand.utility(evidence, rows)
+    paper, spreads = means_and_spreads(
+        "fedrand_table1", itemgetter("metric"), lambda row: (row["method"], MODELS[row["role"]][0])
+    )
+    return fedrand.write_table(1, evidence, ours, paper, write, spreads=spreads, levels_are="Model")

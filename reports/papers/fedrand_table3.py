@@ -1,19 +1,16 @@
 """FedRand, Table 3: FedRand without each of its parts, captions of the aggregated model and MaxRényi-10 % against it.
 
-The printed AUROCs are against NoCaps; ours stand beside them against novel objects and, where a coin decided who is a
-member, against held-out records.
+The non-members of the printed AUROCs are records of NoCaps. Ours are records with novel objects and, in columns of
+their own, held-out records, where a coin decided who is a member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
-from reports import printed_table
-from reports.evidence import Evidence
 from reports.paper_items import PaperItem
 from reports.papers import fedrand
-from reports.printed_table import Column, Table
+from reports.papers.common import EvidenceByTask, means_and_spreads
+from reports.printed_table import Column
 from reports.templates import Write
 
 
@@ -26,7 +23,7 @@ class Items:
     )
 
 
-VARIANTS = {  # as printed: what rows are called, and our label
+VARIANTS = {  # by name in fedrand_table3.csv: the row's name and our method's label
     "FedRand": ("FedRand", "fedrand"),
     "rho_0.3": ("ρ 0.3", "fedrand:rho=0.3"),
     "rho_0.7": ("ρ 0.7", "fedrand:rho=0.7"),
@@ -35,28 +32,18 @@ VARIANTS = {  # as printed: what rows are called, and our label
 }
 
 
-def table3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
-    """Park et al. 2025, section 4.3; see `reports.papers.fedrand`."""
-    found = fedrand.utility(evidence, {(name, ""): (label, "global") for name, label in VARIANTS.values()})
-    paper: fedrand.Printed = {}
-    spreads: fedrand.Printed = {}
-    for row in fedrand.printed_rows(3):
-        column = row["metric"] if row["mia_input"] == "na" else f"AUROC, {row['mia_input']}"
-        place = VARIANTS[row["variant"]][0], ""
-        paper.setdefault(column, {})[place] = row["mean"]
-        spreads.setdefault(column, {})[place] = row["std"]
-    ours = {name: Column(cells, (name,)) for name, cells in found.items()}
-    for where in ("image", "caption"):
-        for split, words in ((NOVEL_OBJECTS, ""), (HELD_OUT, fedrand.COIN_REMARK)):
-            known = {
-                (name, ""): fedrand.auroc(evidence, label, "server", split, f"renyi/2/10/{where}")
-                for name, label in VARIANTS.values()
-            }
-            cells = {row: cell for row, cell in known.items() if cell is not None}
-            against = () if words else (f"AUROC, {where}",)
-            ours[f"AUROC, {where}" + (", held-out" if words else "")] = Column(cells, against, words)
-    return printed_table.build(
-        Table("fedrand:table3", ours, paper, fedrand.scale(evidence), spreads=spreads, rows_are="Variant",
-              seeds=printed_table.seeds_of(evidence)),
-        write,
-    )  # fmt: skip
+def table3(evidence: EvidenceByTask, write: Write) -> str:
+    """Write the table; see `fedrand.write_table`. Park et al. 2025, section 4.3."""
+    ours = fedrand.utility(evidence, {(name, ""): (label, "global") for name, label in VARIANTS.values()})
+    paper, spreads = means_and_spreads(
+        "fedrand_table3",
+        lambda row: row["metric"] if row["mia_input"] == "na" else f"AUROC, {row['mia_input']}",
+        lambda row: (VARIANTS[row["variant"]][0], ""),
+    )
+    attacked = {(name, ""): (label, "server") for name, label in VARIANTS.values()}
+    for part in ("image", "caption"):
+        for split, remark in ((NOVEL_OBJECTS, ""), (HELD_OUT, fedrand.COIN_REMARK)):
+            cells = fedrand.aurocs(evidence, attacked, split, f"renyi/2/10/{part}")
+            against = () if remark else (f"AUROC, {part}",)
+            ours[f"AUROC, {part}" + (", held-out" if remark else "")] = Column(cells, against, remark)
+    return fedrand.write_table(3, evidence, ours, paper, write, spreads=spreads, rows_are="Variant")

@@ -1,7 +1,8 @@
 """SecFPP: Tables 1 and 2, ours in styles of drawn symbols beside the printed accuracies.
 
-Hou et al. 2025, sections 1 and 5.2. Table 2 has a column per domain and pair, on clients' own test sets and on all test
-records, ours held against the paper's means over its single data sets or pairs; Table 1 is made of the same runs.
+Hou et al. 2025, sections 1 and 5.2. Table 2 has two columns per domain and per pair of domains: accuracy on clients'
+own test sets and on all test records. Ours are compared with the paper's means over its single data sets or over its
+pairs. Table 1 is computed from the same runs.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from statistics import mean
 
 from fedaudit.terms.splits import OVERALL, OWN_TEST
-from reports.beside_dpfpl import DROWNED, describe_runs
 from reports.beside_dpfpl import METHODS as BASELINES
-from reports.evidence import Evidence, check
+from reports.beside_dpfpl import describe_runs
 from reports.paper_items import PaperItem
-from reports.printed_table import Column, Row, Table, builder, over_seeds, printed, seeds_of
-from reports.rows import MethodRow, Score, pooled, variants
+from reports.papers.common import EvidenceByTask, PrintedCells, drowned_note, printed_cells, variants_by_task
+from reports.printed_table import Column, Table, builder, over_seeds, printed, seeds_of
+from reports.rows import MethodRow, Score, pooled
 
 
 class Items:
@@ -35,11 +37,11 @@ METHODS = {key: name for name, key in BASELINES.items()} | {"secfpp": "SecFPP"}
 SPLITS = {OWN_TEST: "own tests", OVERALL: "all records"}
 LEVELS = {"none": "no noise", "0.4": "ε 0.4 (loose)", "0.1": "ε 0.1 (default)", "0.01": "ε 0.01 (strict)"}
 HARD = ("zeroshot", math.inf)
-PAIRS = {"single": False, "multi": True}  # of which tasks a column of Table 1 is
+PAIRS = {"single": False, "multi": True}  # columns of Table 1: whether its tasks are pairs of domains
 DEFAULT, STRICT = 0.1, 0.01
 OTHER_BUDGET = "DP-FPL, the other budget"
 OTHER_FPP = "FPP, FedPGP"
-ROWS = {  # of Table 1: the method and its epsilon that stand there in each column
+ROWS = {  # of Table 1: for both of its columns (single, multi) our method and its epsilon
     "Hard Prompt": (HARD, HARD),
     "Soft Prompt": (("promptfl", math.inf), ("promptfl", math.inf)),
     "FPP": (("fedotp", math.inf), ("fedotp", math.inf)),
@@ -48,84 +50,81 @@ ROWS = {  # of Table 1: the method and its epsilon that stand there in each colu
     OTHER_BUDGET: (("dpfpl", STRICT), ("dpfpl", DEFAULT)),
     "SecFPP": (("secfpp", math.inf), ("secfpp", math.inf)),
 }
-Evidences = Mapping[str, Sequence[Evidence]]
 
 
-def evolution(evidence: Evidences) -> Table:
-    """Table 1: means over single domains and over pairs, on clients' own test sets."""
-    theirs: dict[str, dict[Row, str]] = {}
-    for row in printed("secfpp_table1").itertuples():
-        theirs.setdefault(row.domains, {})[row.method, ""] = row.value
-    found = _by_task(evidence)
+def evolution(evidence: EvidenceByTask) -> Table:
+    """Table 1: accuracies on clients' own test sets, means over single domains and over pairs of domains; a row per
+    entry of `ROWS`. A row needs its method on all tasks of the column."""
+    theirs = printed_cells(printed("secfpp_table1"), itemgetter("domains"), lambda row: (row["method"], ""))
+    by_task = _methods_by_task(evidence)
     ours = {}
     for i, (column, paired) in enumerate(PAIRS.items()):
-        scores = [own for task, own in found.items() if ("+" in task) == paired]
+        tasks = {task: methods for task, methods in by_task.items() if ("+" in task) == paired}
         cells = {
-            (name, ""): over_seeds(_mean([one[which[i]].scores[OWN_TEST] for one in scores]))
-            for name, which in ROWS.items()
-            if scores and all(which[i] in one and OWN_TEST in one[which[i]].scores for one in scores)
+            (name, ""): over_seeds(_mean([methods[keys[i]].scores[OWN_TEST] for methods in tasks.values()]))
+            for name, keys in ROWS.items()
+            if tasks and all(keys[i] in methods and OWN_TEST in methods[keys[i]].scores for methods in tasks.values())
         }
-        of = f"mean over {', '.join(t for t in found if ('+' in t) == paired)}; DP-FPL has ε {ROWS['DP-FPL'][i][1]:g}"
-        ours[column] = Column(cells, (column,), f"{of}, as in the print, its other row ε {ROWS[OTHER_BUDGET][i][1]:g}")
-    said = [
+        quantity = (
+            f"mean over {', '.join(tasks)}; DP-FPL has ε {ROWS['DP-FPL'][i][1]:g}, as in the print, its other row "
+            f"ε {ROWS[OTHER_BUDGET][i][1]:g}"
+        )
+        ours[column] = Column(cells, (column,), quantity)
+    sentences = [
         "Hard prompt: CLIP's “a photo of a …”, nothing is trained. Soft prompt: PromptFL. FPP: FedOTP, whose printed "
         "number of Table 2 is within 0.1 of the row's (85.4, 85.5); FedPGP stands below it and is not compared.",
         "The column Privacy of the paper's table holds marks, not numbers. Its text: DP-FPL adds noise (differential "
         "privacy), SecFPP computes on secret shares and adds none; of the other rows it names no protection.",
     ]
-    return _table(1, evidence, ours, theirs, said)
+    return _table(1, evidence, ours, theirs, sentences)
 
 
-def methods(evidence: Evidences) -> Table:
-    """Table 2: a row per method and budget, a column per domain or pair on either kind of test set."""
-    theirs: dict[str, dict[Row, str]] = {}
-    for row in printed("secfpp_table2").itertuples():
-        theirs.setdefault(row.dataset, {})[row.method, LEVELS[row.epsilon]] = row.value
+def methods(evidence: EvidenceByTask) -> Table:
+    """Table 2: accuracies, a row per method and budget, a column per task (a domain or pair) and kind of test set."""
+    theirs = printed_cells(
+        printed("secfpp_table2"), itemgetter("dataset"), lambda row: (row["method"], LEVELS[row["epsilon"]])
+    )
     ours = {}
-    for split, place in SPLITS.items():
-        for task, found in _by_task(evidence).items():
+    for split, test_set in SPLITS.items():
+        for task, variants in _methods_by_task(evidence).items():
             cells = {
-                (METHODS[method], LEVELS[_printed(epsilon)]): over_seeds(v.scores[split])
-                for (method, epsilon), v in found.items()
+                (METHODS[method], LEVELS["none" if math.isinf(epsilon) else f"{epsilon:g}"]): over_seeds(
+                    v.scores[split]
+                )
+                for (method, epsilon), v in variants.items()
                 if method in METHODS and split in v.scores
             }
-            ours[f"{task}, {place}"] = Column(cells, [name for name in theirs if ("+" in name) == ("+" in task)])
-    said = ["The paper does not say which records its accuracies are of: clients' own test sets, or all test records."]
-    return _table(2, evidence, ours, theirs, said)
+            ours[f"{task}, {test_set}"] = Column(cells, [name for name in theirs if ("+" in name) == ("+" in task)])
+    sentences = [
+        "The paper does not say which records its accuracies are of: clients' own test sets, or all test records."
+    ]
+    return _table(2, evidence, ours, theirs, sentences)
 
 
-def _by_task(evidence: Evidences) -> dict[str, dict[tuple[str, float], MethodRow]]:
-    """By task the methods by name and epsilon."""
-    for cells in evidence.values():
-        check(cells)
-    return {task: {(v.method, v.epsilon): v for v in variants(cells)} for task, cells in evidence.items()}
+def _methods_by_task(evidence: EvidenceByTask) -> dict[str, dict[tuple[str, float], MethodRow]]:
+    """The methods of each task, by name and epsilon (inf without noise)."""
+    return {task: {(v.method, v.epsilon): v for v in rows} for task, rows in variants_by_task(evidence).items()}
 
 
 def _mean(scores: Sequence[Score]) -> Score:
-    """The mean over tasks within each seed that all of them have."""
+    """The mean of scores, one per task: computed for each seed that all of them have, then pooled over seeds."""
     seeds = sorted(set.intersection(*(set(score.seeds) for score in scores)))
     return pooled({seed: mean(score.seeds[seed] for score in scores) for seed in seeds}, None, None)
 
 
-def _printed(epsilon: float) -> str:
-    return "none" if math.isinf(epsilon) else f"{epsilon:g}"
-
-
 def _table(
-    number: int,
-    evidence: Evidences,
-    ours: Mapping[str, Column],
-    theirs: Mapping[str, Mapping[Row, str]],
-    said: list[str],
+    number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], theirs: PrintedCells, sentences: list[str]
 ) -> Table:
-    found = [v for own in _by_task(evidence).values() for v in own.values()]
-    noised = [DROWNED] if any((v.ratio or 0) > 10 for v in found) else []
+    variants = [v for methods in _methods_by_task(evidence).values() for v in methods.values()]
     about = (
         "The paper: CLIP ViT-B/16, photographs, 20 users, Dirichlet 0.3, 100 rounds of 10 local epochs and one number "
         "each; of a pair each half of the users has one domain, here too. SecFPP adds no noise, and promises no ε. "
     )
-    about += f"Here: {describe_runs(found)}. Accuracies are not comparable, at most their order is." if found else ""
-    return Table(f"secfpp:table{number}", ours, theirs, about, sentences=said + noised, seeds=seeds_of(evidence))
+    about += (
+        f"Here: {describe_runs(variants)}. Accuracies are not comparable, at most their order is." if variants else ""
+    )
+    sentences = sentences + drowned_note(variants)
+    return Table(f"secfpp:table{number}", ours, theirs, about, sentences=sentences, seeds=seeds_of(evidence))
 
 
 table1, table2 = map(builder, (evolution, methods))

@@ -1,20 +1,20 @@
 """SecFPP, Table 3: how a round's bytes and seconds grow with users and dimension, beside the printed orders.
 
-Hou et al. 2025, section 5.4. Exponents of a power of n and of d between the ends of what `secfpp_figure3` measures, and
-of the printed orders at the same sizes. Nothing is trained.
+Hou et al. 2025, section 5.4. Growth between two sizes is given as the exponent of a power of n or d, for the smallest
+and largest sizes of `secfpp_figure3`: as measured there, and by the printed orders. Nothing is trained.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import pandas as pd
 
 from reports import printed_table
-from reports.evidence import Evidence
 from reports.paper_items import PaperItem
 from reports.papers import secfpp_figure3 as costs
+from reports.papers.common import EvidenceByTask
 from reports.printed_table import Column, OurNumber, Row, Table
 from reports.templates import Write
 
@@ -23,13 +23,13 @@ class Items:
     table3 = PaperItem()
 
 
-OF: dict[str, Row] = {
+ROWS: dict[str, Row] = {  # by column of `secfpp_figure3.ours`
     "bytes": ("communication of a user", ""),
     "user": ("computation of a user", ""),
     "server": ("computation of the server", ""),
 }
 PRINTED = {"bytes": "O(nd/ℓ + kn)", "user": "O((d/ℓ) n log²n + (ndk + nd)/ℓ)", "server": "O(k n² log²n)"}
-ORDERS: dict[str, Callable[[float, float, float, float], float]] = {  # the same, of n, d, ℓ and k
+ORDERS: dict[str, Callable[[float, float, float, float], float]] = {  # `PRINTED` as functions of n, d, ℓ and k
     "bytes": lambda n, d, ell, k: n * d / ell + k * n,
     "user": lambda n, d, ell, k: d / ell * n * math.log(n) ** 2 + (n * d * k + n * d) / ell,
     "server": lambda n, d, ell, k: k * n**2 * math.log(n) ** 2,
@@ -49,38 +49,41 @@ NOTES = (
 )
 
 
-def table3(evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
-    """Write table3.csv, table3.tex and index.html, the page last; returns how our costs grow."""
+def table3(evidence: EvidenceByTask, write: Write) -> str:
+    """Write table3.csv, table3.tex and index.html through `write(name, bytes)`, the page last. Returns in words how our
+    costs grow. `evidence` is not used."""
     measured = costs.ours()
     printed_table.build(table(measured), write)
     return "; ".join(
-        f"{name} grows as n^{_short(exponent(measured, of, 'users'))}, d^{_short(exponent(measured, of, 'd'))}"
-        for of, (name, _) in OF.items()
+        f"{name} grows as n^{_short(exponent(measured, cost, 'users'))}, d^{_short(exponent(measured, cost, 'd'))}"
+        for cost, (name, _) in ROWS.items()
     )
 
 
 def table(measured: pd.DataFrame) -> Table:
-    """Ours and, of the same sizes, what the printed orders say."""
+    """Exponents of growth in n and in d, a row per cost: of the `measured` costs, and of the printed orders at the same
+    sizes."""
     ours: dict[str, Column] = {}
     for by, letter in LETTERS.items():
-        own = costs.panel(measured, by)
-        sizes = f"from {letter} = {own[by].iloc[0]:.0f} to {own[by].iloc[-1]:.0f}"
-        orders = own.assign(**{
-            of: [order(row.users, row.d, row.ell, costs.CENTRES) for row in own.itertuples()]
-            for of, order in ORDERS.items()
+        panel = costs.panel(measured, by)
+        sizes = f"from {letter} = {panel[by].iloc[0]:.0f} to {panel[by].iloc[-1]:.0f}"
+        orders = panel.assign(**{
+            cost: [order(row.users, row.d, row.ell, costs.CENTRES) for row in panel.itertuples()]
+            for cost, order in ORDERS.items()
         })  # fmt: skip
-        for name, rows in (("measured", own), ("of the printed order", orders)):
-            cells = {OF[of]: OurNumber(exponent(rows, of, by)) for of in OF}
+        for name, rows in (("measured", panel), ("of the printed order", orders)):
+            cells = {row: OurNumber(exponent(rows, cost, by)) for cost, row in ROWS.items()}
             ours[f"in {letter}, {name}"] = Column(cells, quantity=sizes)
-    paper = {"order of growth": {OF[of]: text for of, text in PRINTED.items()}}
+    paper = {"order of growth": {ROWS[cost]: text for cost, text in PRINTED.items()}}
     return Table("secfpp:table3", ours, paper, ABOUT, unit="", digits=2, rows_are="Of", sentences=NOTES)
 
 
-def exponent(sizes: pd.DataFrame, quantity: str, by: str) -> float:
-    """That of a power of `by` between the ends of its panel."""
-    own = costs.panel(sizes, by)
-    first, last = own.iloc[0], own.iloc[-1]
-    return math.log(last[quantity] / first[quantity]) / math.log(last[by] / first[by])
+def exponent(sizes: pd.DataFrame, cost: str, by: str) -> float:
+    """The exponent p with which the column `cost` grows as by^p, between the smallest and largest `by` ("users" or "d")
+    of its panel."""
+    panel = costs.panel(sizes, by)
+    first, last = panel.iloc[0], panel.iloc[-1]
+    return math.log(last[cost] / first[cost]) / math.log(last[by] / first[by])
 
 
 def _short(value: float) -> str:
