@@ -92,8 +92,8 @@ def fit(shadows: Shadows, base: ModelAnswers, kinds: tuple[int, ...], params: Pa
 def _pairs(
     shadows: Shadows, base: ModelAnswers, kinds: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
-    """Training data of K networks, P pairs (shadow, record) each: inputs [K, P, F], membership [K, P], weights [K, P]
-    that sum to 1 per network, and the kinds [K] of records that they are for."""
+    """Inputs [K, P, F], membership and weights [K, P] (sum 1; padding 0) of each kind's pairs (shadow, record), and the
+    kinds [K]: only of records that some but not all shadows were trained on; a kind without any is left out."""
     member = shadows.member
     teaches = member.any(0) & ~member.all(0)  # from others a network would learn identities
     taught = np.unique(kinds[teaches])

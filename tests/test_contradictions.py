@@ -118,7 +118,9 @@ def test_every_number_is_printed_or_counted(paper: str, text: str) -> None:
     quoted = set(re.findall(r"\d+\.\d+", text)) - SETTINGS
     others = [numbers(name) for name, title in TITLES.items() if title in text]
     for number in quoted.difference(numbers(paper), *others):
-        assert (paper, number) in COUNTED, f"{number} is in none of the tables of {paper}: say in COUNTED how it is counted"
+        assert (paper, number) in COUNTED, (
+            f"{number} is in none of the tables of {paper}: say in COUNTED how it is counted"
+        )
         assert COUNTED[paper, number]() == number
 
 

@@ -55,7 +55,7 @@ class Family(Protocol):
         """Relative tolerance of a bound on mu."""
 
     def curve(self, mu: float) -> Inverse:
-        """The inverse trade-off curve at mu."""
+        """The inverse trade-off curve at mu: by rate of true positives, the smallest rate of false positives."""
 
     def epsilon(self, mu: float, delta: float) -> float:
         """Epsilon at delta of the mechanism at mu."""

@@ -44,8 +44,9 @@ class PaperRequest:
 
 
 def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
-    """Read --paper; None if the words have none, or ask for the help of a trained item. `plan` turns the words of a
-    task into its plan. InputError: no such item, or a word that goes with none."""
+    """Read --paper; None without it. --help prints and exits. `plan` turns the words of a task into its plan; an item
+    that cannot run has its InputError in `items`. InputError: no such item, none of those that are trained can run, or
+    a word goes with none."""
     first = Parser(add_help=False, allow_abbrev=False)
     add_choices(first)
     chosen, others = first.parse_known_args(words)

@@ -68,7 +68,8 @@ def noise_stds(
     """Noise per release according to the settings, the same for all clients of a run.
 
     sensitivities: every release that one record affects in a step. steps, records: each client's number of steps and
-    n_i. Nominal noise uses the largest number of steps as T, calibrated noise the most exposed client.
+    n_i. Nominal noise takes each release alone, with the largest number of steps as T; calibrated noise proves epsilon
+    for all releases together, for the most exposed client.
     """
     if privacy.sigma == "nominal":
         return {
