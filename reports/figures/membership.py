@@ -84,8 +84,8 @@ def sketches(tables: Mapping[str, Table], methods: Sequence[str], signals: Seque
 
 
 def primary(table: Table) -> Table:
-    """The rows about one attacked model (`way`) per method and adversary: the first in the order of `FRESHEST` that reaches
-    at least half as many clients as the one that reaches most."""
+    """The rows about one attacked model (`way`) per method and adversary: the first in the order of `FRESHEST` that
+    reaches at least half as many clients as the one that reaches most."""
     groups = [table.method, table.threat_model]
     reached = table.groupby([*groups, table.way]).client.transform("nunique")
     rank = table.way.map({model: i for i, model in enumerate(FRESHEST)}).fillna(len(FRESHEST))
