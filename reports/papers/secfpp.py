@@ -88,9 +88,7 @@ def methods(evidence: EvidenceByTask) -> Table:
     for split, test_set in SPLITS.items():
         for task, variants in _methods_by_task(evidence).items():
             cells = {
-                (METHODS[method], LEVELS["none" if math.isinf(epsilon) else f"{epsilon:g}"]): over_seeds(
-                    v.scores[split]
-                )
+                (METHODS[method], _level(epsilon)): over_seeds(v.scores[split])
                 for (method, epsilon), v in variants.items()
                 if method in METHODS and split in v.scores
             }
@@ -112,18 +110,20 @@ def _mean(scores: Sequence[Score]) -> Score:
     return pooled({seed: mean(score.seeds[seed] for score in scores) for seed in seeds}, None, None)
 
 
+def _level(epsilon: float) -> str:
+    return LEVELS["none" if math.isinf(epsilon) else f"{epsilon:g}"]
+
+
 def _table(
     number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], theirs: PrintedCells, sentences: list[str]
 ) -> Table:
-    variants = [v for methods in _methods_by_task(evidence).values() for v in methods.values()]
+    rows = [v for methods in _methods_by_task(evidence).values() for v in methods.values()]
     about = (
         "The paper: CLIP ViT-B/16, photographs, 20 users, Dirichlet 0.3, 100 rounds of 10 local epochs and one number "
         "each; of a pair each half of the users has one domain, here too. SecFPP adds no noise, and promises no ε. "
     )
-    about += (
-        f"Here: {describe_runs(variants)}. Accuracies are not comparable, at most their order is." if variants else ""
-    )
-    sentences = sentences + drowned_note(variants)
+    about += f"Here: {describe_runs(rows)}. Accuracies are not comparable, at most their order is." if rows else ""
+    sentences = sentences + drowned_note(rows)
     return Table(f"secfpp:table{number}", ours, theirs, about, sentences=sentences, seeds=seeds_of(evidence))
 
 
