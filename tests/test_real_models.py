@@ -418,14 +418,14 @@ class TestHash:
         (linked / "model.safetensors").resolve().write_bytes(b"")
         assert weights_hash(linked) == weights_hash(folders("llava"))
 
-    def test_weights_and_configuration_count_and_the_training_record_does_not(self, folders, tmp_path):
+    def test_weights_configuration_and_tokenizer_count_and_the_training_record_does_not(self, folders, tmp_path):
         found = set()
-        for change in ("nothing", "training.json", "config.json", "model.safetensors"):
+        for change in ("nothing", "training.json", "config.json", "model.safetensors", "spiece.model", "merges.txt"):
             copy = shutil.copytree(folders("llava"), tmp_path / change)
             with open(copy / change, "ab") as file:
                 file.write(b" ")
             found.add((change, weights_hash(copy)))
-        assert len({h for _, h in found}) == 3
+        assert len({h for _, h in found}) == 5
         assert len({h for c, h in found if c in ("nothing", "training.json")}) == 1
 
     def test_definition(self, tmp_path):

@@ -1,4 +1,4 @@
-"""DP2FL: dual prompts, one global by validation losses, one mixed for each client from all others' (Chang et al. 2025).
+"""DP2FL: dual prompts, one global by validation losses, one mixed per client from all clients' (Chang et al. 2025).
 
 A client trains the task prompt Pt and its data prompt Pd (`trainers/maple.py`). The server mixes the task prompts, and
 for new clients and new data the data prompts too, by the losses of all clients' models on all clients' validation
@@ -16,7 +16,9 @@ Where the paper contradicts itself or is silent (tests/test_dp2fl.py has eq. 14 
 - eq. 11 for a data prompt at distance 0 is 0;
 - eq. 12 for a single retained client is beta; for retained clients that all weigh 0, beta in equal parts;
 - without any positive or retained client, Pd_k is unchanged;
-- a client with a single record holds nothing back: its losses are 0, and all others' are discarded;
+- eq. 10 for positive clients that are all at distance 0: Pd_k is unchanged;
+- a client with a single record holds nothing back: its losses are 0, no client is positive or retained for it, and its
+  Pd_k never changes;
 - a client that is not in a round's cohort keeps its Pd_k; one that never was starts from the global model.
 """
 
@@ -63,7 +65,7 @@ class DP2FL(DualMethod):
         return {"Pt": server["Pt"], "Pd": Pd}
 
     def update(self, server: State, own: State, client: DualCohort) -> Update:
-        Pt, Pd = server["Pt"], server["Pd"]
+        Pt, Pd = server["Pt"], server["Pd"]  # PT, and the client's own Pd_k where `download` gave it that
         before = client.validation_losses(Pt, Pd)  # lines 3 and 16: loss_kk of the round before
         for step in client.steps():  # line 8
             in_Pt, in_Pd = step.gradients(Pt, Pd)
@@ -128,7 +130,8 @@ def local_weights(before: Tensor, loss: Tensor, distance: Tensor, *, alpha: floa
     """w_d [K, K], eqs. 6 to 14: entry [i, k] is the weight of client i's data prompt in client k's.
 
     before: loss_kk of the previous round, [K]; loss: loss_ik, [K, K]; distance: of i's trained data prompt from k's of
-    the previous round, [K, K]. Column k sums to 1 if some client's loss is below k's previous one, else to beta or 0.
+    the previous round, [K, K]. Column k sums to 1 if some client's loss is below k's previous one (0 if all of these
+    are at distance 0), else to beta or 0.
     """
     positive = loss < before  # eq. 6
     retained = ~positive & (loss < alpha * before)  # eq. 7
@@ -142,7 +145,7 @@ def local_weights(before: Tensor, loss: Tensor, distance: Tensor, *, alpha: floa
 
 
 def _reversed(worse: Tensor, retained: Tensor) -> Tensor:
-    """The first case of eq. 12 without beta: shares [i, k] of retained clients, larger for smaller losses."""
+    """The first case of eq. 12 without beta: shares [i, k] of retained clients, larger for smaller |w|."""
     count, total = retained.sum(0), worse.sum(0)
     alike = _over(retained.to(worse.dtype), count)
     return torch.where((count > 1) & (total > 0), retained * _over(total - worse, total * (count - 1)), alike)
@@ -171,8 +174,8 @@ def _before(server: State, uploads: Sequence[Upload]) -> Tensor:
 
 
 def _placed(server: State, name: str, uploads: Sequence[Upload], rows: Tensor) -> Tensor:
-    """The server's table `name` [C, ..], by clients' numbers, with the new rows of those that took part. The rows of
-    clients that never did hold a data prompt that was broadcast."""
+    """The server's table `name` [C, ..], by clients' numbers, with the new rows of those that took part. Rows of
+    clients that have not taken part yet hold a global data prompt of an earlier round."""
     table = server.get(name, rows[:0])
     numbers = [upload.client for upload in uploads]
     placed = server["Pd"].expand(max(len(table), *(1 + k for k in numbers)), *rows.shape[1:]).clone()

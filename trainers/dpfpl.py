@@ -1,11 +1,13 @@
 """DP-FPL: a global prompt noised at the server, a local one by its low-rank factors (Tran et al. 2025, Algorithm 1).
 
-In every round a client factorises p_L by one power iteration and noises the gradients of u and v (LDP); the server
+In every local step a client factorises p_L by one power iteration and noises the gradients of u and v (LDP); the server
 noises the mean gradient of p_G (GDP). It receives the clients' gradients without noise: nothing is proven against the
-server.
+server. With several local steps, which the paper does not have, clients noise and send p_G itself.
 
-Where the paper is silent: u and v are orthonormal (the carriers of RGP, Yu et al. 2021), because only then eq. 4 is the
-projection of the gradient on the tangent space. Without residual the forward pass uses the truncation u (u^T p_L),
+Departs from the paper, which says r = p_L - u v: u and v are orthonormal here (the carriers of RGP, Yu et al. 2021),
+because only then eq. 4 is the projection of the gradient on the tangent space; the approximation of p_L is u (u^T p_L),
+and r is the rest. Line 7 lists two text features; they are read as one, of p_G + p_L (section 3.2). Where the paper is
+silent: without residual the forward pass uses the truncation u (u^T p_L),
 gradients and noise still use the orthonormal u and v, and the client releases p_G with the best rank-k part of p_L.
 Rank 0 is the full prompt: noise on the gradient of p_L itself. All clients start from the same public p_L.
 """
@@ -23,8 +25,8 @@ from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod, Step
 
-# draws of a client's Q in a replay: after 100 rounds the error of p_L is 0.43 of its length (with one draw 0.59, with
-# 64 0.42)
+# Draws of a client's unknown Q over which `replay` averages. After 100 noise-free rounds of rank 8 the replayed p_L is
+# off by 0.43 of its length; with one draw by 0.59, with 64 by 0.42.
 GUESSES = 16
 
 
@@ -58,10 +60,11 @@ class DPFPL(PromptMethod):
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G, p_L = server["p_G"], own["p_L"]  # line 4
-        for step in client.steps():
+        for step in client.steps():  # line 5
             G, d_L = self._gradients(p_G, p_L, step)
-            d_G = step.noise(step.clip(G, "p_G"), "p_G")
-            p_G, p_L = step.descend(p_G, d_G, "p_G"), step.descend(p_L, d_L, "p_L")  # line 12
+            d_G = step.noise(step.clip(G, "p_G"), "p_G")  # line 9; noised here with several steps only, else in line 16
+            p_L = step.descend(p_L, d_L, "p_L")  # line 12
+            p_G = step.descend(p_G, d_G, "p_G")  # counts with several steps only: else the server descends, line 17
         return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})  # line 13
 
     def _gradients(self, p_G: Tensor, p_L: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -71,14 +74,14 @@ class DPFPL(PromptMethod):
             return G, step.noise(step.clip(G, "p_L"), "p_L")
         Q = torch.stack([torch.randn(p_L.shape[-1], self.params.rank, generator=g) for g in step.generators("power")])
         u, v = power_iteration(p_L, Q)  # line 6
-        # lines 7 and 8; p_L = u u^T p_L + r
+        # lines 7 and 8; with residual p_L = u u^T p_L + r
         G = step.gradient(p_G + (p_L if self.params.residual else u @ u.mT @ p_L))
         d_u = step.noise(step.clip(G @ v.mT, "u"), "u")  # lines 9 and 10
         d_v = step.noise(step.clip(u.mT @ G, "v"), "v")
         return G, full_gradient(u, v, d_u, d_v)  # line 11
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
+        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}  # lines 15 to 17
 
     def prompt(self, state: State) -> Tensor:
         p_L = state["p_L"]
@@ -98,7 +101,7 @@ class DPFPLMessages(PromptMessages[DPFPL]):
         self, server: State, own: State, upload: State, learner: object, generator: torch.Generator, sizes: object
     ) -> State:
         """Line 12 without noise and clipping, once for all steps of the round. The client's Q is unknown, so that the
-        step is averaged over GUESSES draws. Exact at rank 0 only."""
+        step is averaged over GUESSES draws. Exact only at rank 0, without noise."""
         p_L, G, rank = own["p_L"], self.gradient_sum(server["p_G"], upload), self.method.params.rank
         if rank:
             Q = torch.randn(GUESSES, 1, p_L.shape[-1], rank, generator=generator)

@@ -1,7 +1,9 @@
 """FedRand: each client sends back only A or only B of its adapters, by a coin (Park et al. 2025, Algorithms 1 and 2).
 
-Where the paper is silent: a client's own half comes from its last participation (only 4 of 12 take part in a round); at
-its first one it is the common public A_0, or B = 0. A new random A would not fit the server's B.
+Departs from the paper: in round 0 all clients start from the public A_0, where Algorithm 2 draws an A for each client.
+Where the paper is silent: "the previous round" of eqs. 6 and 7 is a client's own last participation, as only some take
+part in a round; at its first one its own half is the public A_0, or B = 0: a new random A would not fit the B that the
+server has by then.
 """
 
 from collections.abc import Sequence
@@ -33,17 +35,17 @@ class FedRand(Method[Participation]):
     def update(self, server: State, own: State, client: Participation) -> Update:
         """Algorithm 2: a_k = 1 means A from the server, B its own; only the half from the server is sent back."""
         u = torch.rand((), generator=client.generator("coin")).item()
-        chosen = "A" if u < self.params.rho else "B"  # eq. 5
+        chosen = "A" if u < self.params.rho else "B"  # eq. 5: a_k = 1 is A
         start = dict(server)
         if self.params.past:
             start |= {name: t for name, t in own.items() if half(name) != chosen}  # eqs. 6 and 7
         trained = client.train(start)
         sent = {name: t for name, t in trained.items() if half(name) == chosen}
-        return Update(upload=sent, private=trained, facts={"half": chosen})
+        return Update(upload=sent, private=trained, facts={"half": chosen})  # line 12: A and B are kept
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         """Algorithm 1, lines 10-22: each half is averaged over its senders; one that nobody sent is unchanged."""
-        m = sum(upload.records for upload in uploads)
+        m = sum(upload.records for upload in uploads)  # line 8
         result = dict(server)
         for which in ("A", "B"):
             senders = [upload for upload in uploads if upload.facts["half"] == which]

@@ -46,11 +46,14 @@ def display_name(path: Path) -> str:
     return place.name
 
 
+HASHED = ("*.safetensors", "*.json", "*.model", "merges.txt", "vocab.txt")  # the last three are of tokenizers
+
+
 def weights_hash(path: Path) -> str:
-    """SHA-256 over names and contents of a model folder's weights and configuration; the folder's place does not
-    matter. InputError: a file cannot be read."""
+    """SHA-256 over names and contents of a model folder's weights, configuration and tokenizer; the folder's place does
+    not matter. InputError: a file cannot be read."""
     digest = hashlib.sha256()
-    for file in sorted([*path.glob("*.safetensors"), *path.glob("*.json")]):
+    for file in sorted(file for pattern in HASHED for file in path.glob(pattern)):
         if file.name != "training.json":  # a record of the training, which the model does not read
             digest.update(file.name.encode() + _sha256(file))
     return digest.hexdigest()
