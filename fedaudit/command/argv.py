@@ -37,7 +37,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check(words: Iterable[str]) -> None:
-    """InputError for an empty value or `--`, a control character, a path too long for disks, or a flag given twice."""
+    """InputError for an empty value or `--`, a control character, a path too long for disks, or a flag given twice
+    (--fail-if may be)."""
     flags: dict[str, str] = {}  # by the field that they set
     flag = ""  # the flag whose value the next word is
     for word in words:
@@ -129,7 +130,7 @@ def number(text: str) -> float:
 
 
 def seed(text: str) -> int:
-    """Parse a whole number of up to 18 digits."""
+    """Parse a whole number in ASCII digits, at most `LARGEST_SEED` in size. ArgumentTypeError as in `whole`."""
     return whole(text, LARGEST_SEED)
 
 

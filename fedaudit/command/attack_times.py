@@ -115,8 +115,8 @@ def seconds(counts: Mapping[str, float], each: Mapping[str, float]) -> float:
 def timed(
     cell: Cell, federation: Federation, bench: Bench, counts: Mapping[str, float], progress: Progress
 ) -> dict[str, float]:
-    """Measured seconds of one question, by kind of work, for the kinds with a count above 0. If uploads are needed, two
-    rounds are trained in a temporary folder."""
+    """Measured seconds of one question, by kind of work. Kinds with a count of 0, or that cannot be timed, may be
+    missing. If uploads are needed, two rounds are trained in a temporary folder."""
     question_plan = forecast(cell, federation)
     worker, target = ModelWorker(question_plan.kind, question_plan.method, bench.attack_bench), question_plan.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
@@ -136,8 +136,8 @@ def _message_seconds(
     question_plan: Forecast, worker: ModelWorker, target: Target, transcript: Transcript, counts: Mapping[str, float],
     whole: int,
 ) -> dict[str, float]:  # fmt: skip
-    """Seconds for the uploads of a round ("messages"), for solving one ("solved"), for replaying `whole` rounds
-    ("replays"); {} if no client took part or no adversary sees sums of uploads."""
+    """Seconds for the uploads of a round ("messages") and for solving one ("solved"), each if its count is above 0, and
+    for replaying `whole` rounds ("replays"); {} if no client took part or no adversary sees sums of uploads."""
     rounds = range(transcript.schedule.rounds)
     turns = [(transcript.cohort(r)[0], r) for r in reversed(rounds) if transcript.cohort(r)]
     servers = [name for name, view in question_plan.training.views.items() if view.gives("sums of uploads")]
@@ -163,8 +163,8 @@ def _model(cell: Cell, bench: Bench) -> State:
 
 @contextmanager
 def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Progress) -> Iterator[Transcript]:
-    """A transcript of at most ROUNDS rounds with one cohort of clients, or that of an external run; deleted
-    afterwards."""
+    """Yield a transcript of at most ROUNDS rounds with one cohort of clients, trained here, or that of an external run;
+    it is deleted after the `with` block."""
     rounds = min(ROUNDS, cell.plan.rounds)
     schedule = dataclasses.replace(schedule_of(cell), rounds=rounds, clients=cell.plan.per_round, newcomers=0)
     with tempfile.TemporaryDirectory() as path, Executor(lambda: bench) as executor:

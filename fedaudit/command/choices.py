@@ -55,8 +55,9 @@ def read_methods(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin[TaskF
 
 
 def read_attacks(text: str | None, learner: str, *, trained_here: bool) -> list[Plugin[AttackFacts]]:
-    """The attacks that --attack names, in that order; for `all` the strongest first; [] for `none`. Shadow models need
-    a training that is done here. InputError: an attack does not work on what `learner` trains."""
+    """The attacks that --attack names, in that order; for `all` the strongest first; [] for `none`; None: the learner's
+    usual one. Shadow models need a training that is done here. InputError: an attack does not work on what `learner`
+    trains."""
     trained = facts(learner)
     able = {name: p for name, p in ATTACKS.items() if lacks(p, trained) is None}
     fitting = {name: p for name, p in able.items() if trained_here or not p.facts.shadows}
@@ -113,8 +114,8 @@ def audit_groups(
 
 
 def without_comparisons(plan: Plan, text: str | None) -> Plan:
-    """The plan; if it has one setting only, without the audits that compare settings. InputError if --audit, whose
-    value is `text`, names such an audit; `all` does not."""
+    """The plan; if it has one setting only, without the audits that compare settings. InputError if `text`, the value
+    of --audit, names such an audit; with "all" they are left out silently."""
     lonely = [name for name in plan.across if SEVERAL in AUDITS[name].facts.needs and len(plan.methods) < 2]
     if lonely and text != "all":
         raise InputError(
@@ -137,8 +138,8 @@ def adversary_class(trained: LearnerFacts) -> type[adversaries.Adversary]:
 
 
 def check_noise(methods: sweeps.Named, learner: str, sources: Sources) -> None:
-    """InputError if a source sets a parameter of noise: none of the methods adds noise, but others of the learner
-    do."""
+    """InputError if a source sets a parameter of noise and some methods of the learner add noise. Only for `methods` of
+    which none does, which is not checked."""
     of_noise = {"twin", *(field.name for field in dataclasses.fields(Privacy))}
     able = [name for name, p in METHODS.items() if p.facts.learner == learner and private(p.facts)]
     for source, words in sources.items():

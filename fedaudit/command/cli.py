@@ -108,8 +108,8 @@ def _main(words: list[str]) -> int:
 
 
 def _times_hint(plan: Plan) -> list[str]:
-    """With the audit `cost`, a line on how to see seconds and memory: reports leave out what differs between equal
-    runs."""
+    """A line on how to see seconds and memory, with the audit `cost`, as reports leave out what differs between equal
+    runs; else []."""
     return [f"seconds and memory: audit.py --audit cost --out {plan.out}"] if "cost" in plan.across else []
 
 

@@ -39,7 +39,8 @@ def config_words(path: str) -> list[str]:
 
 
 def _read(path: str) -> Any:
-    """The value of a YAML file in plain types. InputError: unreadable, not YAML, or a key comes twice."""
+    """The value of a YAML file in plain types. InputError: unreadable, not YAML, or a key of its top level comes
+    twice."""
     import yaml
 
     try:

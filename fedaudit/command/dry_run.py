@@ -93,7 +93,8 @@ def _on_disk(folder: Path) -> bool:
 
 
 def _parallel(plan: Plan, trainings: bool) -> int:
-    """Number of jobs that run in parallel; 1 for trainings whose clients are spread over the workers."""
+    """Number of jobs that run in parallel. `trainings`: whether the jobs are trainings; it is 1 for those whose clients
+    are spread over the workers."""
     return 1 if trainings and not plan.trained.together else plan.workers
 
 
@@ -114,7 +115,8 @@ def _kind(cell: Cell) -> Hashable:
 
 
 def _world(plan: Plan, federation: Federation) -> Hashable:
-    """The other part of that key: frozen model, local training, machine, and sizes of the federation."""
+    """Key of plans in which trainings of equal `_kind` cost the same: frozen model, local training, machine, and sizes
+    of the federation."""
     model = plan.learner, plan.settings, plan.backbone, plan.dtype, plan.device, plan.workers
     shared = [len(part) for part in (federation.test, federation.novel_test, federation.novel, federation.classes)]
     sizes = [len(client.candidates) + len(client.reference) + len(client.background) for client in federation.clients]
@@ -162,8 +164,8 @@ def _trial(
     cell: Cell, federation: Federation, evaluation: Evaluation, bench: Bench, executor: Executor[Bench],
     progress: Progress, *, alone: bool,
 ) -> Pace:  # fmt: skip
-    """Measure a training by a few rounds of one job each, in a temporary folder; with `alone` also without
-    evaluation."""
+    """Measure the pace of a training, scaled to whole rounds, by a few rounds of one job each in a temporary folder;
+    with `alone` also without evaluation."""
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.methods import method_of, schedule_of
     from fedaudit.pipeline.shadow_models import NoEvaluation

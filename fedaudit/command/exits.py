@@ -84,7 +84,7 @@ def explain(error: Exception, debug: bool) -> str:
 
 
 def _flushed() -> int:
-    """Flush stdout; return the exit code."""
+    """Flush stdout; return `DONE`, or `CLOSED` if its reader has gone."""
     try:
         sys.stdout.flush()
         return DONE
@@ -94,7 +94,7 @@ def _flushed() -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    """The message for an exception, without the traceback."""
+    """The message for an unexpected exception or a worker that died, without the traceback."""
     text = str(error)
     if isinstance(error, WorkerDied):
         return text

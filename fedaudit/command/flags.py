@@ -202,13 +202,15 @@ def _values(kind: type[Any], text: str) -> tuple[Any, ...]:
 
 
 def params_from_options(params: type[Made], options: argparse.Namespace) -> Made:
-    """The parameter object with the values of `options`; None means the default. InputError as below."""
+    """The parameter object with the values of `options`; None means the default. InputError as in
+    `params_from_values`."""
     values = {f.name: getattr(options, f.name) for f in dataclasses.fields(params)}
     return params_from_values(params, {name: value for name, value in values.items() if value is not None})
 
 
 def params_from_values(params: type[Made], values: Mapping[str, Any]) -> Made:
-    """The parameter object with these values. InputError names the flag of a value that the class refuses."""
+    """The parameter object with these values, and defaults for others. InputError names the flag of a value that the
+    class refuses."""
     try:
         return params(**values)
     except ValueError as error:

@@ -116,7 +116,8 @@ class Gate:
         return [self._sentence(f) for f in judged if f["verdict"] in LEAKS]
 
     def _looks_at(self, f: dict[str, Any]) -> bool:
-        """Whether the gate is about a finding of its metric."""
+        """Whether the gate is about a finding, whose metric is known to be the gate's: of its threat model and, if it
+        measures membership, a headline score against held-out records."""
         if self.metric in ACCURACY:
             return True
         if self.metric in BOUNDS:

@@ -113,7 +113,7 @@ def main(request: NightlyRequest) -> int:
 
 
 def _run(cell: MatrixCell, request: NightlyRequest, progress: Progress) -> CellOfNight:
-    """Run a cell; an error is caught and returned as the cell's `why`."""
+    """Run a cell; an error is caught and returned as the cell's `why`, except after a signal to stop."""
     from fedaudit.pipeline.run import run
     from reports.nightly import COMPUTED, FAILED, REUSED, CellOfNight
 
@@ -148,7 +148,8 @@ def _answers(limits: Sequence[Gate], findings: Sequence[dict[str, Any]]) -> dict
 
 
 def _to_step_summary(summary: Path) -> None:
-    """Append the summary to the file that STEP_SUMMARY names, if it is set. InputError: it cannot be written."""
+    """Append the summary to the file whose path is in the environment variable STEP_SUMMARY, if it is set. InputError:
+    it cannot be written."""
     if not (path := os.environ.get(STEP_SUMMARY)):
         return
     try:
@@ -159,7 +160,8 @@ def _to_step_summary(summary: Path) -> None:
 
 
 def _estimates(matrix: Matrix, progress: Progress) -> Iterator[str]:
-    """Yield a text per cell: on disk, or what it would take; trainings that cost the same are timed once."""
+    """Yield a line on the matrix, then a text per cell: on disk, or what it would take. Trainings that cost the same
+    are timed once."""
     from fedaudit.command.dry_run import estimate
     from fedaudit.pipeline.finished import sound
 

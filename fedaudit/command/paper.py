@@ -45,8 +45,8 @@ class PaperRequest:
 
 def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
     """Read --paper; None without it. --help prints and exits. `plan` turns the words of a task into its plan; an item
-    that cannot run has its InputError in `items`. InputError: no such item, none of those that are trained can run, or
-    a word goes with none."""
+    that cannot run has its InputError in `items`. InputError: there is no such item, all items that train something
+    cannot run, or a flag does not go with --paper."""
     first = Parser(add_help=False, allow_abbrev=False)
     add_choices(first)
     chosen, others = first.parse_known_args(words)
@@ -81,7 +81,7 @@ def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
 
 
 def _refuse_training(flags: Sequence[str], paper: str) -> None:
-    """InputError names the first of these flags, if there is one."""
+    """InputError names the first of these flags; without flags nothing happens."""
     if flags:
         raise InputError(f"{flags[0]}: has no place beside --paper {paper}, which trains nothing; leave it out")
 
@@ -182,7 +182,8 @@ def _plans_or_raise(plans: Plans | InputError) -> Plans:
 
 
 def _estimates(request: PaperRequest, progress: Progress) -> Iterator[str]:
-    """Yield a text per task: what would run, how long and how much disk. Plans that items share are estimated once."""
+    """Yield a text per task, or per item that trains nothing or cannot run: what would run, how long and how much disk.
+    Plans that items share are estimated once."""
     from fedaudit.command.dry_run import estimate
 
     first_task: dict[tuple[str, ...], str] = {}

@@ -143,7 +143,8 @@ def check_exports(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def empty_folder(text: str | None, flag: str) -> Path | None:
-    """The folder that `flag` names; None if it is not given. InputError: the folder is not empty, or is a file."""
+    """The folder that `flag` names; None if it is not given. InputError: the folder is not empty, or is a file or below
+    one."""
     if text is None:
         return None
     path = Path(text)
@@ -163,8 +164,8 @@ def _within(options: argparse.Namespace, name: str, least: int, most: int) -> in
 
 
 def _device(name: str) -> str:
-    """The device "cpu" or "cuda" for a value of --device. Without a driver `auto` is cpu; torch is not imported
-    then."""
+    """The device "cpu" or "cuda" for a value of --device. Without a driver `auto` is cpu; torch is not imported then.
+    InputError: `cuda`, and torch finds no such device."""
     if name == "auto" and not DRIVER.exists():
         return "cpu"
     if name != "cpu":

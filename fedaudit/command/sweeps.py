@@ -29,7 +29,8 @@ def classes(plugin: Plugin[MethodFacts], privacy: type[Privacy] | None = None) -
 
 
 def named(text: str) -> Named:
-    """Parse the value of --method, labels NAME or NAME:PARAMETER=VALUE:... separated by commas. InputError: wrong."""
+    """Parse the value of --method, labels NAME or NAME:PARAMETER=VALUE:... separated by commas, into {label: (method,
+    {parameter: value})}. InputError: wrong."""
     methods: Named = {}
     for label in (word.strip() for word in text.split(",")):
         if not label:

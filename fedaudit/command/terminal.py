@@ -80,7 +80,8 @@ def _show_prompts(console: Console, accuracies: Sequence[Finding], epsilons: Seq
 
 
 def _privacy(label: str, accuracies: Sequence[Finding], epsilons: Sequence[Finding]) -> list[str]:
-    """Cells of a method: largest noise/signal, claimed and proven epsilon, and epsilon proven against the server."""
+    """Texts for the cells of a method: largest noise/signal ("none" without noise), claimed and proven epsilon, and
+    epsilon proven against the server ("same" if claim and proof are those against a user)."""
     ratios = [float(f["noise_ratio"]) for f in accuracies if f["noise_ratio"] is not None]
     own_records = [f for f in epsilons if f["method"] == label and f["whose"] == "own"]
     user, server = ([f for f in own_records if f["threat_model"] == name] for name in (PROMPT_USER, SERVER))
@@ -104,7 +105,8 @@ def _show_epsilons(console: Console, epsilons: Sequence[Finding]) -> None:
 
 
 def _score(findings: Sequence[Finding]) -> str:
-    """The accuracy of one method and split: mean ± sd over seeds, or of one seed with the interval over clients."""
+    """The accuracy of one method and split as text: mean ± sd over seeds, or of one seed with the interval over
+    clients, if there is one; "n/a" without findings."""
     if not findings:
         return "n/a"
     values = [f["value"] for f in findings]
@@ -115,7 +117,7 @@ def _score(findings: Sequence[Finding]) -> str:
 
 
 def _numbers(findings: Sequence[Finding]) -> tuple[str, str]:
-    """Claimed and proven epsilon of the seed with the largest proven one."""
+    """Claimed and proven epsilon, as texts, of the seed with the largest proven one; "n/a" without findings."""
     if not findings:
         return "n/a", "n/a"
     worst = max(findings, key=lambda f: float(f["provable"]))
@@ -202,7 +204,8 @@ def _remarks(selected: Sequence[Finding]) -> list[str]:
 
 
 def _headlines(rows: Sequence[Finding]) -> list[Finding]:
-    """The AUROC rows to print: headline scores; if they come from more than FEW attacks, the best attack's only."""
+    """The AUROC rows to print, only against non-members that a coin chose: headline scores, or if these come from more
+    than FEW attacks, the best attack's only."""
     coin = [f for f in rows if f["nonmembers"] in BY_COIN]
     best = [f for f in coin if f["best_of"]]
     return best if any(f["best_of"] > FEW for f in best) else [f for f in coin if f["headline"]]

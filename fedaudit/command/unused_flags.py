@@ -43,7 +43,7 @@ def check(plan: Plan, options: argparse.Namespace, given: GivenFields, ignored: 
 
 
 def _check_holdout(plan: Plan) -> None:
-    """InputError if attacks or canaries have no held-out records."""
+    """InputError if there are attacks or canaries, and no records are held out (--holdout 0)."""
     flag = f"--attack {plan.attack}" if plan.attacks else f"--canaries {plan.canaries.canaries}"
     if not getattr(plan.task_params, "holdout", 0.5) and (plan.attacks or plan.canaries.canaries):
         raise InputError(

@@ -46,8 +46,8 @@ class YamlFile:
         self._check_anchors(root, ())
 
     def _check_anchors(self, node: yaml.Node, above: tuple[int, ...], budget: list[int] | None = None) -> None:
-        """InputError: an anchor contains itself, or the expanded file has more than `budget` nodes or DEEPEST
-        levels."""
+        """InputError: an anchor contains itself, or the expanded file has too many nodes or more than DEEPEST levels.
+        `above`: ids of the nodes around this one; `budget`: a list with the number of nodes left, counted down."""
         budget = [LONGEST] if budget is None else budget
         budget[0] -= 1
         if id(node) in above:

@@ -65,8 +65,8 @@ def _check_values(tensor: Tensor, name: str) -> None:
 
 
 def canonical(name: str) -> str | None:
-    """This project's name, such as `layers.0.self_attn.q_proj.A`, of a factor that has this or peft's name; None if
-    `name` is not of an adapter.
+    """This project's name, such as `layers.0.self_attn.q_proj.A`, of a LoRA factor A or B that has this or peft's name;
+    None if `name` is not of one.
 
     The name begins at the component `layers`; without one, at the parent of the last number (`h.0.attn.c_attn`).
     """
@@ -80,7 +80,7 @@ def canonical(name: str) -> str | None:
 
 
 def read_models(files: OwnFiles) -> list[Adapter]:
-    """The R + 1 global models in `models/`, by round. InputError: fewer than two, or a gap."""
+    """The R + 1 global models in `models/`, by round; only headers are read. InputError: fewer than two, or a gap."""
     folder = files.root / "models"
     paths = _numbered(files, folder, "round")
     if len(paths) < 2:
@@ -117,7 +117,8 @@ def read_uploads(files: OwnFiles, rounds: int) -> list[dict[int, Adapter]]:
 
 
 def read_owners(files: OwnFiles) -> dict[int, Adapter]:
-    """The true models of clients in `owners/`, by client; {} if there is no such folder."""
+    """The true models of clients in `owners/`, by client; {} if there is no such folder. InputError: an unexpected or
+    unreadable file."""
     folder = files.root / "owners"
     paths = _numbered(files, folder, "client") if os.path.lexists(folder) else {}
     return {k: _read_adapter(files, path) for k, path in paths.items()}
@@ -126,7 +127,8 @@ def read_owners(files: OwnFiles) -> dict[int, Adapter]:
 def check_tensors(
     models: Sequence[Adapter], uploads: Sequence[Mapping[int, Adapter]], owners: Mapping[int, Adapter]
 ) -> int:
-    """Check all tensors against the first global model, and return its rank. InputError: they do not fit it."""
+    """Check names and shapes of all tensors against the first global model, and return its rank. InputError: they do
+    not fit it, or a client in `owners` never took part."""
     rank = _check_global(models[0])
     for model in models[1:]:
         _check_message(model, models[0], whole=True)
@@ -215,7 +217,8 @@ def _check_message(adapter: Adapter, model: Adapter, *, whole: bool) -> None:
 
 
 def _check_owner(adapter: Adapter, model: Adapter) -> None:
-    """InputError unless the adapter has both factors, of any rank, for each layer of the global `model`."""
+    """InputError unless the adapter has both factors A and B, of a rank of its own in each layer, for exactly the
+    layers of the global `model`."""
     for name in sorted(model.shapes.keys() | adapter.shapes.keys()):
         if name not in adapter.shapes:
             raise InputError(f"{adapter.path} lacks {name}; a client's own model is a whole adapter")

@@ -103,7 +103,7 @@ class OwnRun:
 
     @functools.cached_property
     def digests(self) -> dict[str, bytes]:
-        """SHA-256 of every file of the run, by its path relative to the folder."""
+        """SHA-256 of every file of the run that is read, by its path relative to the folder."""
         return {name: _digest(self.path / name) for name in self._files()}
 
     @property
@@ -112,7 +112,7 @@ class OwnRun:
         return [*self.models, *self.owners.values(), *(a for sent in self.uploads for a in sent.values())]
 
     def last(self, client: int) -> int:
-        """The last round in which a client took part."""
+        """The last round in which a client took part. ValueError: it never did."""
         return max(r for r, sent in enumerate(self.uploads) if client in sent)
 
     def write_transcript(self, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
@@ -210,7 +210,8 @@ def warnings(own: OwnRun) -> list[str]:
 
 
 def _tensors(own: OwnRun, r: int) -> dict[str, Any]:
-    """Tensors of round r as in a transcript: keys "aggregate/NAME", "upload/CLIENT/NAME", "private/CLIENT/NAME"."""
+    """Tensors of round r as in a transcript: keys "aggregate/NAME", "upload/CLIENT/NAME", "private/CLIENT/NAME" (of a
+    client's own model, where it is known and differs from the upload)."""
     import torch
 
     tensors = {f"aggregate/{name}": tensor for name, tensor in own.models[r + 1].load().items()}
@@ -254,7 +255,7 @@ def _kept(model: Adapter, message: Adapter, note: Mapping[str, Any]) -> list[str
 
 
 def _owned(own: OwnRun, r: int, client: int) -> bool:
-    """Whether the client's true model after round r is known."""
+    """Whether the client's true model after round r is known: at most that of the last round in which it took part."""
     return client in own.owners and own.last(client) == r
 
 

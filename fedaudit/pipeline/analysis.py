@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
-    """Compute the findings of a cell if they are not on disk. Returns [name for messages] if they were, else []."""
+    """Attack and audit a cell, with results in its `analysis_folder`, unless they are there. Returns [name for
+    messages] if they were, else []."""
     folder = claim(cell.analysis_folder)
     with folder.lock(progress.say):
         if complete(folder, progress.say):
@@ -44,7 +45,8 @@ def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[
 
 
 def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> None:
-    """Attack and audit a training; write findings and tables to `folder`. A damaged training is run again first."""
+    """Attack and audit a training, which is run first if it is missing or damaged; write findings and tables to
+    `folder`, and mark it as finished."""
     train_all([cell], workshop, progress)
     attack = attack_training(cell, workshop, progress) if cell.plan.attacks else None
     run = attack.run if attack else None
@@ -72,8 +74,9 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
 
 
 def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject:
-    """The subject of the first audit: a training, its attacks' scores (`run`), coins of canaries. Later audits also get
-    the results of those before (`Subject.before`)."""
+    """Put together the subject of the first audit: a training, its attacks' scores (`run`; None without attacks), and
+    the coins of the attacked clients' canaries. Later audits also get the results of those before
+    (`Subject.before`)."""
     plan, clients = cell.plan, workshop.federation.clients
     return Subject(
         transcript=transcript_of(cell),
@@ -94,7 +97,7 @@ def _coins(client: Client) -> dict[str, bool]:
 
 
 def sort_audits(cell: Cell) -> list[str]:
-    """The names of a cell's audits, each behind those that its file names (`Facts.after`)."""
+    """The names of a cell's audits, each after those whose results it uses (`AuditFacts.after`)."""
     audits = cell.plan.audits
     needed = {name: [before for before in AUDITS[name].facts.after if before in audits] for name in audits}
     return [*graphlib.TopologicalSorter(needed).static_order()]

@@ -84,7 +84,8 @@ BATCHES = ["client", "round", "residual", "least", "error"]
 
 
 def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> AttackedTraining:
-    """Run all attacks of the plan on a cell's finished training. Answers that are on disk are read, not computed."""
+    """Run all attacks of the plan on a cell's finished training. Shadow models and outputs of models that are on disk
+    are read, the others computed first."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
     question_plan = question_plan_of(cell, federation)
@@ -108,7 +109,8 @@ def scoring_jobs(question_plan: QuestionPlan, question_sets: Sequence[QuestionSe
 
 
 def sort_models(scored: Mapping[ModelKey, Tables], threat_models: Sequence[str]) -> dict[ModelKey, Tables]:
-    """Sort the entries by threat model, in the given order, then by client; a model of all clients is first."""
+    """Sort the entries by threat model, in the given order, then by client. A model of all clients counts as client 0;
+    ties keep their order."""
     return dict(sorted(scored.items(), key=lambda pair: (threat_models.index(pair[0][0]), pair[0][2] or 0)))
 
 
@@ -162,7 +164,8 @@ class SignalFields(TypedDict):
 
 
 def assign_signals(cell: Cell, signals: Iterable[str]) -> SignalFields:
-    """Which attack each of the scores belongs to, and which are its headline scores (declared in its file).
+    """Assign scores, given by their names, to attacks: `signals` has the attack by score, `headlines` each attack's
+    headline scores as its file declares them. Attacks that have none are not in `headlines`.
 
     A score that several attacks compute belongs to the one whose file declares it; if that does not run, to the one
     whose headline it is, else to the first attack with headlines.
@@ -186,12 +189,14 @@ def assign_signals(cell: Cell, signals: Iterable[str]) -> SignalFields:
 
 @functools.lru_cache(maxsize=1)
 def _blind_of_clients(federation: Federation, rows: tuple[Row, ...]) -> Blind:
-    """Scores of the blind control for each client by itself. It needs no model, so the cells of a plan share it."""
+    """Scores of the blind control, a classifier that sees no model, by (client, kind of non-members) and record. As
+    they need no model, the cells of a plan share them."""
     return blind_controls(federation.records, {key: dict(row) for key, row in rows}, seed=0)
 
 
 def _blind_of_all(federation: Federation) -> Blind:
-    """Scores of the blind control for the records of all clients together, by kind of non-members."""
+    """Scores of the blind control, a classifier that sees no model, for the records of all clients together, by (None,
+    kind of non-members) and record."""
     truth = federation.truth
     owners = [(client.name, record) for client in federation.clients for record in client.records]
     by_nonmembers = {HELD_OUT: _blind(owners, [truth[r.id] for _, r in owners])}
@@ -232,8 +237,9 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
 
 
 def _trajectories(question_plan: QuestionPlan, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
-    """Loss by round of the targets' true models: the mean over each kind of the target's records (`record` is "mean"),
-    and that of every exposed record. Columns record, client, kind, round, loss; no rows where there are no curves."""
+    """Loss of the targets' true models by `round` (how many have passed, 0 before training): the mean over each kind of
+    the target's records (`record` is "mean"), and that of every exposed record. Columns record, client (name), kind,
+    round, loss; an empty table, without columns, where there are no curves."""
     frames = []
     for target in question_plan.targets:
         for r, question in question_plan.curve(target):

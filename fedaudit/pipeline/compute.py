@@ -86,7 +86,8 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
 
 
 def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
-    """Train the cells that lack findings or have damaged files. Returns names of the trainings that were on disk."""
+    """Train the cells that lack findings or have damaged files, and their shadow models. Returns names of the trainings
+    that were on disk."""
     todo = [cell for cell in plan.cells if not on_disk(cell.analysis_folder, progress.say)]
     damaged = [cell for cell in plan.cells if any(Folder(folder).damaged for folder in cell.folders)]
     cells = list(dict.fromkeys([*todo, *damaged]))

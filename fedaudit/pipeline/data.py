@@ -71,7 +71,8 @@ class Data:
         return self._digest()
 
     def save(self) -> None:
-        """Write the index of what was read. If the disk refuses, only the next command is slower."""
+        """Write the hash to the cache, with sizes and times of the files that it rests on, so that the next command
+        need not read them. Errors of the disk are ignored."""
         if self._unsaved:
             try:
                 claim(self._folder).write_json(self._name, self._unsaved)
@@ -88,7 +89,7 @@ class Data:
         return digest
 
     def _index(self) -> dict[str, Any]:
-        """The index that an earlier command saved; {} if there is none, or it is damaged."""
+        """The content of the cache that an earlier command's `save` wrote; {} if there is none, or it is damaged."""
         folder = claim(self._folder) if self._folder.is_dir() else None
         return folder.read_json(self._name) if folder is not None and folder.intact(self._name) else {}
 

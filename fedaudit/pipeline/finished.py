@@ -17,8 +17,8 @@ def finish(folder: Folder) -> None:
 
 
 def complete(folder: Folder, say: Callable[[str], None]) -> bool:
-    """Whether a folder is finished and all of its files are there and intact. Damaged files are named by `say` and
-    removed."""
+    """Whether a folder is finished and all of its files are there and intact. Damaged or missing files are named by
+    `say`; damaged ones are removed."""
     if not folder.usable(COMPLETE, say):
         return False
     intact = [folder.usable(name, say) for name in folder.read_json(COMPLETE)]

@@ -35,7 +35,8 @@ REPORT_LIBRARIES = ("jinja2", "matplotlib", "pandas")
 
 
 def training(cell: Cell) -> dict[str, Any]:
-    """Description of a training, or of the transcript of somebody's own run."""
+    """Describe all that a training (or the transcript of somebody's own run) depends on, as a dict whose hash names its
+    folder: keys setting, code, versions."""
     return {"setting": cell.setting, "code": _code(training_modules(cell)), "versions": versions(NUMERIC_LIBRARIES)}
 
 
@@ -48,10 +49,9 @@ def training_modules(cell: Cell) -> tuple[str, ...]:
 
 
 def bank(cell: Cell) -> dict[str, Any]:
-    """Description of a cell's shadow models: the training's recipe without its seed, as the adversary has its own.
-
-    If only some clients take part in a round, the seed counts after all: shadows copy the training's cohorts.
-    """
+    """Describe all that a cell's shadow models depend on, as a dict whose hash names their folder: the training's
+    recipe without its seed, as the adversary has its own. The seed counts where only some clients take part in a round,
+    as shadows copy the training's cohorts; all of the training counts where its recorded messages are used."""
     adversary, some = fields(cell.plan.adversary), cell.plan.per_round < cell.plan.clients
     return {
         "setting": {name: value for name, value in cell.setting.items() if name != "seed"},
@@ -72,17 +72,20 @@ QUESTIONS = "fedaudit.pipeline.questions"
 
 
 def answers(cell: Cell) -> dict[str, Any]:
-    """Description of the answers of a training's models; no adversary and no attack is part of it."""
+    """Describe all that the stored outputs of a training's models depend on, as a dict whose hash names their folder;
+    no adversary and no attack is part of it."""
     return {"training": cell.training_key, "code": _code((*training_modules(cell), QUESTIONS))}
 
 
 def bank_answers(cell: Cell) -> dict[str, Any]:
-    """Description of the answers of a cell's shadow models."""
+    """Describe all that the stored outputs of a cell's shadow models depend on, as a dict whose hash names their
+    folder."""
     return {"bank": key_of(cell.bank_description), "code": _code((*bank_modules(cell), QUESTIONS))}
 
 
 def analysis(cell: Cell) -> dict[str, Any]:
-    """Description of a cell's findings."""
+    """Describe all that a cell's findings depend on, as a dict whose hash names their folder: training, attacks,
+    adversary, audits, code, versions."""
     plan = cell.plan
     adversary = {"adversary": fields(plan.adversary)} if plan.trained.shadows and plan.attacks else {}
     return {
@@ -111,14 +114,16 @@ REPORT, PAPER, COMPARISON = (f"fedaudit.pipeline.{name}" for name in ("compute",
 
 
 def page(cells: Sequence[Cell], *, figure: str = "", across: Across = NO_AUDITS) -> dict[str, Any]:
-    """Description of the report of some cells, or of a paper's `figure` (a module of reports/papers/) drawn from
-    them."""
+    """Describe all that a page depends on, as a dict whose hash names its folder: the report of some cells or, with
+    `figure` (a module of reports/papers/), a paper's figure drawn from them. `across`: parameters of audits that
+    compare runs, by name."""
     runs = [cell.analysis_key for cell in cells]
     return page_of(runs, PAPER if figure else REPORT, figure=figure, across=across)
 
 
 def page_of(runs: Sequence[str], writer: str, *, figure: str = "", across: Across = NO_AUDITS) -> dict[str, Any]:
-    """Description of a page of `runs` (keys of their analyses) that the module `writer` writes."""
+    """Describe all that a page of `runs` (keys of their analyses), which the module `writer` writes, depends on, as a
+    dict whose hash names its folder."""
     from fedaudit import __version__
 
     comparing = {"across": {name: fields(params) for name, params in across.items()}} if across else {}

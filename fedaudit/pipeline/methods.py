@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
-    """The method of a cell; noise is added only if `sizes`, the number of records of each client, are given. Not for
-    somebody's own run."""
+    """The method of a cell, with its parameters. Its noise, if it has any, is left out unless `sizes`, the number of
+    records of each client, are given. AssertionError: it is somebody's own run."""
     assert cell.variant is not None
     if cell.variant.privacy is None:
         return cell.variant.plugin.make(cell.variant.params)

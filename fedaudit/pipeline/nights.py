@@ -113,7 +113,8 @@ class Nights:
         return by_night, readable
 
     def _append(self, data: bytes) -> None:
-        """Append to the history; the bytes are on disk (fsync) when this returns."""
+        """Append to the history; the bytes are on disk (fsync) when this returns. InputError: they cannot be
+        written."""
         try:
             with open(self.history, "ab") as file:
                 file.write(data)
@@ -123,7 +124,8 @@ class Nights:
             raise InputError(f"cannot write {self.history}: {error.strerror or error}; choose another --out") from error
 
     def _rows(self, record: Mapping[str, Any], say: Say) -> list[Row]:
-        """The lines of a night, read from its cells' reports. A report that is gone or damaged is named by `say`."""
+        """The lines of a night, read from its cells' reports. A report that is gone or damaged is named by `say` and
+        has no lines."""
         of_night = {name: record[name] for name in ("schema", "night", "started", "commit", "fedaudit")}
         of_night["versions"] = ", ".join(f"{name} {record['versions'][name]}" for name in VERSIONS)
         rows = []
@@ -142,8 +144,8 @@ class Nights:
 
 
 def lines_of(report: Folder) -> list[Row]:
-    """A report's findings as lines of a history: columns `KEPT` and those of `_about`. Only headline scores, accuracies
-    and measured epsilons."""
+    """A report's findings as lines of a history: only headline scores, accuracies and measured epsilons. Keys: `KEPT`,
+    without those that are None, and those of `_about`."""
     about = {row["run"]: _about(row) for row in report.read_json("runs.json")}
     return [
         {**{name: f[name] for name in KEPT if f.get(name) is not None}, **about[f["run"]]}
@@ -237,7 +239,8 @@ def write_pages(
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """The history as a table, a row per line. It has all columns of today's lines, also those that no row has."""
+    """The history as a table, a row per line. It has all columns of today's lines, also those that no row has; what a
+    line lacks is missing (NaN or None). Old names of `family` are replaced."""
     import pandas as pd
 
     columns = ("night", "started", "commit", "cell", "report", "data", "setting", "training", *KEPT)

@@ -36,8 +36,9 @@ COLLUDING = "what colluders equations slices right error".split()
 
 
 def tables(cell: Cell) -> dict[str, pd.DataFrame]:
-    """The tables of a training on shares, by name. `located` and `distance_information` are missing if the server asked
-    for no distances. Errors are squared and relative: 0 is exact, 1 is as good as guessing zeros."""
+    """The tables of a training on secret shares, by name: `revealed`, `sent`, `colluding`, and, unless the server asked
+    for no distances, `located` and `distance_information`. Errors are squared and relative: 0 is exact, 1 is as good as
+    guessing zeros."""
     transcript = transcript_of(cell)
     entries = transcript.broadcast(0)["p_0"].numel()
     protocol: Protocol = method_of(cell, ()).protocol(cell.plan.clients, entries=entries)  # type: ignore[attr-defined]
@@ -50,8 +51,9 @@ def tables(cell: Cell) -> dict[str, pd.DataFrame]:
 
 
 def revealed_table(transcript: Transcript) -> pd.DataFrame:
-    """A row per round, columns `REVEALED`: how many distances and sums the server decoded, and which clients were
-    absent or wrong."""
+    """A row per round, columns `REVEALED`: numbers of centres, distances and sums that the server learnt, whether it
+    learnt `polynomials` of distances, how many residues it `decoded` for all that, and the names of absent and wrong
+    clients."""
     rows = []
     for r in range(transcript.schedule.rounds):
         facts, tensors = transcript.round(r)["revealed"], transcript.revealed(r)
@@ -75,8 +77,9 @@ def sent_table(transcript: Transcript) -> pd.DataFrame:
 
 
 def colluding_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
-    """How well m colluding users recover the other users' last prompts and gradients from their shares: a row per m
-    from t (the number that the protocol tolerates) on, columns `COLLUDING`. `right` is the share of exact entries."""
+    """How well the last m users, who collude, recover the other users' last prompts and gradients from their shares: a
+    row per `what` and m from t (the number that the protocol tolerates) on, columns `COLLUDING`. `right` is the share
+    of exact entries, 0 where nothing can be recovered."""
     rounds, n, t = transcript.schedule.rounds, protocol.users, protocol.tolerance.colluders
     rows = []
     for what, sharing in (("prompts", protocol.of_distances), ("gradients", protocol.of_sums)):
@@ -95,7 +98,8 @@ def colluding_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
 
 
 def located_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
-    """How well the server reconstructs users from all distances up to a round: a row per round, columns `LOCATED`.
+    """How well the server reconstructs users from all distances up to a round: a row per round with distances, columns
+    `LOCATED`.
 
     Errors: `pairs_error` of distances between users, `slices_error` of these slice by slice (NaN where slices are not
     revealed), `public_error` of prompts guessed from public states, and `colluding_error` of prompts if t users, who
@@ -202,7 +206,8 @@ def _view(transcript: Transcript, users: Sequence[int]) -> View:
 
 
 def _trilaterated(true: Floats, squared: Floats, prior: Floats, t: int) -> Floats:
-    """All users' vectors [n, d], reconstructed from squared distances [n, n] and the true vectors of the last t."""
+    """All users' vectors [n, d], reconstructed from squared distances [n, n] and the true vectors of the last t users;
+    in directions that these leave open they stay at `prior` [n, d]."""
     colluders = slice(len(true) - t, None)
     return trilaterate(true[colluders], squared[:, colluders], prior)
 

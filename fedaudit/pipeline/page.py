@@ -58,8 +58,9 @@ def setting_of(cell: Cell) -> dict[str, Any]:
 
 
 def manifests(cell: Cell) -> dict[str, str]:
-    """SHA-256 of the hash lists of a cell's folders ("training", "analysis", "shadow models"). Whoever keeps a copy of
-    these elsewhere can tell later whether a file was changed."""
+    """SHA-256 of the hash lists of a cell's folders, by part: "training", "analysis" and, if there are any, "shadow
+    models"; "not on disk" for a missing one. Whoever keeps a copy of these elsewhere can tell later whether a file was
+    changed."""
     by_part = {"training": [cell.training_folder], "analysis": [cell.analysis_folder]}
     if cell.shadow_folders:
         by_part["shadow models"] = cell.shadow_folders

@@ -32,7 +32,8 @@ class DrawnItem:
 
 
 def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) -> DrawnItem:
-    """Run the plans of an item, by column or panel, and write its page under `out`."""
+    """Run the plans of a paper's table or figure (`name`, as "dpfpl:table2"), one for each column or panel, and write
+    its page under `out`."""
     from fedaudit.pipeline.page import read_evidence
     from fedaudit.pipeline.run import run
 

@@ -89,7 +89,8 @@ class Plan:
 
     @property
     def inserted(self) -> int | None:
-        """The number of canaries, each inserted or left out by a coin; None for somebody's own run, which is over."""
+        """The number of all canaries, also of those that a coin leaves out; None for somebody's own run, which is
+        over."""
         return None if self.own else self.canaries.canaries
 
     @property
@@ -203,7 +204,7 @@ class Cell:
 
     @property
     def names(self) -> Names:
-        """Columns that all findings of this cell share."""
+        """The columns that all findings of this cell share, with their values: run, method, task, seed."""
         return {"run": self.analysis_key, "method": self.method, "task": self.plan.task, "seed": self.seed}
 
     @property

@@ -112,8 +112,8 @@ class QuestionPlan:
 
     def answer_all(self, attackers: Callable[[], Attackers], progress: Progress) -> list[QuestionSet]:
         """Answer all questions about all targets; returns them, a set per target, adversary and attacked model.
-        `attackers` starts the workers if any answer is missing. InputError: a parameter of an attack does not fit the
-        records."""
+        `attackers` starts the workers, and is called only if an answer is missing. InputError: a parameter of an attack
+        does not fit the records."""
         public = [self.public(self.training, target.records) for target in self.targets]
         replays = [question for source in self.sources for question in self.replay_questions(source)]
         self.answer([*public, *replays], attackers, progress)
@@ -155,7 +155,7 @@ class QuestionPlan:
                 yield replace(question_set, **twins[attacked.way]) if has_twin else question_set
 
     def _twins(self, threat_model: str, target: Target, wanted: Wanted) -> dict[str, dict[str, Any]]:
-        """Fields `twin` and `drawn` of an `QuestionSet`, by its `way`; {} where there is no twin."""
+        """Fields `twin` and `drawn` of a `QuestionSet`, by its `way`; {} where there is no twin."""
         if (source := self.twin) is None or self.recipe is None or target.client is None:
             return {}
         drawn = TwinQuestion(source.folder, ("drawn",), self.recipe, target.client)
@@ -173,7 +173,7 @@ class QuestionPlan:
         return [*self.kind.collect_models(view, self.method, target, wanted, self.out_of_distribution, rebuilt)]
 
     def wanted(self, threat_model: str) -> Wanted:
-        """The answers that this adversary's attacks need."""
+        """Which kinds of answers (outputs, norms of gradients, messages, ...) this adversary's attacks need."""
         attacks = self.attacks[threat_model]
         facts, parameters = [ATTACKS[name].facts for name in attacks], list(attacks.values())
         return Wanted(
@@ -215,7 +215,7 @@ class QuestionPlan:
     def _over_rounds(
         self, source: ObservedRun, attacked: AttackedModel, target: Target, wanted: Wanted
     ) -> dict[str, Any]:
-        """Questions about several rounds, as fields of an `QuestionSet`: about messages (`heard`, `solved`) if the
+        """Questions about several rounds, as fields of a `QuestionSet`: about messages (`heard`, `solved`) if the
         adversary sees their sums, else about broadcasts (`history`)."""
         view, k, most = source.views[attacked.threat_model], target.client, self.adversary.observed_rounds
         assert k is not None
@@ -236,7 +236,7 @@ class QuestionPlan:
     def _shadows(
         self, attacked: AttackedModel, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion
     ) -> dict[str, Any]:
-        """Fields `shadows` and, if wanted, `vectors` of an `QuestionSet`; {} where no shadow models fit the model."""
+        """Fields `shadows` and, if wanted, `vectors` of a `QuestionSet`; {} where no shadow models fit the model."""
         if self.recipe is None or self.bank_folder is None or attacked.role is None:
             return {}
         parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences
@@ -250,7 +250,8 @@ class QuestionPlan:
         }
 
     def public(self, source: ObservedRun, records: Sequence[str]) -> RecordQuestion:
-        """The question for public facts of some records; its answer lies with those of `source`."""
+        """The question for public facts of some records (what needs no trained model); its answer lies with those of
+        `source`."""
         return RecordQuestion(source.folder, ("public",), records)
 
     def curve(self, target: Target) -> list[tuple[int, ModelQuestion]]:
@@ -305,12 +306,14 @@ class QuestionPlan:
         return ModelQuestion(source.folder, parts, (self._digests[place],), records)
 
     def digest(self, place: tuple[object, ...], read: Callable[[], State]) -> str:
-        """The name of a model's weights by content; `place` are its run's folder and what identifies it there."""
+        """A hash of the weights that `read` returns. `place`, the run's folder and what identifies the model there, is
+        for subclasses that have no weights to read."""
         return state_digest(read())
 
 
 def question_plan_of(cell: Cell, federation: Federation) -> QuestionPlan:
-    """The questions that the adversaries of a cell ask about its training."""
+    """Plan which outputs of models (answers to questions) the adversaries of a cell need for attacks on its
+    training."""
     return QuestionPlan(transcript=transcript_of(cell), **question_plan_fields(cell, federation))
 
 
@@ -330,7 +333,8 @@ def question_plan_fields(cell: Cell, federation: Federation) -> dict[str, Any]:
 
 
 def read_rebuilt(question: ReplayQuestion) -> list[Rebuilt]:
-    """Every client as the server rebuilt it, read from the answer; one without an answer "never sent anything"."""
+    """Every client as the server rebuilt it, read from the stored answer. A client that is not in the answer is listed
+    too, without a state and with the reason "never sent anything"."""
     states: dict[int, State] = {}
     for name, array in question.read("clients").items():
         client, _, tensor = name.partition("/")

@@ -103,7 +103,7 @@ class QuestionSet:
         )
 
     def _rounds(self) -> Rounds | None:
-        """The signals of messages; None where the adversary sees none."""
+        """The signals of messages; None where the adversary sees none, or the model is everybody's."""
         if not self.heard or self.client is None:
             return None
         heard = [{f"{part}/{n}": a for part in q.parts for n, a in q.read(part).items()} for q in self.heard]

@@ -78,7 +78,7 @@ class StoredQuestion:
     @property
     @abstractmethod
     def name(self) -> str:
-        """The question by content, without its parts: how the names of its files begin."""
+        """Name the question by its content, without its parts; the names of its files begin so."""
 
     def file(self, part: str) -> str:
         return f"{self.name}-{part}.safetensors"

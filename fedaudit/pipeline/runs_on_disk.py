@@ -103,8 +103,9 @@ class _Tables(Mapping[str, "pd.DataFrame"]):
 
 
 def times(*files: Path | None) -> pd.DataFrame:
-    """A row per line of resource usage in the files: `phase` and seconds, or "peak" and bytes of memory, in `value`. Of
-    a round that was trained more than once, the last time counts."""
+    """Seconds and memory from files of resource usage (None is left out): a row per round, or analysis, and `phase`,
+    with seconds in `value`; and one each with the phase "peak", in bytes. Of a round that was trained more than once,
+    the last time counts."""
     import pandas as pd
 
     rows = []

@@ -46,7 +46,7 @@ def score(job: ScoringJob) -> list[tuple[ModelKey, Tables]]:
 
     Tables with a row per record: `scores`, a column per score; `base` and `before_first_round`, the same of the
     controls; `shadow_targets`, the same of models whose `member`s the adversary knows; `facts`, see `record_facts`.
-    `batches`: see there. All but `scores`, `base` and `facts` may be missing.
+    `batches`: see the function `batches`. All but `scores`, `base` and `facts` may be missing.
     """
     one_thread()
     scorer = Scorer(job)

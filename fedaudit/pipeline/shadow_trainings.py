@@ -122,8 +122,8 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
 def untrained(
     cells: Sequence[Cell], federation: Federation, done: Callable[[Path], bool]
 ) -> tuple[list[Simulation], list[ShadowJob]]:
-    """The simulated federations and the jobs of shadow clients that the cells' targets need and that are not done.
-    `done` says whether a folder is finished."""
+    """The simulated federations (recipe, number) and the jobs of shadow clients (recipe, client, numbers of shadows)
+    that the cells' targets need and that are not done. `done` says whether a folder is finished."""
     todo = [
         cell
         for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values()

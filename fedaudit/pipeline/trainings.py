@@ -63,7 +63,8 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
 
 
 def training_of(cell: Cell, workshop: Workshop) -> Training:
-    """The training of a cell. InputError: the method does not fit the clients."""
+    """Put together what is needed to run a cell's training; nothing runs yet. InputError: the method does not fit the
+    clients."""
     return Training(
         cell.method,
         cell.plan.own or method_of(cell, workshop.federation.sizes),

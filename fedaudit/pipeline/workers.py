@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def federation_of(plan: Plan) -> Federation:
-    """The clients and records of a plan, canaries inserted."""
+    """The clients and records of a plan, with its canaries: also those that a coin leaves out of training."""
     if plan.own is not None:
         return plan.own.federation
     from fedaudit.tasks.canaries import insert
