@@ -128,7 +128,7 @@ class FrozenCLIP:
 
     @property
     def depth(self) -> int:
-        """The number of layers that both encoders have."""
+        """The number of layers of the text or image encoder, whichever has fewer. InputError as in `vision`."""
         return min(len(self._tower.blocks), len(self.vision.blocks))
 
     def tokens(
@@ -141,8 +141,8 @@ class FrozenCLIP:
         )
 
     def text(self, context: Tensor, texts: ClassTexts, deeper: Tensor | None = None) -> Tensor:
-        """L2-normalised class features [..., C, E] for context vectors [..., b, d], and for those of deeper layers
-        [..., D, b, d].
+        """L2-normalised class features [..., C, E] for context vectors [..., b, d]. deeper [..., D, b, d]: context
+        vectors put in before layers 2 to D + 1. ValueError: b is not that of `texts`.
 
         Differentiable once in the vectors; NotImplementedError on a second derivative. Per-record gradients reuse this
         pass (`trainers.prompt_model.backward_through`).

@@ -79,7 +79,7 @@ def _tensor_names(file: Path) -> list[str]:
 
 
 def check_file(weights: str, file: Path) -> None:
-    """InputError unless `file` is readable and holds no code. TorchScript archives are programs, and never run."""
+    """InputError if `file` cannot be read or is a TorchScript archive: these are programs, and never run."""
     try:
         with user_files.opened(file) as opened:
             archive = zipfile.is_zipfile(opened) and _holds_code(zipfile.ZipFile(opened))

@@ -70,7 +70,7 @@ def build_model(source: ClipSource) -> Any:
 
 
 def _transformer(tower: Any) -> dict[str, Any]:
-    """The part of the configuration that both towers share."""
+    """The part of open_clip's configuration of one tower that has the same keys for text and vision."""
     return {
         "width": tower.hidden_size,
         "layers": tower.num_hidden_layers,
@@ -80,7 +80,8 @@ def _transformer(tower: Any) -> dict[str, Any]:
 
 
 def to_open_clip_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by open_clip's names; those that CLIPModel does not have keep their name."""
+    """Tensors by open_clip's names: q, k and v joined, projections transposed. Left out are position_ids, and q, k, v
+    of a layer that lacks one; tensors that CLIPModel does not have keep their name."""
     tensors_by_name: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith("position_ids"):  # a buffer that older versions stored

@@ -31,11 +31,12 @@ class ImageFeatures:
     _patches: Sequence[Tensor | Stored] | None = field(repr=False)  # by picture, [1 + M, E] with the feature first
 
     def rows(self, ids: Sequence[str]) -> Tensor:
-        """L2-normalised features [n, E]."""
+        """Features [n, E] of records by id: L2-normalised from `encode`, class tokens from `FrozenCLIP.tokens`."""
         return self._features[[self._row[i] for i in ids]]
 
     def patches(self, ids: Sequence[str]) -> Tensor:
-        """L2-normalised patch features [n, M, E]. ValueError: none were encoded."""
+        """Patch features [n, M, E]: L2-normalised from `encode`, patch tokens from `FrozenCLIP.tokens`. ValueError:
+        there are none."""
         if self._patches is None:
             raise ValueError("patches were not encoded; call encode with patches=True")
         stored = [self._patches[self._row[i]] for i in ids]
@@ -79,7 +80,7 @@ def encode(
 
 
 def gather_features(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *, patches: bool) -> ImageFeatures:
-    """Features of records, read from files. row: a record's index in `stored`. empty: a tensor [0, E] of the wanted
+    """Features of records, read from files. row: record id to index in `stored`. empty: a tensor [0, E] of the wanted
     type and device. patches: whether to keep patch features, in memory if they fit (`IN_MEMORY`)."""
     from safetensors import safe_open
 

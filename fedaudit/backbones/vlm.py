@@ -105,7 +105,8 @@ class FrozenVLM(Reader):
         return embeddings
 
     def batch(self, records: Sequence[Encoded]) -> Batch:
-        """Records as one batch, padded on the right, where the causal mask hides padding from every real position."""
+        """Records as one batch, padded on the right, where the causal mask hides padding from every real position.
+        Labels are the text and its end token, IGNORE elsewhere."""
         lengths = [len(r.ids) for r in records]
         ids, inputs = self._inputs(records, lengths, left=False)
         position = torch.arange(ids.shape[1])[None]
@@ -210,7 +211,7 @@ class FrozenVLM(Reader):
             raise self._uncacheable("what it says of a token depends on later ones")
 
     def same(self, a: Tensor, b: Tensor) -> bool:
-        """Whether two results for the same logits agree up to rounding."""
+        """Whether logits `a` equal logits `b` up to rounding, relative to the largest of `b`."""
         difference = (a.float() - b.float()).abs().max()
         return bool(difference <= TOLERANCE[self.dtype] * b.float().abs().max())
 

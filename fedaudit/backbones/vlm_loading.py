@@ -112,7 +112,8 @@ class Opened:
         return name.removeprefix(f"{self.language_prefix}.")
 
     def chunk(self, length: int) -> int:
-        """The number of records of `length` tokens per forward pass that keeps the logits below 256 MB."""
+        """The number of records of `length` tokens per forward pass that keeps the logits below 256 MB: 1 to
+        `CHUNK`."""
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         return max(1, min(CHUNK, LOGITS // (4 * length * vocabulary)))
 
@@ -173,7 +174,8 @@ class Opened:
 
 
 def user_class(file: Path, base: type[_Class]) -> type[_Class]:
-    """The class `Backbone` in the user's file. InputError if there is none."""
+    """Execute the user's file; return its class `Backbone`. InputError: it cannot be imported, or has no such subclass
+    of `base`."""
     if not os.path.isfile(file):
         raise InputError(f"--backbone-code {file}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"backbone_{file.stem}", file)

@@ -37,7 +37,8 @@ class Prefix:
         self._kept = [(layer.keys, layer.values) for layer in layers]
 
     def logits(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits [B, T, V] of a batch; every row begins with the shared tokens."""
+        """Logits [B, T, V] of a batch of whole rows, padded on the right; each must begin with the shared tokens, which
+        is not checked."""
         rows = len(inputs["inputs_embeds"])
         past = DynamicCache([tuple(kept.expand(rows, -1, -1, -1) for kept in pair) for pair in self._kept])
         rest = self._model(

@@ -23,7 +23,8 @@ STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what can hold an i
 
 @functools.cache
 def closure(*modules: str) -> Mapping[str, Path]:
-    """{"trainers/base.py": path, ...}, sorted: the source files of `modules` and of all that they import."""
+    """Source files of `modules` (dotted names) and of all project modules that they import, directly or not, sorted:
+    {"trainers/base.py": path, ...}. A module with `OUTSIDE_KEYS` is left out, and its imports are not followed."""
     todo, reached = list(modules), set[str]()
     while todo:
         module = todo.pop()
@@ -44,7 +45,8 @@ def imported(module: str) -> tuple[str, ...]:
 
 @functools.cache
 def why_outside(module: str) -> str:
-    """The text of `OUTSIDE_KEYS` in a module, which is why keys leave it out; "" if the module does not define it."""
+    """The text that a module assigns to `OUTSIDE_KEYS`, the reason why cache keys do not hash it; "" if it assigns
+    none."""
     for node in _parsed(module).body:
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == OUTSIDE for to in node.targets):
             return str(ast.literal_eval(node.value))

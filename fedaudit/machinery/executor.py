@@ -61,7 +61,8 @@ class Executor(Generic[Bench]):
 
     def map(self, function: Callable[[Bench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
         """Yield the result of each job, in the order of `jobs`, which may be a generator: it is read step by step.
-        While a long job runs, the results of later jobs wait in memory."""
+        While a long job runs, the results of later jobs wait in memory. An error of a job is raised here in place of
+        its result."""
         if self._pool is None:
             yield from (function(self._local, job) for job in jobs)
             return

@@ -121,7 +121,8 @@ def choice(default: Value, meaning: str, options: tuple[Value, ...], **more: obj
 
 
 def text(default: str, meaning: str, *, form: str = "", said: str = "", **more: object) -> str:
-    """A field for a text that matches the regular expression `form`, if given; `said` describes the form in words."""
+    """A field for a text that matches the regular expression `form` as a whole, if given; `said` is the form in
+    words."""
     return _parameter(default, meaning, Matching(form, said) if form else None, more)
 
 
@@ -131,7 +132,8 @@ def flag(default: bool, meaning: str, **more: object) -> bool:
 
 
 def like(of: type[DataclassInstance], name: str, default: Value, meaning: str = "") -> Value:
-    """A field with the valid values of field `name` of class `of`, another default, and another meaning if given."""
+    """A field with the metadata of field `name` of class `of` (valid values, `more`), another default, and another
+    meaning if given."""
     metadata = of.__dataclass_fields__[name].metadata
     field: Value = dataclasses.field(default=default, metadata={**metadata, "help": meaning or metadata["help"]})
     return field

@@ -64,8 +64,8 @@ def peak_memory() -> int:
 
 
 def note(work: Path, about: Mapping[str, Any], spent: ResourceUsage) -> None:
-    """Append {**about, "seconds": {phase: s}, "peak": bytes} to the log of the folder `work` (OUT/KIND/NAME). Nothing
-    is raised if the disk refuses: the line is lost."""
+    """Append {**about, "seconds": {phase: s}, "peak": bytes} to the log OUT/times/NAME.jsonl; `work` is the folder
+    OUT/KIND/NAME. Nothing is raised if the disk refuses: the line is lost."""
     line = {**about, "seconds": {name: round(s, 6) for name, s in spent.seconds.items()}, "peak": spent.peak}
     with contextlib.suppress(OSError):
         folder = work.parent.parent / FOLDER

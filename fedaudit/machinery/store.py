@@ -83,7 +83,8 @@ def key_of(description: Mapping[str, Any]) -> str:
 
 
 def fingerprint(paths: Iterable[Path], *, root: Path) -> str:
-    """16 hex digits of a hash over the contents of files and their paths relative to `root`, in any order."""
+    """16 hex digits of a hash over the contents of files and their paths relative to `root`; their order does not
+    matter."""
     return key_of({path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths})
 
 
@@ -148,7 +149,8 @@ class Folder:
             self._write_manifest(manifest | {name: digest})
 
     def read(self, name: str) -> bytes:
-        """The content of the file `name`. Damaged if it is not what was written, Missing if the manifest lacks it."""
+        """The content of the file `name`. Missing: the manifest does not list it. Damaged: the file, or the manifest,
+        was changed or deleted after it was written."""
         path = self._checked(name)
         try:
             return path.read_bytes()
@@ -196,7 +198,8 @@ class Folder:
 
     @property
     def damaged(self) -> bool:
-        """Whether a complete file, or the manifest, has been changed or deleted since. Repairs nothing."""
+        """Whether the manifest, or a file that it lists, was changed or deleted after it was written. Repairs
+        nothing."""
         manifest = self._manifest()
         if not manifest:
             # a kill before the first manifest leaves one file that is not listed
@@ -204,7 +207,8 @@ class Folder:
         return not all(self.intact(name) for name in manifest)
 
     def usable(self, name: str, say: Say) -> bool:
-        """Whether the file `name` is intact. If it is listed but is not, it is removed and `say` is told so."""
+        """Whether the file `name` is intact. If the manifest lists it but it is not intact, it is removed and `say` is
+        told so; so is a damaged manifest."""
         if self.intact(name):
             return True
         if name not in self._repaired_manifest(say):
@@ -264,7 +268,8 @@ class Folder:
         self.write(name, sorted_header(data))
 
     def read_tensors(self, name: str, prefix: str = "") -> dict[str, torch.Tensor]:
-        """The tensors whose names begin with `prefix`, by the rest of their names. Errors as in `read`."""
+        """{name without `prefix`: tensor} of the tensors whose names begin with `prefix`, on the CPU. Errors as in
+        `read`."""
         from safetensors import safe_open
 
         path = self._checked(name)

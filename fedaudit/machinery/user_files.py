@@ -83,7 +83,8 @@ def _size(path: Path) -> int:
 
 
 def exists(path: Path) -> bool:
-    """Whether the path exists, a broken link included. If not, the nearest existing parent is noted for `recorded`."""
+    """Whether the path exists, a broken link included. Notes it for `recorded`; if it leads nowhere, its nearest
+    existing parent instead."""
     note(path if os.path.exists(path) else next(parent for parent in path.parents if os.path.isdir(parent)))
     return os.path.lexists(path)  # False for an impossible name
 
@@ -127,7 +128,8 @@ def note(path: Path) -> None:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[set[Path]]:
-    """Collect the absolute paths that this module reads inside the `with` block; the yielded set fills meanwhile."""
+    """Collect the absolute paths of files and folders that this module reads inside the `with` block, except by
+    `picture` and `sha256`; the yielded set fills meanwhile."""
     files: set[Path] = set()
     token = _recorded.set(files)
     try:

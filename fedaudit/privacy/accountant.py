@@ -45,15 +45,16 @@ class Provable:
 
 
 def nominal_std(*, sensitivity: float, steps: int, epsilon: float, delta: float) -> float:
-    """Noise of DP-FPL's theorem 3.3 with c = 1: S sqrt(T ln(1/delta)) / epsilon. 0 for an infinite epsilon."""
+    """Standard deviation of the noise by DP-FPL's theorem 3.3 with c = 1: S sqrt(T ln(1/delta)) / epsilon, with S =
+    `sensitivity` and T = `steps`; 0 for an infinite epsilon."""
     return 0.0 if math.isinf(epsilon) else sensitivity * math.sqrt(steps * math.log(1 / delta)) / epsilon
 
 
 def calibrated_stds(
     sensitivities: Mapping[str, float], *, epsilon: float, delta: float, times: int, rate: float = 1.0
 ) -> dict[str, float]:
-    """The smallest noise per release, with one noise multiplier for all, that proves (epsilon, delta) for the joint
-    release.
+    """The smallest standard deviation of the noise per release, a common multiple of the sensitivities, that proves
+    (epsilon, delta) for the joint release; 0 for an infinite epsilon.
 
     times: steps that a record takes part in; with `rate` below 1, steps in each of which it takes part with that
     probability (Poisson).
@@ -65,7 +66,7 @@ def calibrated_stds(
 def noise_stds(
     privacy: Privacy, sensitivities: Mapping[str, float], *, steps: Sequence[int], batch: int, records: Sequence[int]
 ) -> dict[str, float]:
-    """Noise per release according to the settings, the same for all clients of a run.
+    """Standard deviation of the noise per release according to the settings, the same for all clients of a run.
 
     sensitivities: every release that one record affects in a step. steps, records: each client's number of steps and
     n_i. Nominal noise takes each release alone, with the largest number of steps as T; calibrated noise proves epsilon
@@ -89,7 +90,8 @@ def noise_stds(
 
 
 def noise_to_signal(*, std: float, dimension: int, signal: float) -> float:
-    """Expected length of the noise over `signal`, the length of the clipped mean gradient; infinite if that is 0."""
+    """Root mean square length of the noise over `signal`, the length of the clipped mean gradient; if that is 0,
+    infinite, or 0 without noise."""
     noise = std * math.sqrt(dimension)
     return noise / signal if signal > 0 else (math.inf if noise > 0 else 0.0)
 
@@ -103,11 +105,12 @@ def provable(
     relation: str = "zero-out",
     every_step: bool = False,
 ) -> Provable:
-    """Upper bound of epsilon at `delta` per record, for the most exposed client, against the view of `threat_model`.
+    """Upper bound of epsilon at `delta` per record, for the most exposed client, against the view of `threat_model`: 0
+    if no such record reaches the view, infinite if one reaches it without noise.
 
     whose: "own" for a record of the attacked client, "other" for one of another client. relation: "zero-out" or
     "replace". every_step: assume that each record was in every step, as DP-FPL's theorem does; otherwise the steps that
-    really ran count. ValueError: sampler and relation do not fit.
+    really ran count. ValueError: "replace" with Poisson sampling, unless `every_step`.
     """
     if relation not in RELATIONS:
         raise ValueError(f"relation must be {' or '.join(RELATIONS)}, not {relation}")
@@ -146,7 +149,8 @@ class PoissonRun:
 
     @property
     def unsampled(self) -> float:
-        """The largest mu of all steps of a client together, if it had no sampling."""
+        """The mu of all steps of a client together, as if its records were in every batch; the largest over the
+        clients."""
         return max(math.sqrt(sum(count * mu**2 for mu, count in steps)) for steps, _ in self.clients)
 
     def scaled(self, factor: float) -> PoissonRun:
@@ -160,7 +164,7 @@ class PoissonRun:
         return max(_sampled_epsilon(steps, rate, delta) for steps, rate in self.clients)
 
     def deltas(self, epsilons: Sequence[float]) -> list[float]:
-        """Upper bounds of delta at each epsilon: the largest over the clients."""
+        """Upper bounds of delta at each of `epsilons`, which must increase: the largest over the clients."""
         each = [_sampled_deltas(steps, rate, tuple(epsilons)) for steps, rate in self.clients]
         return [max(deltas) for deltas in zip(*each, strict=True)]
 
@@ -261,7 +265,8 @@ def _sampled_deltas(steps: tuple[tuple[float, int], ...], rate: float, epsilons:
 
 @functools.cache
 def _multiplier(releases: int, *, epsilon: float, delta: float, times: int, rate: float) -> float:
-    """Noise over sensitivity, the same for all `releases` of a step."""
+    """Standard deviation of the noise over sensitivity, the same for each of a step's releases, of which
+    there are `releases`; 0 for an infinite epsilon or no steps."""
     from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 
     if math.isinf(epsilon) or not times:

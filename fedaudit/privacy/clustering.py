@@ -104,8 +104,9 @@ class Rule:
         return Clusters(moved, half)
 
     def _halve(self, half: Numbers, first: Part, second: Part) -> None:
-        """Move users to the other half of their cluster if they add less scatter there, in `half`. Only the surest
-        half of these users move, and m stay: if all moved at once they might go back and forth for ever."""
+        """Change `half` in place: users go to the other half of their cluster if they add less scatter there. Only the
+        surest half of these users go, and `least` stay in each half: if all went at once they might go back and forth
+        for ever."""
         members = np.concatenate([first[0], second[0]])
         gain = ((_cost(first) - _cost(second)) * (1 - 2 * half))[members]
         surest = members[np.argsort(-gain, kind="stable")]
@@ -150,7 +151,8 @@ def _centre(part: list[Part]) -> Part:
 
 
 def _apart(first: Part, second: Part) -> float:
-    """F of two groups: scatter between their means over that within per degree of freedom; 0 without scatter."""
+    """F of two groups: scatter between their means over that within per degree of freedom. Without scatter within,
+    infinite, or 0 if the means do not differ."""
     n = len(first[0]) + len(second[0])
     between = len(first[0]) * len(second[0]) / n * _gap(first, second)
     within = float(first[1][first[0]].sum() + second[1][second[0]].sum())
@@ -160,6 +162,7 @@ def _apart(first: Part, second: Part) -> float:
 
 
 def _merge(cluster: Numbers, s: int, other: int) -> Numbers:
-    """The clusters with s < other merged, renumbered without a gap."""
+    """The cluster of each user [n] once cluster `other` has become part of cluster s < other, renumbered without a
+    gap."""
     merged = np.where(cluster == other, s, cluster)
     return merged - (merged > other)

@@ -25,7 +25,8 @@ def decode(field: Field, points: Residues, words: Residues, *, size: int, wrong:
     senders.
 
     Values at these points determine any polynomial of degree below `size`. wrong: how many wrong senders are corrected.
-    InputError: fewer than size + 2 wrong points, or more than `wrong` wrong senders. ValueError: two points are equal.
+    InputError: fewer than size + 2 * wrong points, or more than `wrong` wrong senders. ValueError: two points are
+    equal.
     """
     if len(words) != len(points):
         raise InputError(f"{len(words)} shares of {len(points)} users: each sends one")

@@ -53,8 +53,8 @@ class Protocol:
 
     @property
     def of_distances(self) -> Sharing:
-        """The sharing for squared distances D <= d (2 R (n - 1))^2 of vectors in steps. With vectors of length 1, D
-        is at most (2 (n - 1))^2 in units; rounding moves an entry by half a step."""
+        """The sharing for squared distances of vectors in steps, multiplied by the group's size squared. With vectors
+        of length 1 that is at most (2 (n - 1))^2 in units; rounding moves an entry by half a step."""
         far = 2 * (self.users - 1) * (self.steps + (self.entries**0.5) / 2)
         return Sharing.planned(self.users, self.tolerance, degree=2, largest=int(far**2) + 1)
 
@@ -87,8 +87,8 @@ class Meeting:
         return int(sum(each.sum() for kind, each in self.sent.items() if kind != "answers"))
 
     def sums(self, vectors: Floats, groups: Sequence[Numbers], *, limit: float = RANGE, kept: str = "") -> Floats:
-        """Sums [G, d] of vectors [n, d] over groups of users; `kept` is the name to keep the shares under, if any.
-        InputError: an entry exceeds `limit`, or a group is too small."""
+        """Sums [G, d] of vectors [n, d], rounded to 1 / FINE, over groups of users; `kept` is the name to keep the
+        shares under, if any. InputError: an entry exceeds `limit`, or a group has fewer than t + 2 users."""
         sharing = self.protocol.of_sums
         self._check(groups)
         shares = self._deal(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
@@ -97,7 +97,8 @@ class Meeting:
         return values.transpose(1, 0, 2).reshape(len(groups), -1)[:, : vectors.shape[1]] / FINE
 
     def squared_distances(self, vectors: Floats, groups: Sequence[Numbers], *, kept: str = "") -> Floats:
-        """Squared distances [n, G] of vectors [n, d], of length <= 1, to group means. kept: as in `sums`."""
+        """Squared distances [n, G] of vectors [n, d], of length <= 1 and rounded to 1 / steps, to group means. kept: as
+        in `sums`. InputError: an entry exceeds 1, or a group is too small."""
         sharing, steps = self.protocol.of_distances, self.protocol.steps
         self._check(groups)
         sizes = np.array([len(group) for group in groups])
@@ -125,14 +126,16 @@ class Meeting:
         return shares
 
     def _masks(self, sharing: Sharing, count: int) -> Residues:
-        """Random polynomials [n, count] that hide the distances', from t + 1 users: one does not collude."""
+        """Shares [n, count] of random polynomials that hide those of the distances. Each is a sum of polynomials from
+        t + 1 users, so that t colluders do not know it."""
         dealers = range(self.protocol.tolerance.colluders + 1)
         dealt = np.stack([sharing.zero_sums(count, self.generators[user]) for user in dealers])
         self._count("masks", dealers, dealt[0].size)
         return sharing.field.sum(dealt, axis=0)
 
     def _decode(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
-        """Values that the server decodes from the present users' answers [n, W]; see `Sharing.opened`."""
+        """Values that the server decodes from answers [n, W] without the absent users'; `answers` of liars are
+        falsified first, in place. See `Sharing.opened`."""
         there = [user for user in range(len(answers)) if user not in self.absent]
         for user in sorted(self.liars):
             answers[user] += 1 + sharing.field.uniform(answers[user].shape, self.generators[user]) % (
@@ -154,7 +157,8 @@ class Meeting:
 
 
 def pooled_moment(meeting: Meeting, matrices: Floats) -> Floats:
-    """sum_i A_i^T A_i [d, d] over the users' matrices A_i [b, d] in [n, b, d], of length at most 1, by a secure sum."""
+    """sum_i A_i^T A_i [d, d], up to rounding, by a secure sum over the users' matrices A_i [b, d] in [n, b, d].
+    InputError: an entry of A_i^T A_i exceeds 1, as none does where A_i has Frobenius norm 1 or less."""
     upper = np.triu_indices(matrices.shape[2])
     moments = np.einsum("nbd,nbe->nde", matrices, matrices)[:, *upper]
     (total,) = meeting.sums(
@@ -168,6 +172,7 @@ def pooled_moment(meeting: Meeting, matrices: Floats) -> Floats:
 def secpc(
     meeting: Meeting, rule: Rule, clusters: Clusters, vectors: Floats, rng: np.random.Generator
 ) -> tuple[Clusters, Floats]:
-    """Algorithm 1: the clusters after a round, and the distances [n, G] revealed for it."""
+    """Run a round of SecFPP's Algorithm 1: the new clusters, and the squared distances [n, G] of users to the old
+    groups' means, which it reveals."""
     distances = meeting.squared_distances(vectors, clusters.groups(rule.least), kept="prompts")
     return rule.revise(clusters, distances, rng), distances

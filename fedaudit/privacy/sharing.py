@@ -112,8 +112,8 @@ class Sharing:
     def opened(
         self, users: Sequence[int], answers: Residues | Sequence[Residues], *, values: int | None = None
     ) -> tuple[Integers, list[int]]:
-        """Decode W polynomials from values [m, W] of some users: their values [ell, W] at the slices' points, and the
-        wrong users.
+        """Decode W polynomials from the `answers` [m, W] of m users: signed integers [ell, W], their values at the
+        slices' points; and the users whose answers are wrong.
 
         values: decode at this many points instead; with `size` of them the whole polynomial is known. InputError: too
         few users, one twice, too many wrong ones, or answers of unequal length.
@@ -146,7 +146,7 @@ def field_above(bound: int) -> Field:
 
 
 def quantised(values: NDArray[np.floating], steps: int, limit: float) -> Integers:
-    """Values as whole multiples of 1 / `steps`. InputError: one lies beyond +-limit, or is not finite."""
+    """Values times `steps`, rounded to integers. InputError: a value lies beyond +-limit, or is not finite."""
     if not (np.abs(values) <= limit).all():  # also False for NaN
         raise InputError(f"a value of {np.abs(values).max():.3g} lies beyond the range of +-{limit:g}; raise the range")
     return np.rint(np.asarray(values, np.float64) * steps).astype(np.int64)

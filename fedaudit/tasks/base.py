@@ -206,8 +206,8 @@ Draw = Callable[[str, int, np.random.Generator], Sequence[Record]]  # (prefix of
 
 
 def exchangeable_client(k: int, *, records: int, reference: int, seed: int, draw: Draw) -> Client:
-    """Client k with 2 `records` candidates, a fair coin for each, and `reference` reference records. Candidates,
-    coins and reference records come from three generators, seeded by `seed` and k."""
+    """Client k with 2 * records candidates, a fair coin for each, and `reference` reference records. Candidates, coins
+    and reference records come from three generators, seeded by `seed` and k."""
     pool, coins, more = (np.random.default_rng((seed, 1, k, part)) for part in range(3))
     name = client_name(k)
     return Client(
@@ -225,7 +225,8 @@ def drawn_federation(
     """A federation whose records are drawn on the spot, each part from a generator of its own.
 
     params: has the fields of `Drawn`. draw: takes what `Draw` says, and the keywords `proportions` [groups] (a client's
-    share of each group) and `shapes` (the objects that may be drawn). test_draw: draws the test records.
+    share of each group) and `shapes` (the objects that may be drawn; `novel_shapes` out of distribution). test_draw:
+    draws the test records in the same way, without `proportions`.
     """
     rng = {part: np.random.default_rng((seed, part)) for part in (0, 2, 3, 4)}
     return Federation(
@@ -243,7 +244,7 @@ def drawn_federation(
 
 
 def coin_flips(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Membership [n] by fair coins, drawn again until both sides have two records (one if n < 4)."""
+    """Membership [n] by fair coins, drawn again until both sides have two records (one if n < 4, none if n < 2)."""
     while True:
         member = rng.random(n) < 0.5
         if min(member.sum(), n - member.sum()) >= min(2, n // 2):

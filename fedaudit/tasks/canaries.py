@@ -91,7 +91,8 @@ def _unshared_candidates(federation: Federation) -> list[NDArray[np.int64]]:
 
 
 def _convertible(client: Client, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """`places` without two members and two held-out records that stay candidates; empty if the client has fewer."""
+    """`places` without the two members and two held-out records, drawn from all candidates, that must stay candidates;
+    empty if the client has fewer of either."""
     roles = [rng.permutation(np.flatnonzero(role))[:KEPT] for role in (client.member, ~client.member)]
     return np.setdiff1d(places, np.concatenate(roles)) if min(map(len, roles)) == KEPT else places[:0]
 
@@ -99,7 +100,7 @@ def _convertible(client: Client, places: NDArray[np.int64], rng: np.random.Gener
 def _replace_with_canaries(
     client: Client, places: NDArray[np.int64], made: list[Record], included: NDArray[np.bool_]
 ) -> Client:
-    """The client with the candidates at `places` replaced by the canaries `made`."""
+    """The client without the candidates at `places`; its canaries are `made`, with new ids and the coins `included`."""
     kept = np.delete(np.arange(len(client.records)), places)
     return dataclasses.replace(
         client,
@@ -130,7 +131,8 @@ class _Texts:
         self.used: Counter[str] = Counter()
 
     def wrong(self, record: Record, rng: np.random.Generator) -> Record:
-        """The record with another class, or with a text of another group (of any other record if all are of one group).
+        """The record with another class; in tasks without classes, with text, references and group of a record of
+        another group (of any other record if all are of one group). InputError: no other text is wrong for it.
 
         Texts come from the canaries if one of them fits, each used as rarely as possible: then no candidate and few
         other canaries have the same text.
@@ -148,7 +150,7 @@ class _Texts:
         return dataclasses.replace(record, text=other.text, references=other.references, group=other.group)
 
     def any_label(self, record: Record, rng: np.random.Generator) -> Record:
-        """The record with a random class; in tasks without classes, the record unchanged."""
+        """The record with a random class, maybe its own; in tasks without classes, the record unchanged."""
         return _labelled(record, self.classes, rng) if self.classes else record
 
     def _fitting(self, record: Record, others: list[Record]) -> list[Record]:

@@ -101,8 +101,8 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
 
 
 def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Generator) -> list[Share]:
-    """The records of each client of a domain. InputError: a client would have too few. A dirichlet partition always
-    keeps enough for holding out, so that it is the same with `holdout` 0."""
+    """For each client, the positions of its records in a domain's training set. InputError: a client would have too
+    few. A dirichlet partition always keeps enough for holding out, so that it is the same with `holdout` 0."""
     if params.partition == "dirichlet":
         return partitions.dirichlet(domain.names, clients, params.dirichlet, rng, least=LEAST)
     if params.partition == "dominant":

@@ -169,8 +169,8 @@ def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
 
 
 def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[Item], dict[str, str]]:
-    """An item for each picture in parquet files, and the domain of each by item id. Rows with the same picture are
-    one item. group: the class of pictures whose row names none."""
+    """An item for each picture with a caption in parquet files, and the domain of each by item id. Rows with the same
+    picture are one item. group: the class of pictures whose row names none."""
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
     captions: dict[str, list[str]] = {}
     for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):
@@ -250,7 +250,8 @@ def _texts(value: Any, where: str | Path | Row) -> tuple[str, ...]:
 
 
 def _group(value: Any, otherwise: str, where: Row) -> str:
-    """The class in a column: a name, the most frequent of a list, the largest of `objects`; `otherwise` for None."""
+    """The class in a column: a name, the most frequent of a list ("none" if empty), the largest of `objects`;
+    `otherwise` for None."""
     if isinstance(value, dict):
         value = _largest(value.get("category") or [], value.get("area") or [], where)
     if isinstance(value, list):

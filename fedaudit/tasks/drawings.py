@@ -166,7 +166,8 @@ def uniform(rng: Rng, low: float, high: float, n: int, *more: int) -> Tensor:
 
 
 def fill(distance: Tensor, weight: Tensor | float = 0.0, sharp: float = 1.6) -> Tensor:
-    """Ink in [0, 1] where the distance to the edge is positive. weight: widens the stroke; sharp: slope of the edge."""
+    """Ink between 0 and 1, above 1/2 where distance to the edge + `weight` is positive. weight: widens the stroke, in
+    units of distance; sharp: slope of the edge."""
     return torch.sigmoid((distance + weight) * sharp)
 
 
@@ -240,7 +241,8 @@ def _relief(d: Tensor, rng: Rng) -> Tensor:
 
 
 def _colours(rng: Rng, n: int, apart: float) -> tuple[Tensor, Tensor]:
-    """Ground [n, 3, FINE, FINE] and ink [n, 3, 1, 1] that differ by `apart` in mean brightness; either is lighter."""
+    """Ground [n, 3, FINE, FINE] and ink [n, 3, 1, 1] whose mean brightness differs by about `apart` to 0.9; either is
+    lighter."""
     gap = uniform(rng, apart, 0.9, n, 1, 1, 1)
     dark = torch.minimum(uniform(rng, 0, 0.3, n, 3, 1, 1), 1 - gap)
     light = (dark.mean(1, keepdim=True) + gap + uniform(rng, -0.1, 0.1, n, 3, 1, 1)).clamp(0, 1)

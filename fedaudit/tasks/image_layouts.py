@@ -45,8 +45,9 @@ FLOWERS: tuple[str, ...] = tuple(  # the categories of Oxford Flowers, 1 to 102
 
 
 def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[list[str]]:
-    """The fields of each line of a text file, split at `separator` (None: white space); blank lines are skipped.
-    InputError: the file cannot be read, or a line has fewer than `least` fields, or a blank one."""
+    """Fields of each line of a text file: split at `separator` into `least` fields, the last with the rest of the line,
+    or at all white space (None). Blank lines are skipped. InputError: the file cannot be read, or a line has fewer than
+    `least` fields, or a blank one."""
     try:
         lines = user_files.read_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -62,7 +63,8 @@ def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[lis
 
 
 def _class_folders(images: Path, rng: np.random.Generator, skip: Collection[str] = ()) -> tuple[Rows, Rows]:
-    """Rows of a folder per class without a test list: three tenths of each class, at random, are for testing."""
+    """Training and test rows from one folder per class, without those in `skip`: three tenths of each class, at random,
+    are for testing. InputError: no folders, or one without images."""
     train: Rows = []
     test: Rows = []
     for folder in (one for one in user_files.listed(images) if one.name not in skip and not one.is_file()):
@@ -82,7 +84,8 @@ def _class_folders(images: Path, rng: np.random.Generator, skip: Collection[str]
 
 
 def read_caltech101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Leaves out the background class, and Faces_easy: the photographs of Faces, cropped."""
+    """Training and test rows, without the background class and Faces_easy, which has the photographs of Faces,
+    cropped."""
     return _class_folders(base / "101_ObjectCategories", rng, ("BACKGROUND_Google", "Faces_easy"))
 
 
@@ -149,7 +152,7 @@ def read_food101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def read_dtd(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Reads the first of its ten partitions."""
+    """Training and test rows of the first of ten partitions; validation pictures are training rows."""
 
     def rows(*splits: str) -> Rows:
         lists = [base / "labels" / f"{split}1.txt" for split in splits]
@@ -163,7 +166,7 @@ def read_dtd(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def read_fgvc_aircraft(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Classes are variants (100). Validation pictures are left out, as in CoOp."""
+    """Training and test rows; classes are variants (100). Validation pictures are left out, as in CoOp."""
 
     def rows(split: str) -> Rows:
         path = base / f"images_variant_{split}.txt"
@@ -173,7 +176,8 @@ def read_fgvc_aircraft(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows
 
 
 def read_ucf101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Reads the first of its three splits; the folders of frames are CoOp's: Apply_Eye_Makeup for ApplyEyeMakeup."""
+    """Training and test rows of the first of three splits; class and folder names are CoOp's: Apply_Eye_Makeup for
+    ApplyEyeMakeup."""
 
     def rows(split: str) -> Rows:
         path, frames = base / "ucfTrainTestlist" / f"{split}list01.txt", Rows()

@@ -69,7 +69,8 @@ def folder(value: str, *, flag: str, source: str) -> Path:
 
 
 def read_json(path: Path, keep: Collection[str] | None = None) -> Any:
-    """The content of a JSON file; of every object only the keys in `keep`, as COCO's polygons would take gigabytes."""
+    """The content of a JSON file; with `keep`, only these keys of every object (COCO's polygons would take gigabytes).
+    InputError: it cannot be read, or is no JSON."""
     hook = None if keep is None else lambda thing: {key: thing[key] for key in keep if key in thing}
     try:
         with io.TextIOWrapper(user_files.opened(path), encoding="utf-8") as file:
@@ -155,7 +156,8 @@ def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
 
 
 def choose_splits(there: Collection[str], test: Sequence[str]) -> tuple[str, str | None]:
-    """The split that clients draw from, and the first other one in `test`; None: test records come from the pool."""
+    """The split that clients draw from, the first of `SPLITS` that is there; and the first other one in `test`, or
+    None: test records come from the pool."""
     pool = next((split for split in SPLITS if split in there), min(there))
     return pool, next((split for split in test if split in there and split != pool), None)
 
@@ -294,7 +296,8 @@ class Pool:
         self.left = list(groups.values())
 
     def take(self, n: int, rng: np.random.Generator, proportions: NDArray[np.float64] | None = None) -> list[Item]:
-        """Draw n items without replacement: the group by `proportions` among those not used up, or any item (None)."""
+        """Draw n items, which leave the pool: each from a random group by `proportions` [groups] among those not used
+        up (by their sizes if none of these is left). None: every item is equally likely."""
         taken = []
         for _ in range(n):
             size = np.array([len(items) for items in self.left], float)
@@ -344,7 +347,7 @@ def federate(
 
 
 def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params: Any, seed: int) -> Client:
-    """Client k from its share, shuffled: where a class ran out, later draws differ from earlier ones."""
+    """Client k from its share. It is shuffled first, since items drawn last may come after a class ran out."""
     deal, coins, texts = (np.random.default_rng((seed, 1, k, part)) for part in (1, 2, 3))
     records = _records([share[i] for i in deal.permutation(len(share))], pictures, texts)
     candidates, kept = 2 * params.records, 2 * params.records + params.reference

@@ -22,8 +22,8 @@ DROPPED, KEPT = 0.2, 0.25  # DP2FL: of the classes, and of the shots of each cla
 
 
 def pathological(labels: Labels, clients: int, rng: np.random.Generator) -> list[Share]:
-    """Give every class to one client, at random, the same number of classes to each (or one more). Every record has one
-    client. InputError: more clients than classes."""
+    """For each client, the ascending positions of its records in `labels`. Every class goes to one client, at random,
+    with as many classes for each (or one more). InputError: more clients than classes."""
     names = np.unique(labels)
     if clients > len(names):
         raise InputError(
@@ -40,8 +40,8 @@ def few_shot(labels: Labels, clients: int, shots: int, rng: np.random.Generator)
 
 
 def dominant(labels: Labels, clients: int, shots: int, rng: np.random.Generator) -> list[Share]:
-    """DP2FL: a client lacks a fifth of the classes, and has `shots` records of one dominant class and a quarter as many
-    of each other one.
+    """Draw for each client, as in DP2FL, `shots` records of one dominant class and a quarter as many of each other one;
+    it has nothing of a fifth of the classes. InputError: a class has fewer records.
 
     With 16 shots: 16 records of the dominant class and 4 of each other. Every client draws from all records, so two
     clients may have the same one: few data sets are large enough for disjoint clients.

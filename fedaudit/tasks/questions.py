@@ -62,7 +62,8 @@ class Question:
 
 
 def question_prompt(*, question: str, options: Sequence[str], context: str = "") -> str:
-    """FedRand's ScienceQA template. The paper has no place for the question: here it precedes the context."""
+    """The prompt by FedRand's ScienceQA template. The paper has no place for the question: here it precedes the
+    context."""
     hint = f"Context: {context.rstrip('. ')}. " if context.strip() else ""
     listed = " ".join(f"({LETTERS[i] if i < len(LETTERS) else i + 1}) {option}" for i, option in enumerate(options))
     return (
@@ -74,7 +75,8 @@ def question_prompt(*, question: str, options: Sequence[str], context: str = "")
 def draw_question(
     rng: np.random.Generator, topic: str, shapes: Sequence[str] = SHAPES, *, hinted: float = HINTED
 ) -> tuple[Scene, Question]:
-    """A random scene with exactly one answer to the topic's question, and it. hinted: share with a context."""
+    """Draw a random scene, and the question of `topic` about it, to which exactly one of its options is right. hinted:
+    the probability that the question has a context."""
     while (drafted := _DRAFTS[topic](scene := scenes.draw_scene(rng, shapes), rng)) is None:
         pass
     text, answer, others = drafted

@@ -56,7 +56,8 @@ def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
-    """Pool and test items in the project's layout, also in data/scienceqa/; None without problems.json."""
+    """Pool and test items in the project's layout, also in data/scienceqa/ or scienceqa/; None without problems.json.
+    Questions without a picture are left out."""
     bases = (root, root / "data" / "scienceqa", root / "scienceqa")
     base = next((one for one in bases if user_files.exists(one / "problems.json")), None)
     if base is None:
