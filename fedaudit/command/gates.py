@@ -60,7 +60,7 @@ class Gate:
     metric: str
     end: str
     operator: str
-    limit: float | str  # a word of SAID
+    limit: float | str  # a word of SENTENCES
     source: str  # how messages begin: the flag, or file and line
 
     def check(self, learner: str, attacks: Sequence[Plugin[AttackFacts]], canaries: int | None) -> None:
