@@ -71,7 +71,7 @@ class PublicRecords(Protocol):
         """Log-probabilities [n, C] under the untrained hand-written prompt; None for texts."""
 
     def answers(self, parts: Mapping[str, Arrays]) -> ModelAnswers:
-        """One model's answers about these records, from its stored arrays by arithmetic ("exact", "vlmia")."""
+        """One model's answers about these records, from its stored `parts`, by arithmetic: "exact", "vlmia"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,8 +191,8 @@ class TextAnswers:
         return _digest([stacked(signals) for signals in self.by_compat.values()])
 
     def facts(self, base: TextAnswers) -> dict[str, Any]:
-        """For each record arrays over its tokens: their parts, log p, and Rényi-2 entropies in nats, now and under
-        `base`."""
+        """For each record an array or list over its tokens, in nats: "token_slice" (their parts), "token_log_prob",
+        "token_entropy" (Rényi of order 2), and "base_token_entropy", the same under `base`."""
         now, before = ([answers[i]["exact"] for i in range(len(self.sizes))] for answers in (self, base))
         return {
             "token_slice": [_parts(spans, int(size)) for spans, size in zip(self.spans, self.sizes, strict=True)],

@@ -96,6 +96,6 @@ def state_digest(state: State) -> str:
 
 
 def evenly_spaced(rounds: int, most: int) -> list[int]:
-    """At most `most` of the rounds 0 to `rounds` - 1, evenly spaced, the first and the last included."""
+    """At most `most` of the rounds 0 to `rounds` - 1, evenly spaced from the first to the last; [0] if `most` is 1."""
     chosen: list[int] = np.unique(np.linspace(0, rounds - 1, min(most, rounds)).round().astype(int)).tolist()
     return chosen

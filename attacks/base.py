@@ -71,12 +71,12 @@ class View:
         return last | method.messages.broadcast_part(last, client)
 
     def participations(self, client: int) -> list[int]:
-        """Rounds in which a client sent something, in order."""
+        """Rounds in which a client took part, in order, even if it sent no tensor."""
         self._require("uploads")
         return self._transcript.participations(client)
 
     def upload(self, r: int, client: int) -> State:
-        """The state that a client sent in round r, as the server received it."""
+        """The state that a client sent in round r, as the server received it; {} if it sent nothing."""
         self._require("uploads")
         return self._transcript.upload(r, client)
 
@@ -91,18 +91,20 @@ class View:
         return int(self._transcript.round(r)["uploads"][str(client)]["records"])
 
     def kept(self, r: int, client: int) -> list[str]:
-        """Names of the model's tensors that a client did not send in round r."""
+        """Sorted names of the tensors that a client, after round r, holds and did not send in it."""
         self._require("uploads")
         return self._transcript.kept(r, client)
 
     def sums(self, r: int) -> tuple[list[list[int]], Tensor]:
-        """The G groups of clients whose gradients were summed in round r, and their mean gradients [G, ..]."""
+        """The G groups of clients whose gradients were summed in round r, and their mean gradients [G, ..]; KeyError in
+        a round without any."""
         self._require("sums of uploads")
         return self._transcript.summed_groups(r), self._transcript.revealed(r)["gradients"]
 
     def distances(self, r: int) -> tuple[list[list[int]], State]:
         """The G groups whose means the server measured distances to in round r, and the decoded tensors but for sums:
-        `distances` [n, G] are squared distances of all clients to these means. Both are empty in a round without any.
+        `distances` [n, G] are squared distances of all clients to these means. [] and no such tensor in a round
+        without any.
         """
         self._require("distances")
         revealed = self._transcript.revealed(r)

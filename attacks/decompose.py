@@ -70,7 +70,7 @@ class Solution:
 
     @property
     def weight(self) -> float:
-        """Weight of the message among others, 1 if the shares explain it fully."""
+        """Weight of the message among others: 1 / (1 + error), 1 if the shares explain it fully."""
         return 1 / (1 + self.error)
 
 
@@ -79,7 +79,8 @@ def solve(mixture: Mixture) -> Solution:
     """Find the shares that explain a message best, within the bounds of the mixture.
 
     Ridge-regularised towards the batch rate; the penalty is the noise variance, as far as a first fit without penalty
-    leaves that much unexplained: the most probable shares if shares and noise were normal.
+    leaves that much unexplained: the most probable shares if shares and noise were normal. A message of zeros only
+    gives shares 0, and weight 1.
     """
     group = group_equal(mixture.gradients)
     members = np.bincount(group[group >= 0])

@@ -58,7 +58,8 @@ class AttackFacts:
 
     @classmethod
     def headlines(cls, records: str) -> tuple[str, ...]:
-        """Names of the scores that represent it on records of a kind, "texts" or "classes"."""
+        """Names of the scores that represent it on records of a kind, "texts" or "classes". On texts they may be format
+        strings of its parameters: "mink/{k}"."""
         return cls.on_texts if cls.on_texts and records == "texts" else cls.names()[:1]
 
 

@@ -43,8 +43,8 @@ class FedMIA(Attack):
 
 
 def all_for_one(values: Floats, client: int) -> Floats:
-    """Scores [n] of one client from values [T, K, n] of all; NaN marks clients that were away. Rounds without this
-    client, or without any other, are left out.
+    """Scores [n] of one client, 0 to 1, from values [T, K, n] of all, in which NaN marks clients that were away: the
+    mean likelihood over rounds. Rounds without this client, or without any other, are left out; NaN if none is left.
 
     If the others agree exactly, or there is one only, the likelihood is its limit for no spread: 0, 1/2 or 1.
     """

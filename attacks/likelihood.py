@@ -105,7 +105,8 @@ class Values:
             return Values(count, mean, np.where(used, (values - mean) ** 2, 0.0).sum(0))
 
     def deviation(self, *, per_record: bool) -> Floats:
-        """Standard deviations [n] without a prior, one for all or one for each; NaN if no record has two values."""
+        """Standard deviations [n] without a prior, the common one n times or, if `per_record`, each record's own (the
+        common one if it has a single value); NaN if no record has two values."""
         freedom = np.maximum(self.count - 1, 0)
         with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0
             common = self.squares.sum() / freedom.sum()
@@ -134,7 +135,7 @@ class Values:
     def predictive(self, d: float, s2: float, without: Values | None = None) -> tuple[Floats, Floats, Floats]:
         """Degrees of freedom, location and scale, [n] each, of the predictive distribution of a further value.
         `without`: values of the models without the record, around whose mean the prior of the means is centred; None:
-        flat."""
+        flat. The location is NaN for records without values."""
         m = self.count
         c, k = (self.mean, np.zeros(len(m))) if without is None else self._centre(self.shrunk_variances(d, s2), without)
         with np.errstate(invalid="ignore", divide="ignore"):  # records without values

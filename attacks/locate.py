@@ -41,6 +41,7 @@ def mutual_distances(rounds: Sequence[GroupDistances]) -> MutualDistances:
     """Estimate the squared distances between users from those to group means, over the rounds in order.
 
     A Kalman filter. Prior: all pairs are equally far apart, with variance 1; every round adds the variance DRIFT.
+    Negative estimates become 0.
     """
     n = len(rounds[0][1])
     pairs = np.triu_indices(n, 1)

@@ -84,8 +84,8 @@ def fit_a(inside: Floats, outside: Floats) -> float:
 
 
 def share_dominated(log_x: Floats, log_z: Floats, gamma: float) -> Floats:
-    """Share [n] of the m population ratios z that each ratio x exceeds by the factor gamma or more, plus at most half a
-    level by x itself to break ties.
+    """Share [n] of the m population ratios z that each ratio x exceeds by the factor gamma or more, plus
+    x / (1 + x) / 2m, which breaks ties: the sum may exceed 1, by at most 1 / 2m.
 
     Ratios are natural logarithms [n] and [m]; z counts if log_x - log gamma + TIE >= log_z. NaN z are left out. NaN for
     a NaN x, or if there is no z. Sorting takes O((n + m) log m).

@@ -68,8 +68,8 @@ class Trajectory(Attack):
 
 
 def discriminant(shadows: Floats, member: NDArray[np.bool_]) -> Floats:
-    """Fisher's weights [T] of length 1 for confidences [S, T, n]; NaN if no record has shadows with it and without
-    it."""
+    """Fisher's weights [T], scaled to Euclidean length 1, for confidences [S, T, n]; all NaN if no record has both
+    shadows with it and shadows without it."""
     T = shadows.shape[1]
     means = [[Values.of(shadows[:, t], used).mean for t in range(T)] for used in (member, ~member)]
     inside, outside = map(np.stack, means)  # [T, n]

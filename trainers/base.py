@@ -142,7 +142,7 @@ class Site:
     learner: Callable[[Question], State] | None = None  # calls a function with the learner
 
     def ask(self, question: Question) -> State:
-        """Return `question(learner)`, computed in the process that holds the frozen model."""
+        """Return `question(learner)`, computed in the process that holds the learner; AssertionError without one."""
         assert self.learner is not None, "this server has no model"
         return self.learner(question)
 
@@ -220,7 +220,7 @@ class Method(ABC, Generic[Client]):
 
     @property
     def central(self) -> tuple[str, ...]:
-        """Names of `shared` that the server noises, on the average of the clients' gradients; clients do not."""
+        """Names in `shared` to which the server, not the client, adds noise (on the mean of the clients' gradients)."""
         return ()
 
     @property
@@ -229,8 +229,8 @@ class Method(ABC, Generic[Client]):
         return True
 
     def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
-        """How a client can join after the run, by name, the supposedly best one first; {} if the method does not say.
-        `server` is the server's last state, `public` the common start. If you write this, set `newcomers = True` in
+        """Ways for a client to join after the run, by name, the supposedly best one first; {} if the method has none.
+        `server` is the server's last state, `public` the common start. If you override this, set `newcomers = True` in
         `Facts`."""
         return {}
 

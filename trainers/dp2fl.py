@@ -94,8 +94,8 @@ class DP2FL(DualMethod):
         return {"Pt": Pt, "Pd": PD} | {name: _placed(server, name, uploads, new) for name, new in tables.items()}
 
     def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
-        """A client starts from the global model, PT and PD; from PT and the public data prompt (InitGlo); or from the
-        public start (Init). Its mixture then moves from the data prompt with which it starts (eq. 9)."""
+        """Three ways: "global" starts from the global model, PT and PD; "init_glo" from PT and the public data prompt;
+        "init" from the public start. The client's mixture moves from the data prompt with which it starts (eq. 9)."""
         pairs = {"global": (server, server), "init_glo": (server, public), "init": (public, public)}
         return {
             name: Arrival({"Pt": task["Pt"], "Pd": data["Pd"]}, server | {"Pd": data["Pd"]})
@@ -169,7 +169,7 @@ def _distances(trained: Tensor, before: Tensor) -> Tensor:
 
 
 def _before(server: State, uploads: Sequence[Upload]) -> Tensor:
-    """Data prompts [K, ..] at the clients' start of the round: Pd_k of the previous one, the global one if new."""
+    """Data prompts [K, ..] from which clients started the round: a new client's is the global one."""
     return torch.stack([server["Pd"] if u.facts["new"] else server["personal"][u.client] for u in uploads])
 
 

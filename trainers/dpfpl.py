@@ -100,8 +100,8 @@ class DPFPLMessages(PromptMessages[DPFPL]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: torch.Generator, sizes: object
     ) -> State:
-        """Line 12 without noise and clipping, once for all steps of the round. The client's Q is unknown, so that the
-        step is averaged over GUESSES draws. Exact only at rank 0, without noise."""
+        """{"p_L"} after line 12 without noise and clipping, once for all steps of the round. The client's Q is unknown,
+        so that the step is averaged over GUESSES draws. Exact at rank 0, without noise."""
         p_L, G, rank = own["p_L"], self.gradient_sum(server["p_G"], upload), self.method.params.rank
         if rank:
             Q = torch.randn(GUESSES, 1, p_L.shape[-1], rank, generator=generator)

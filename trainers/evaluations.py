@@ -38,8 +38,9 @@ class Answers:
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
-        """Utility of the global model ("global", at the end also "novel"), and the mean over the cohort's own models
-        ("clients"). Every round has the loss; answers take longer, and are scored after the last round only."""
+        """Utility of the global model ("global"; after the last round also "novel", on test records out of distribution
+        if there are any), and the mean over the cohort's own models ("clients"). Every round has the loss; answers take
+        longer, and are scored after the last round only."""
         local_models = [(method.model, state) for state in clients.values()]
         return self._utilities(executor, server, local_models, answers=last)
 
@@ -122,7 +123,7 @@ class Recognition:
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
-        """Accuracies of each client of the cohort by its name, and their means ("clients")."""
+        """Accuracies in percent, by split, of each client of the cohort, by its name, and their means ("clients")."""
         names, packed = list(clients), pack(server)
         parts = [names[i : i + self.clients_per_batch] for i in range(0, len(names), self.clients_per_batch)]
         jobs = [(method, packed, [pack(clients[k]) for k in part]) for part in parts]
@@ -200,8 +201,8 @@ def _personal(bench: Bench, job: tuple[Method[Any], bytes, bytes, NDArray[np.flo
 
 def own_test_chances(federation: Federation) -> list[list[float]]:
     """Chance [client][test record] of each test record in a draw with the client's class proportions, evenly within a
-    class; each row sums to 1. [] if every class is held by one client: its own test set is then all records of its
-    classes."""
+    class; each row sums to 1. [] if no class is held by two clients: a client's own test set is then all test records
+    of its classes."""
     counts_by_client = [
         Counter((r.domain, r.group) for r in (*c.records, *c.reference, *c.background)) for c in federation.clients
     ]

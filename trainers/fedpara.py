@@ -63,7 +63,7 @@ class FedPara(Method[Participation]):
         return plain
 
     def private_pair(self, server: State, client: Participation) -> State:
-        """The factors A' and B' with which a client starts its first participation."""
+        """The factors A' and B' of a client's first participation, before training, as LAYER.own.A and LAYER.own.B."""
         generator, pair = client.generator("private pair"), {}
         for name, t in sorted(server.items()):
             width = t.shape[1] ** 0.5  # A is [rank, in], B is [out, rank]

@@ -41,7 +41,7 @@ class FedPer(Method[Participation]):
         return server | mean_by_records(uploads)
 
     def top(self, state: State) -> State:
-        """The adapters of the top layers, `shared_layers` of them."""
+        """The adapters of the top `shared_layers` layers; InputError if `state` has fewer."""
         depth = 1 + max(layer(name) for name in state)
         if self.params.shared_layers > depth:
             raise InputError(f"--shared-layers {self.params.shared_layers}: the language model has {depth} layers")

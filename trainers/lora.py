@@ -130,7 +130,7 @@ class Learner(OneByOne, LoraModel):
         """Gradients of the records' losses in all P numbers of an adapter, laid end to end. A record's loss is the mean
         over its own tokens, so that its gradient does not depend on the others in its batch.
 
-        Yields parts of the records that fit into memory, one pass each: [R, P] if `each`, else their sum [1, P].
+        Yields once per part of R records that fits into memory, in order: [R, P] if `each`, else the part's sum [1, P].
         """
         for part in self._parts(records, copies=COPIES if each else 0):
             leaves = {}
@@ -165,7 +165,8 @@ class Learner(OneByOne, LoraModel):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
     def _predicted(self, adapter: State, records: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Logits [R, T, V] of the next token, and its labels [R, T], which are IGNORE outside of the texts."""
+        """Logits [R, T, V] of the next token, and its labels [R, T], which are IGNORE outside of the texts. Some models
+        leave out first tokens that belong to no text."""
         batch = self.vlm.batch([self.data[record] for record in records])
         labels, options = batch.labels[:, 1:], {}
         if self.vlm.keeps_logits:  # else the logits of image tokens would take most of the memory
@@ -177,7 +178,7 @@ class Learner(OneByOne, LoraModel):
         return logits[:, :-1].float(), labels
 
     def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
-        """Mean text loss per token of each record, in nats, and the answer that is generated greedily."""
+        """Two lists: mean text loss per token of each record, in nats, and its answer, generated greedily."""
         with self._at(adapter):
             longest = max(len(e.ids) - e.prompt for e in self.data.values())
             answers = self.vlm.generate(self.model, [self.data[r] for r in records], longest + SPARE_TOKENS)

@@ -118,16 +118,16 @@ class LoraModel:
         config.save_pretrained(str(folder))
 
     def words(self, record: str) -> str:
-        """The part of a record that enters the loss, as text."""
+        """The part of a record that enters the loss, as text, without its end token (which enters too)."""
         encoded = self.data[record]
         return self.vlm.tokenizer.decode(encoded.ids[encoded.prompt : -1])
 
     def tokens(self, record: str) -> list[str]:
-        """All tokens of a record, each as text."""
+        """All tokens of a record, each as text by itself, without surrounding spaces."""
         return [self.vlm.tokenizer.decode([int(i)]).strip() for i in self.data[record].ids]
 
     def logits(self, state: State, records: Sequence[str]) -> list[Tensor]:
-        """Logits [T, V] of each record under an adapter, in the order of the records."""
+        """Logits [T, V] of each record under an adapter, in the order of the records. Row i predicts token i + 1."""
         by_index = {i: rows for part in self.chunks(state, records) for i, rows in part}
         return [by_index[i] for i in range(len(records))]
 

@@ -113,8 +113,9 @@ class DualCohort:
 
     @property
     def validation_facts(self) -> dict[str, list[Any]]:
-        """Facts of the clients' uploads about their validation records, a list entry per client: their ids without
-        records of weight 0, their number, whether the client is new, and the bytes of the images if it is (else 0)."""
+        """Facts of the clients' uploads about their validation records, each a list over clients: "validation" has the
+        ids without records of weight 0, "held back" the number with these, "new" whether the client is new, and "bytes"
+        those of the images if it is, else 0."""
         pairs = zip(self.held_back, self.clients, strict=True)
         new = [not client.earlier_rounds for client in self.clients]
         size = self.learner.clip.picture_bytes
@@ -126,7 +127,8 @@ class DualCohort:
         }
 
     def validation_losses(self, Pt: Tensor, Pd: Tensor) -> Tensor:
-        """Mean cross-entropies [N] of N clients' models, each on the client's own validation records."""
+        """Mean cross-entropies [N] of N clients' models, each on the client's own validation records, of which those of
+        weight 0 count in the divisor only; 0 for a client without any."""
         lists = zip(self.validation_facts["validation"], map(len, self.held_back), strict=True)
         return torch.cat([self.learner.losses(Pt[[i]], Pd[[i]], [one])[0] for i, one in enumerate(lists)])
 
@@ -146,7 +148,8 @@ class DualStep:
         self.weights = torch.tensor(weights, device=self.pictures.device)  # [N, B]: 1 / |B|, or 0
 
     def gradients(self, Pt: Tensor, Pd: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients in Pt [N, D, b, d] and Pd [N, D, e, d + 1] of the mean cross-entropy of each client's batch."""
+        """Gradients in Pt [N, D, b, d] and Pd [N, D, e, d + 1] of the mean cross-entropy of each client's batch.
+        Records of weight 0 count in the divisor only."""
         with torch.enable_grad():
             leaves = [tensor.detach().requires_grad_() for tensor in (Pt, Pd)]
             logits = self.learner.logits(leaves[0], leaves[1], self.pictures)
@@ -188,7 +191,8 @@ class DualMessages(MethodMessages[KnownDual]):
     """Reads the uploads of a dual-prompt method (`trainers.messages`)."""
 
     def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """All records that a client trains on, if `rounds` is not empty: an epoch leaves none out."""
+        """All records that are not held back for validation, even those that fill no batch of any epoch; none if
+        `rounds` is empty."""
         return set(self.method.divided(records, client, seed)[0]) if rounds else set()
 
     def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
@@ -282,7 +286,7 @@ class Learner(prompts.Learner):
         return self._similar(self.class_features(Pt), visual_prompts(Pt, Pd), pictures)
 
     def class_features(self, Pt: Tensor) -> Tensor:
-        """Class features [N, C, E], of length 1 and on the model's device, of task prompts [N, D, b, d] on any."""
+        """Class features [N, C, E], of length 1 and on the model's device. `Pt` [N, D, b, d] may be on any device."""
         Pt = Pt.to(self.clip.device)
         return self.clip.text(Pt[:, 0], self.texts(Pt.shape[2]), Pt[:, 1:])
 

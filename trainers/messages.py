@@ -32,7 +32,7 @@ class MethodMessages(Generic[Known]):
         return self.method.refuses.get("explains", "")
 
     def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """Those of a client's records that are in its batches if it takes part in `rounds`, of any weight."""
+        """Those of a client's records, of any weight, that are in its batches if it takes part in exactly `rounds`."""
         return set(records) if rounds else set()
 
     def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:

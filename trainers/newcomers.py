@@ -10,7 +10,7 @@ from trainers.transcript import Transcript
 
 
 def arrivals(method: Method[Any], transcript: Transcript) -> dict[str, Arrival]:
-    """How a client can join after this run, by name; {} if the method does not say."""
+    """Ways for a client to join after this run, by name, see `Method.arrivals`; {} if the method has none."""
     return method.arrivals(transcript.server(transcript.schedule.rounds), transcript.broadcast(0))
 
 
@@ -19,7 +19,7 @@ def after_a_round(
     left_out: frozenset[str] = frozenset(),
 ) -> list[State]:  # fmt: skip
     """The models of all clients, newcomers last, after one more round in which all take part. `training` are the
-    records of each client; newcomers start from `arrival`."""
+    records of each client. Every client that never took part, newcomer or not, starts from `arrival`."""
     schedule, public, r = transcript.schedule, transcript.broadcast(0), transcript.schedule.rounds
     clients = [
         Participation(k, r, schedule.seed, ids, learner, tuple(transcript.participations(k)), left_out)

@@ -82,8 +82,8 @@ class PFedMeMessages(PromptMessages[PFedMe]):
         return server  # theta starts at the broadcast in each round
 
     def step_coefficients(self, steps: int) -> NDArray[np.float64]:
-        """Coefficients [steps] of the inner steps' gradients in the movement of w; signs differ if steps overshoot the
-        envelope's minimum."""
+        """Coefficients [steps] of the inner steps' gradients in (p_G - w) / global rate, w being uploaded; some are
+        negative if steps overshoot the envelope's minimum."""
         return np.array([-self._moves(unit)[0] for unit in np.eye(steps).tolist()]) / self.method.settings.global_rate
 
     def _moves(self, gradients: Sequence[float]) -> tuple[float, float]:

@@ -41,12 +41,13 @@ class PromptMessages(PrivateMessages[KnownPrompts]):
         return noise_free.aggregate(server, [Upload(0, 1, upload)], Site(seed=0, round=0))
 
     def gradient_sum(self, p_G: Tensor, upload: State) -> Tensor:
-        """Sum over the round's steps of the gradients in p_G that the upload tells."""
+        """The uploaded gradient, or (p_G - uploaded p_G) / global rate: the sum of the steps' gradients, which momentum
+        weighs (`step_coefficients`). It has the client's noise."""
         return upload["gradient"] if "gradient" in upload else (p_G - upload["p_G"]) / self.method.settings.global_rate
 
     def data_gradient_sum(self, server: State, own: State, upload: State, learner: Learner, steps: int) -> Tensor:
-        """The part of `gradient_sum` that comes from records, estimated from uploads alone: without the regularisers,
-        which for several steps are taken to first order."""
+        """The part of `gradient_sum` that comes from records, estimated from uploads alone: without the method's
+        regularisers, if it has any, which for several steps are taken to first order."""
         return self.gradient_sum(server["p_G"], upload)
 
     def step_coefficients(self, steps: int) -> NDArray[np.float64]:
@@ -56,8 +57,9 @@ class PromptMessages(PrivateMessages[KnownPrompts]):
 
 
 def unit_moves(steps: int, *, rate: float, momentum: float, pull: float = 0.0) -> NDArray[np.float64]:
-    """Movements [steps] of a tensor over a round of SGD with momentum, divided by the rate: entry s is that with
-    gradient 1 in step s and 0 in all others. A proximal term adds `pull` times the movement so far to each gradient."""
+    """How far a tensor moves against the gradient in a round of SGD with momentum, divided by the rate, [steps]: entry
+    s is for gradient 1 in step s and 0 in all others. A proximal term adds `pull` times (tensor - start) to each
+    gradient."""
     moves = np.zeros(steps)
     for s in range(steps):
         moved = velocity = 0.0

@@ -120,7 +120,8 @@ class Cohort(Work["Step"]):
         )
 
     def gradient(self, prompt: Tensor) -> Tensor:
-        """Gradient [N, b, d] in `prompt` [N, b, d] of the mean cross-entropy over all of each client's records."""
+        """Gradient [N, b, d] in `prompt` [N, b, d] of the mean cross-entropy over all of each client's records. Records
+        of weight 0 count in the divisor only."""
         whole = self.minibatch([client.records for client in self.clients])
         with torch.enable_grad():
             at = prompt.detach().requires_grad_()
@@ -167,8 +168,9 @@ class Step(LocalStep):
         return self._cohort.minibatch(self.records)
 
     def gradient(self, prompt: Tensor) -> Tensor:
-        """Gradients [R, N, .., b, d] of the cross-entropy (DP-FPL eq. 2) in `prompt` [N, .., b, d]: of every record if
-        each is clipped, else of the batch's mean (R = 1). The text encoder runs forward once for all records."""
+        """Gradients [R, N, .., b, d] of the cross-entropy (DP-FPL eq. 2) in `prompt` [N, .., b, d]: of every record,
+        and of padding, if each is clipped (`clip` takes out what weighs 0); else of the batch's mean, R = 1. The text
+        encoder runs forward once for all."""
         with torch.enable_grad():
             at = prompt.detach().requires_grad_()
             text = self.learner.text(at)  # [N, .., C, E]
@@ -183,13 +185,13 @@ class Step(LocalStep):
         return backward_through(text, at, above)
 
     def clip(self, gradients: Tensor, release: str) -> Tensor:
-        """The mean [N, ...] of the clipped gradients [R, N, ...]. `release` names the tensor, as in `local` or
-        `shared`."""
+        """The mean [N, ...] of `gradients` [R, N, ...], each clipped; without privacy not clipped. `noise` is still to
+        be called. `release` names the tensor, as in `local` or `shared`."""
         return self.method.protection.clip(gradients, self.batch.weights, release, self)
 
     def descend(self, tensor: Tensor, gradient: Tensor, name: str) -> Tensor:
-        """`tensor` after a step of SGD with momentum within the round. The learning rate is the global one if `name`
-        is p_G, else the local one."""
+        """`tensor` after a step of SGD with momentum, which is kept by `name` within the round: give each tensor its
+        own. The learning rate is the global one if `name` is "p_G", else the local one."""
         velocity, settings = self._cohort.velocity, self.method.settings
         if settings.momentum:
             velocity[name] = settings.momentum * velocity[name] + gradient if name in velocity else gradient
@@ -221,7 +223,7 @@ class PromptMethod(PrivateMethod[Cohort]):
 
     @property
     def central(self) -> tuple[str, ...]:
-        """Names of `shared` that the server noises, on the average of the clients' gradients; clients do not.
+        """Names in `shared` to which the server, not the client, adds noise (on the mean of the clients' gradients).
 
         Empty if clients take several steps a round: later steps depend on a record through earlier ones, so that its
         effect on the upload has no bound. Then the client adds noise in every step.
@@ -255,7 +257,8 @@ class PromptMethod(PrivateMethod[Cohort]):
 
     def global_prompt(self, p_G: Tensor, uploads: Sequence[Upload], site: Site) -> Tensor:
         """The next p_G. If clients send gradients, p_G - eta_G times their mean with the server's noise (GDP; DP-FPL,
-        Algorithm 1, server's part). Else the mean of the clients' prompts, weighted by n_i without privacy (FedAvg)."""
+        Algorithm 1, server's part). Else the mean of the clients' prompts: uniform with privacy, weighted by n_i
+        without (FedAvg)."""
         if not self.central:
             n = [1 if self.protection.private else upload.records for upload in uploads]
             return weighted_mean([upload.state for upload in uploads], [k / sum(n) for k in n])["p_G"]

@@ -81,13 +81,14 @@ class LanguageModel(Protocol):
     data: Mapping[str, Encoded]  # tokens and picture, by record
 
     def chunks(self, state: State, records: Sequence[str]) -> Iterator[list[tuple[int, Tensor]]]:
-        """Yield lists of (index in `records`, logits [T, V]): each record once, in any order."""
+        """Yield lists of (index in `records`, logits [T, V] of its T tokens): each record once, in any order. Row i
+        predicts token i + 1."""
 
     def words(self, record: str) -> str:
-        """The part of a record that enters the loss, as text."""
+        """The part of a record that enters the loss, as text, without its end token (which enters too)."""
 
     def tokens(self, record: str) -> list[str]:
-        """All tokens of a record, each as text."""
+        """All tokens of a record, each as text by itself."""
 
 
 @runtime_checkable
@@ -98,8 +99,8 @@ class AdaptedModel(LanguageModel, Protocol):
         """Mean text loss per token of each record, in nats."""
 
     def gradients(self, state: State, records: Sequence[str], *, each: bool) -> Iterator[Tensor]:
-        """Gradients of the records' text losses in all P numbers of `state`, laid end to end. Yields chunks of records:
-        [R, P] if `each`, else their sum [1, P]."""
+        """Gradients of the records' text losses in all P numbers of `state`, laid end to end. Yields once per chunk of
+        R records, in order: [R, P] if `each`, else the chunk's sum [1, P]."""
 
     def inputs(
         self, adapter: State, records: Sequence[str], reduce: Callable[[str, Tensor], Tensor | None]
@@ -128,10 +129,10 @@ class Differentiable(Classifier, Protocol):
     cross-entropy, [R, ..] for a chunk of R records."""
 
     def gradients(self, method: Any, model: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """Gradients [R, P] in all P numbers of a model, laid end to end."""
+        """Yield gradients [R, P] in all P numbers of a model, laid end to end."""
 
     def sent_gradients(self, method: Any, start: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """Gradients in the tensors that a client sends, at the state `start` in which it began the round
+        """Yield gradients [R, ..] in the tensors that a client sends, at the state `start` in which it began the round
         (`trainers.messages.Sending.round_start`)."""
 
 
@@ -143,7 +144,7 @@ class Answering(Protocol):
         """Mean text loss per token of each record, in nats."""
 
     def evaluate(self, adapter: State, records: Sequence[str]) -> tuple[list[float], list[str]]:
-        """The losses, and the generated answer to each record."""
+        """Two lists: the losses, as `losses` returns them, and the generated answer to each record."""
 
 
 @runtime_checkable
@@ -169,13 +170,13 @@ class Evaluation(Protocol):
     """Measures how good models are, as numbers by model and metric (`trainers.evaluations`)."""
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> dict[str, dict[str, float]]:
-        """Utility of the public start."""
+        """Utility of the public start `start`: by whose model it is ("global", "clients", ...), then by metric."""
 
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> dict[str, dict[str, float]]:
-        """Utility after a round, of the server's new state and of the states that the cohort's clients hold. `last`:
-        this was the last round."""
+        """Utility after a round, as in `before`: of the new broadcast `server`, and of the private states that the
+        cohort's clients hold. `last`: this was the last round."""
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,8 @@ class SecFPP(PromptMethod):
         return clusters, revealed.tensors["gradients"]
 
     def _reduced(self, moved: Floats, meeting: Meeting, site: Site) -> Floats:
-        """The prompts' movements [n, b, d] in k directions that all users have in common, [n, b k] (line 8)."""
+        """The prompts' movements [n, b, d] in k directions that all users have in common, [n, b k] (line 8); in all d
+        of them if `reduction` is "none"."""
         k, revealed = min(self.params.components, moved.shape[2]), site.revealed
         if self.params.reduction == "none":
             return moved.reshape(len(moved), -1)
@@ -241,7 +242,7 @@ class SecFPPMessages(PromptMessages[SecFPP]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
     ) -> State:
-        """p_L as if all local steps had used the cluster's mean gradient."""
+        """{"p_L"} as if all local steps had used the cluster's mean gradient."""
         steps = torch.tensor([self.method.steps(n) for n in sizes])[:, None, None]
         return {"p_L": own["p_L"] - self.method.settings.local_rate * steps * upload["gradient"]}
 
@@ -255,8 +256,8 @@ def _directions(matrices: Tensor) -> Tensor:
 
 
 def _measured(mark: Tensor, metric: Tensor | None) -> Tensor:
-    """Marks [N, D] multiplied by the metric [N, D, D] and scaled to length 1; unchanged without a metric, which users
-    get once."""
+    """Marks [N, D] multiplied by the metric [N, D, D] and scaled to length 1; unchanged if the metric is None, as in
+    all rounds but the one in which users receive it."""
     return mark if metric is None else F.normalize(torch.einsum("nd,nde->ne", mark, metric))
 
 

@@ -194,7 +194,8 @@ class PrivateMessages(MethodMessages[KnownSteps]):
     """Reads the uploads of a method of local steps (`trainers.messages`)."""
 
     def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """Those of a client's records that are in its batches; few rounds leave some out."""
+        """Those of a client's records, of any weight, that are in a batch of `rounds`, which are all rounds in which it
+        takes part. If they are few, some records are in none."""
         working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
         steps = range(self.method.steps(len(records)))
         return {record for one in working for step in steps for record in self.method.minibatch(one, step)}

@@ -63,7 +63,7 @@ class Transcript:
 
     @property
     def rounds_at_least_loss(self) -> int:
-        """Number of rounds after which the global model had its least test loss; all rounds if none was measured."""
+        """Number of rounds after which the global model had its lowest test loss; all rounds if none was measured."""
         losses = [self.round(r)["utility"].get("global", {}).get("loss") for r in range(self.schedule.rounds)]
         measured = {r: loss for r, loss in enumerate(losses, 1) if loss is not None}
         return min(measured, key=measured.__getitem__, default=self.schedule.rounds)
@@ -186,8 +186,9 @@ def round_files(
 
 
 def noise_record(clients: Sequence[Noised], server: Noised) -> dict[str, Any]:
-    """The entry `noise` of a round's JSON record; {} without noise. Each mechanism is listed once, as all clients run
-    the same; `signals` are means over clients, `clipped` are counts [gradients longer than C, all gradients].
+    """{"noise": ...}, the entry of a round's JSON record, or {} without noise. Each mechanism is listed once, as all
+    clients run the same; `signals` are means over clients, `clipped` are counts [gradients longer than C, all
+    gradients].
 
     ValueError: the server added noise though clients took several steps.
     """

@@ -47,7 +47,7 @@ class AdapterMessages:
     ) -> Arrays:
         """Compute arrays about n records of a client from round r, in which it took part; see `Messages.round`.
 
-        - "own/loss/WAY" [n]: losses under its own model after the round, rebuilt in that way; NaN if impossible
+        - "own/loss/WAY" [n]: losses under its own model after the round, see `rebuild.rebuild`; NaN if impossible
         - "own/began" [n]: losses in the model from which it started
         - "heard/loss/WAY" [K, n]: losses under the other clients' models; NaN for the client itself
         - "heard/cosine" [K, n]: of each client's message with the direction in which the record's loss falls fastest;

@@ -68,7 +68,8 @@ class ReplayedMessages:
         self.exchanges = self._exchanges()  # by round, without rounds in which nobody sent anything
 
     def rebuilt(self, client: int) -> Rebuilt:
-        """Rebuild the client's personalised prompt after its last participation; the true one is `View.private`."""
+        """Rebuild the client's personalised prompt after its last participation (the true one is `View.private`). Its
+        `state` is None if the client never sent anything."""
         rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
         if not rounds:
             return Rebuilt(client, self.way, None, None, None, None, "never sent anything")
@@ -198,7 +199,7 @@ class ReplayedMessages:
 
 
 def turns(view: View, client: int) -> list[int]:
-    """Rounds in which a client sent something, for views that see uploads or only sums of them."""
+    """Rounds in which a client took part, or, if the view sees only sums of uploads, was in a group that was summed."""
     if view.gives("uploads"):
         return view.participations(client)
     return [r for r in range(view.rounds) if any(client in group for group in view.sums(r)[0])]
@@ -213,7 +214,7 @@ def solved_rounds(
     view: View, method: Method[Any], client: int, candidates: Sequence[Sequence[str]], rounds: int
 ) -> list[int]:
     """The client's first `rounds` rounds, whose messages are solved for their batches; 0 = the rounds of its first
-    `EPOCHS` epochs, in each of which a record is in one batch."""
+    `EPOCHS` epochs, in each of which a record is in at most one batch."""
     assert isinstance(method, PromptMethod)
     participations = turns(view, client)
     if not rounds and participations:

@@ -40,7 +40,8 @@ class Rebuilt:
 
 def rebuild(view: View, client: int, rebuilding: str, until: int | None = None) -> Rebuilt:
     """Rebuild a client after its last participation (before round `until`, if given) from its messages up to then.
-    Whatever way `rebuilding` names, a client whose message lacks nothing is rebuilt as "exact"."""
+    Whatever way `rebuilding` names, a client whose message lacks nothing is rebuilt as "exact". If it lacks something,
+    "exact" does what "newest" does, and is still called "exact". `state` is None if the way is impossible."""
     rounds = [r for r in view.participations(client) if until is None or r < until]
     if not rounds:
         return Rebuilt(client, rebuilding, None, None, None, None, "never took part")
@@ -75,6 +76,7 @@ def round_start(view: View, client: int, r: int) -> State:
 
 
 def rebuild_all(view: View, clients: Sequence[int]) -> list[Rebuilt]:
-    """Rebuild clients in every way; a client whose message lacks nothing comes once, as `exact`."""
+    """Rebuild clients in every way of REBUILDINGS, with `state` None where it is impossible. A client whose message
+    lacks nothing comes once, as "exact"."""
     models = (rebuild(view, client, rebuilding) for client in clients for rebuilding in REBUILDINGS)
     return list({(model.client, model.way): model for model in models}.values())

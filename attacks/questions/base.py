@@ -40,7 +40,7 @@ class Questions(Protocol):
         """The parts that are computed of each observed round, see `Messages.round`."""
 
     def arithmetics(self, compats: Sequence[str]) -> tuple[str, ...]:
-        """Arithmetics in which answers are stored, if attacks ask for `compats`; always with "exact"."""
+        """Arithmetics in which answers are stored: "exact", and on texts also `compats`, for which attacks ask."""
 
     def public(self, view: View, method: Any) -> State:
         """The public state before training, as a model that can be queried."""
@@ -64,7 +64,7 @@ class Questions(Protocol):
         self, view: View, method: Any, client: int, candidates: Sequence[Sequence[str]], rounds: int
     ) -> list[int]:
         """Rounds of the client whose messages are solved as `Mixture`s: its first `rounds`, 0 = those of two epochs.
-        None for texts. `candidates` are those of every client."""
+        [] for texts. `candidates` are those of every client."""
 
     def public_records(self, learner: Any, records: Sequence[str]) -> Arrays:
         """Stored form of the public facts about records, which `attacks.answers.public_records` reads."""
@@ -78,4 +78,5 @@ class Questions(Protocol):
         """Raise InputError if a parameter of an attack fits none of the records. `attacks` are their `Params`."""
 
     def messages(self, view: View, method: Any, learner: Any, candidates: Sequence[Sequence[str]]) -> Messages:
-        """Reader of all messages; LacksCapability if the view does not see them. `candidates` of every client."""
+        """Reader of all messages. LacksCapability, here or when it reads: the view does not see them. `candidates` are
+        those of every client."""

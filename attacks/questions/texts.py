@@ -54,8 +54,9 @@ class TextQuestions:
         self, view: View, method: Method[Any] | None, target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
     ) -> Iterator[AttackedModel]:  # fmt: skip
-        """Yield the released model of every round (queried with few candidates if no attack looks at rounds), or one
-        client's true model, or what the server rebuilds of the client in each way."""
+        """Yield the released model of every round (queried with few candidates if no attack looks at rounds; only the
+        final one if `target.client` is None), or one client's true model, or what the server rebuilds of the client
+        in each way. A way that is impossible is left out."""
         if view.threat_model == RELEASED_MODEL:
             yield from _released(view, target, wanted)
         elif target.client is not None:

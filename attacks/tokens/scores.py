@@ -33,6 +33,7 @@ def count(n: int, k_percent: float, compat: str = "exact") -> int:
     """Number of tokens in the top K percent of n: max(1, n K // 100), exactly; "vlmia" multiplies in floating point.
 
     A fractional K counts as the nearest fraction with a denominator up to a million: 0.29 * 100, 28.999..., is 29.
+    ValueError: K outside 0..100, an unknown `compat`.
     """
     if not 0 <= k_percent <= 100:
         raise ValueError(f"k_percent must lie between 0 and 100, not {k_percent}")
