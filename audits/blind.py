@@ -58,8 +58,8 @@ def blind_controls(
     """The blind scores by (client, kind of non-members), then by id of the record. `rows` has the same keys: whether
     each record is a member (`audits.comparisons.ScoredRun.rows`).
 
-    Where a coin chose the non-members, one classifier learns from all clients; other clients' records differ from
-    client to client, so each client has a classifier of its own.
+    Where a coin chose the non-members, one classifier learns from all clients; for other kinds of non-members, which
+    may differ from client to client, each client has a classifier of its own.
     """
     scores_by_row: dict[tuple[int | None, str], dict[str, float]] = {}
     for nonmembers in dict.fromkeys(kind for _, kind in rows):

@@ -28,8 +28,8 @@ def communication(subject: Subject, params: Params) -> Result:
 
 
 def messages(transcript: Transcript) -> pd.DataFrame:
-    """A row per round with the columns COLUMNS: bytes of all clients together, the number of uploads, and how many of
-    them held the client's whole model (`complete`)."""
+    """A row per round with the columns COLUMNS: bytes of all clients together, FedAvg's bytes both ways, the number of
+    uploads (`messages`), and how many of them held the client's whole model (`complete`)."""
     start = transcript.broadcast(0)
     whole = min(size(start), size(transcript.model(start)))
     rows = []

@@ -203,7 +203,8 @@ class Comparison:
         return bool(min(self.member.sum(), (~self.member).sum()) >= 2)
 
     def with_values(self, values: pd.Series | NDArray[np.float64]) -> Comparison:
-        """This comparison with only the entries whose value in `values` [n] is not NaN."""
+        """This comparison with only the entries whose value in `values` [n] is not NaN. If at most FEW clients are
+        left, records become the units of intervals."""
         kept = ~np.isnan(np.asarray(values, dtype=float))
         if kept.all():
             return self
@@ -216,7 +217,8 @@ class Comparison:
 
 @functools.lru_cache(maxsize=1)
 def comparisons(run: ScoredRun) -> tuple[Comparison, ...]:
-    """All comparisons of a run, adversary by adversary. ValueError: a model with an unknown threat model or way."""
+    """All comparisons of a run but those of `by_round`: under models of the whole federation, then under clients'
+    models by adversary. ValueError: a client's model with an unknown threat model or way."""
     rows: list[Comparison] = []
     for model in (m for m in run.models if m.client is None):
         everyone = run.participants(model.round)
@@ -242,8 +244,8 @@ def comparisons(run: ScoredRun) -> tuple[Comparison, ...]:
 
 
 def by_round(run: ScoredRun) -> list[Comparison]:
-    """Comparisons with held-out records for the released model after each round: all members, then those of the round's
-    clients. Only the records that have scores in every round."""
+    """Two comparisons per attacked round, of the model released after it with held-out records: of all clients that
+    took part so far, then of that round's clients. Only the records that have scores in every round."""
     rows = []
     whole = [m for m in run.models if m.client is None]
     for model in sorted((m for m in whole if m.way in (ROUND, FINAL)), key=lambda m: m.round):

@@ -43,7 +43,8 @@ class Params(Parameters):
 
 def cost(runs: Sequence[AuditedRun], params: Params) -> Compared:
     """The tables `costs`, a row per setting, and `cost_by_round`, a setting's utility and bytes sent so far by round;
-    with a sentence for each world without a common utility. InputError: no run has the table `cost`."""
+    with a sentence for each world without a common utility. Runs without the table `cost` are left out. InputError: no
+    run has it."""
     counted = [run for run in runs if len(run.tables.get("cost", ()))]
     if not counted:
         raise InputError(
@@ -82,7 +83,8 @@ def _curve(point: Point, utility: str | None) -> pd.DataFrame:
 
 
 def _target(curves: Mapping[Point, pd.DataFrame], utility: str | None, params: Params) -> float:
-    """The utility at which the settings of a world are compared; NaN without a common utility."""
+    """The utility at which the settings of a world are compared: `params.reach` or, if that is 0, the worst final one
+    of the settings that gain at least half of the largest gain. NaN without a common utility."""
     if utility is None:
         return math.nan
     better = -1.0 if METRICS.get(utility) == "lower" else 1.0

@@ -67,8 +67,9 @@ class Params(Confident):
 
 
 def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
-    """The table `curves`: a row per point and score, and one per point and adversary for the best score; sentences
-    about leakage as epsilon grows, and about what was left out. InputError: no two points can be compared."""
+    """The table `curves`: a row per point and score (`best_of` NaN), and one per point and adversary for the best of
+    `best_of` scores; sentences about leakage as epsilon grows, and about what was left out. InputError: no two points
+    can be compared."""
     settings = points(runs)
     names, rows = world_names(settings), []
     left_out: list[str] = []
@@ -93,7 +94,7 @@ def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
 
 def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> Leaks:
     """A point's findings of a metric about headline scores against held-out records, by score, then by training
-    (`AuditedRun.draw`); of several analyses of one training the last."""
+    (`AuditedRun.draw`); of several analyses of one training the last. Findings without a value are left out."""
     leaks: Leaks = {}
     for run in point.runs:
         for f in run.findings:
@@ -230,7 +231,8 @@ def _row(
 
 
 def _ends(name: str, by_training: Mapping[Any, Mapping[str, Any]], confidence: float) -> dict[str, Any]:
-    """The columns NAME, NAME_low, NAME_high, NAME_se and NAME_seeds: the mean over trainings."""
+    """The columns NAME, NAME_low, NAME_high, NAME_se and NAME_seeds: the mean over trainings; NaN, and 0 seeds, without
+    any."""
     ends = (name, f"{name}_low", f"{name}_high", f"{name}_se", f"{name}_seeds")
     if not by_training:
         return dict(zip(ends, (*[math.nan] * 4, 0), strict=True))
@@ -269,7 +271,8 @@ def _by_epsilon(table: pd.DataFrame, confidence: float) -> Iterator[str]:
 
 
 def _lines(part: pd.DataFrame, others: Sequence[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Groups of at least two points that differ in epsilon only, with a key each, from the smallest epsilon to none."""
+    """Groups of two or more points that differ in epsilon only, with a key each, from the smallest epsilon to no
+    noise."""
     rows: list[dict[str, Any]] = part.assign(at=[float(e) for e in part[EPSILON]]).to_dict("records")
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

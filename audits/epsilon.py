@@ -45,7 +45,7 @@ class Params:
 
 def epsilon(subject: Subject, params: Params) -> Result:
     """Findings of the claimed and provable epsilon of a training, and of lower bounds from canaries; the tables
-    `privacy` (see `privacy_table`) and `noise` (see `noise_table`), and the ledger."""
+    `privacy` (see `privacy_table`) and `noise` (see `noise_table`), and the ledger as JSON in `kept`."""
     ledger = ledger_of(subject.transcript, subject.method)
     table = privacy_table(ledger, subject.method, subject.privacy or Privacy(epsilon=math.inf), subject.threat_models)
     tables = {"privacy": table, "noise": noise_table(ledger, subject.transcript)}
@@ -150,7 +150,7 @@ def ledger_of(transcript: Transcript, method: Any) -> Ledger:
 
 def privacy_table(ledger: Ledger, method: Any, privacy: Privacy, threat_models: Sequence[str]) -> pd.DataFrame:
     """The claimed and provable epsilons with the columns COLUMNS: a row per adversary and owner of the record ("own":
-    the attacked client, "other": another one); infinities are floats."""
+    the attacked client, "other": another one). The float inf: nothing is claimed or proven; 0: nothing is trained."""
     rows = []
     for view in threat_models:
         for owner in ("own", "other"):

@@ -58,8 +58,8 @@ class Guessed:
 def bounds(
     run: ScoredRun, coins: Coins, *, names: Names, delta: float, hypotheses: Mapping[str, Hypothesis]
 ) -> list[MeasuredEpsilon]:
-    """The lower bounds on epsilon by every adversary that can guess: two if a Gaussian mechanism is proven, else
-    one."""
+    """The lower bounds on epsilon by every adversary that can guess: one for any mechanism and, if the ledger's
+    mechanism has a proven epsilon, a second one for its family (`Hypothesis.family`)."""
     lower_bounds: list[MeasuredEpsilon] = []
     for threat_model in THREAT_MODELS:
         if (guessed := guess(run, coins, threat_model)) is not None:
@@ -70,7 +70,8 @@ def bounds(
 
 
 def guess(run: ScoredRun, coins: Coins, threat_model: str) -> Guessed | None:
-    """The guesses of an adversary; None if it holds no model, no attack scores its models, or there are no canaries."""
+    """The guesses of an adversary, by its first headline score and its first model in FRESHEST that scores half as many
+    canaries as any; None if it holds no model, no attack scores its models, or there are no canaries."""
     models = [m for m in run.models if m.threat_model == threat_model and m.way in FRESHEST]
     headlines = [(attack, signal) for attack, signals in run.headlines.items() for signal in signals]
     score = next(((a, s) for a, s in headlines if any(s in m.scores for m in models)), None)
@@ -156,7 +157,8 @@ def _sentence(g: Guessed, family: trade_off.Family | None, value: float, ceiling
 
 
 def words(findings: Sequence[OfRun], threat_model: str) -> str:
-    """The bounds by an adversary in a line: the number, a colon, the canaries and guesses behind it."""
+    """The bounds by an adversary in a line: the number, a colon, the canaries and guesses behind it; else
+    `NOT_GUESSED`."""
     bound_by_metric = {
         m.metric: m for m in findings if isinstance(m, MeasuredEpsilon) and m.threat_model == threat_model
     }

@@ -54,7 +54,8 @@ class Params(Confident):
 
 def membership(subject: Subject, params: Params) -> Result:
     """The findings of an attacked training, with the tables `canaries` (the largest epsilon that they could show, see
-    `canary_table`) and `permutations` (the largest statistics of each family). No findings without an attack."""
+    `canary_table`; absent without canaries) and `permutations` (the largest statistics of each family). Without an
+    attack there is no more than `canaries`."""
     run, tables = subject.attacked, {}
     if subject.coins:
         tables["canaries"] = canary_table(subject.canary_kind, subject.coins, delta=subject.delta)
@@ -86,7 +87,8 @@ def findings(run: ScoredRun, params: Params, *, names: Names, epsilon: Words) ->
 
 
 def has_scores(c: Comparison, signal: str) -> bool:
-    """Whether a comparison has a score, also of its records of another distribution, which some attacks leave out."""
+    """Whether a comparison has the column of a score; against records of another distribution, which some attacks leave
+    out, also whether one of these has a score."""
     if signal not in c.scores or c.nonmembers != NOVEL_OBJECTS:
         return signal in c.scores
     return bool(c.scores[signal][~c.member].notna().any())

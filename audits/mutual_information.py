@@ -60,8 +60,8 @@ class Params(Confident):
 
 
 def mutual_information(subject: Subject, params: Params) -> Result:
-    """A finding per headline score and comparison, and the tables `information` (see `information`) and
-    `prompt_information` (see `of_prompts`)."""
+    """The tables `information` (see `information`), each row of which is a finding, and, if the prompt-user is one of
+    the run's adversaries, `prompt_information` (see `of_prompts`). Empty without an attack."""
     run = subject.attacked
     if run is None:
         return Result()
@@ -96,9 +96,9 @@ class _Row:
 
 
 def information(run: ScoredRun, params: Params) -> pd.DataFrame:
-    """Mutual information of every score with membership in bits, with the columns COLUMNS: intervals, quantiles of the
-    null distribution, and p-values, raw and corrected for all rows by the largest standardised estimate under each
-    exchange (Westfall and Young 1993)."""
+    """Mutual information in bits of headline scores and `loss/base` with membership, against held-out records and
+    left-out canaries, with the columns COLUMNS: intervals, quantiles of the null distribution, and p-values, raw and
+    corrected for all rows by the largest standardised estimate under each exchange (Westfall and Young 1993)."""
     rows = [*_rows(run)]
     nulls = [mi.ross_of_coins(row.members, row.ranks, k=params.neighbours) for row in rows]
     spread = [null.std() or 1.0 for null in nulls]
@@ -181,7 +181,8 @@ def _p_value(value: float, null: Floats) -> float:
 
 def of_prompts(transcript: Transcript, run: ScoredRun, params: Params) -> pd.DataFrame:
     """One row with the columns OF_PROMPTS, in bits: the information between leading directions of the clients' released
-    prompts and of their class proportions. No row for fewer than LEAST_CLIENTS with members, or if none vary."""
+    prompts and of their class proportions. No row for fewer than LEAST_CLIENTS with members or than two classes, or if
+    all prompts or all proportions are equal."""
     clients = [k for k in run.records if any(run.truth[r] for r in run.records[k])]
     classes = sorted({run.group[r] for k in clients for r in run.records[k]})
     if len(clients) < LEAST_CLIENTS or len(classes) < 2:
@@ -208,8 +209,8 @@ def _share(run: ScoredRun, client: int, name: str) -> float:
 
 
 def _leading(a: Floats, directions: int) -> tuple[Floats, float]:
-    """Coordinates [n, directions] of the rows along the directions in which they vary most, and the share of the
-    variance that these explain; NaN: the rows are equal."""
+    """Coordinates [n, at most `directions`] of the rows along the directions in which they vary most, and the share of
+    the variance that these explain; NaN: the rows are equal."""
     u, s, _ = np.linalg.svd(a - a.mean(axis=0), full_matrices=False)
     k = min(directions, len(s))
     total = float((s**2).sum())

@@ -27,7 +27,8 @@ class Params(Confident):
 
 
 def newcomers(subject: Subject, params: Params) -> Result:
-    """Findings of the mean accuracy of every start, and of its difference to the next one; the table `newcomers`."""
+    """Findings of the mean accuracy of every start, and of its difference to the next one that was measured after
+    training too; the table `newcomers`. Empty if no client joined."""
     table = subject.newcomers
     if table is None:
         return Result()

@@ -53,7 +53,7 @@ class ByCoin:
 
 
 def row_of(c: Comparison, signal: str) -> Row:
-    """The key of a score on a comparison."""
+    """The key of a score on a comparison: threat model, way, population, kind of non-members, signal."""
     return c.threat_model, c.way, c.population, c.nonmembers, signal
 
 
@@ -89,7 +89,8 @@ def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Bools, dict[st
 
 
 def primary_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row]:
-    """The keys of the primary family, chosen without looking at any coin; `headline` is in the order of attacks."""
+    """The keys of the primary family: per adversary the first PRIMARY_EACH of `headline` against held-out records, on
+    its first model in FRESHEST that reaches half as many clients as any. It does not depend on how coins fell."""
     primary = set()
     for threat in THREAT_MODELS:
         held_out = [c for c in rows if c.threat_model == threat and c.nonmembers == HELD_OUT and c.way in FRESHEST]

@@ -92,7 +92,7 @@ class Point:
 
 
 def format_value(value: Any) -> str:
-    """A value of a parameter as tables and figures write it."""
+    """A value of a parameter as tables and figures write it: "yes" or "no" for a bool, "none" for None and infinity."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or value in ("inf", math.inf):
@@ -161,7 +161,8 @@ def utilities(run: AuditedRun) -> dict[str, dict[str, Any]]:
 
 
 def by_round(run: AuditedRun, utility: str) -> pd.Series:
-    """A utility of the global model, or the mean over clients, by round (-1: before training); empty: not measured."""
+    """A utility by round (-1: before training): of answers (`METRICS`) that of the global model, of accuracies the mean
+    over clients. Empty if it was not measured."""
     if utility in METRICS:
         table = run.tables.get("utility", pd.DataFrame())
         if utility not in table:

@@ -48,8 +48,9 @@ def utility(subject: Subject, params: Params) -> Result:
 def findings(
     accuracy: pd.DataFrame, noise: pd.DataFrame | None, params: Params, *, epsilon: float, names: Names
 ) -> list[Accuracy]:
-    """A finding per split that was measured, over the last rounds. `accuracy` is the table of `accuracies`, `noise`
-    that of `audits.epsilon.noise_table` (None: no ledger), `epsilon` what the noise was chosen for."""
+    """A finding per split that was measured: the mean over clients and the last `params.last` rounds. `accuracy` is the
+    table of `accuracies`, `noise` that of `audits.epsilon.noise_table` (None: no ledger), `epsilon` what the noise was
+    chosen for."""
     rounds = sorted(accuracy["round"].unique())[-params.last :]
     recent = accuracy[accuracy["round"].isin([r for r in rounds if r >= 0]) & (accuracy.client != "mean")]
     start = accuracy[(accuracy["round"] == -1) & (accuracy.client == "mean")].set_index("split").accuracy
@@ -89,7 +90,8 @@ def over_clients(
 def columns_over_clients(
     subject: Subject, table: pd.DataFrame, differences: Collection[str], confidence: float, prefix: str = ""
 ) -> list[Accuracy]:
-    """A finding `prefix` + column per column of percentages [clients], down to -100 for those in `differences`."""
+    """A finding per column of `table`, which holds percentages of clients: their mean, NaN left out, under the metric
+    `prefix` + column. Intervals end at 0, or -100 for columns in `differences`. Columns of NaN are left out."""
     rows = []
     for name in table.columns[table.notna().any()]:
         values, least = table[name].dropna().to_numpy(), -100.0 if name in differences else 0.0

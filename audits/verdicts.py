@@ -44,7 +44,8 @@ CONTROL = {"base": "the same attack on a model that learnt none of them", "blind
 
 
 def by_the_coin(z: float, p_adjusted: float, *, level: float) -> Verdict:
-    """The verdict where our coins decided, from a score's statistic z and its p-value corrected for its family."""
+    """The verdict where our coins decided: a leak (reversed if the statistic z is negative) if the p-value corrected
+    for its family is at most `level`, such as 0.05."""
     if p_adjusted > level:
         return NO_LEAK_FOUND
     return LEAK if z > 0 else REVERSED
@@ -97,7 +98,8 @@ def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mappi
 
 def together(largest: Sequence[pd.DataFrame]) -> Largest:
     """By family, the largest statistics of all runs of a report under every exchange of coins [1 + exchanges], from the
-    table of each run (`audits.permutation_test.ByCoin.largest`). Runs of one seed have the same coins and exchanges."""
+    table of each run (`audits.permutation_test.ByCoin.largest`); empty if no table has rows. Runs of one seed have the
+    same coins and exchanges."""
     tables = [table for table in largest if len(table)]
     return {name: np.max([table[name] for table in tables], axis=0) for name in (tables[0] if tables else ())}
 

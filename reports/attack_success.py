@@ -47,7 +47,7 @@ def with_leakage(v: MethodRow, signal: str) -> MethodRow:
 
 def fall(clear: MethodRow, noised: MethodRow, signal: str) -> Score | None:
     """AUROC of `signal` in `clear` minus that in `noised`, for the prompt-user; None if the two have no seed or no
-    records in common.
+    records in common, or one lacks the signal.
 
     A seed fixes clients, candidate records and coins, so both trainings had the same members. The interval is that of
     paired scores of the same records within clients (DeLong, records as units). It holds for these trainings only.

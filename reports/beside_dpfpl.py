@@ -63,7 +63,8 @@ class PaperComparison:
 
 
 def table(number: int) -> pd.DataFrame:
-    """DP-FPL's Table `number` (2 to 11, else ValueError) as printed; epsilon is a number, method and split are ours."""
+    """DP-FPL's Table `number` (2 to 11, else ValueError) as printed, but with epsilon as a number (inf: no noise) and
+    our names of methods and splits."""
     path = Path(__file__).parent / "papers" / f"dpfpl_table{number}.csv"
     if not path.exists():
         raise ValueError(f"number must be that of a transcribed table (2 to 11), not {number}")
@@ -88,7 +89,8 @@ def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
 
 
 def compare_with_paper(runs: Sequence[MethodRow]) -> PaperComparison | None:
-    """Compare runs with the paper; None unless two of its methods were run at one of its epsilons."""
+    """Compare runs with the paper; None unless two of its methods were run at one of its epsilons, and all on one of
+    its splits."""
     ours = [v for v in closest_to_paper(runs) if v.method in METHODS.values() and v.epsilon in EPSILONS]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]
     dirichlet = all(v.evidence[0].setting.get("task", {}).get("partition") == "dirichlet" for v in ours)
@@ -218,7 +220,7 @@ def _verdict_in_words(a: Agreement) -> str:
 
 
 def scale(runs: Sequence[MethodRow], *, dirichlet: bool) -> str:
-    """Describe the scale of the paper's runs and of ours, in two sentences and a warning."""
+    """Describe the scale of the paper's runs (`dirichlet`: of Table 4) and of ours, in two sentences and a warning."""
     trained = trained_share(runs[0].evidence[0].setting.get("task", {}))
     theirs = (
         ["CLIP ResNet50", "CIFAR-100", "25 or 50 clients", "200 rounds"]

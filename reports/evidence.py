@@ -92,7 +92,8 @@ def ordered(present: Iterable[str], order: Sequence[str]) -> list[str]:
 
 def check(evidence: Sequence[Evidence]) -> None:
     """Raise ValueError if there is no evidence, more than one task or attack, a method and seed twice, evidence without
-    findings or with findings of several runs, a float that is not finite, or a table without a column of `TABLES`."""
+    findings or with findings of several runs or schemas, a finding with NaN or infinity, or a table that has rows but
+    lacks a column of `TABLES`."""
     if not evidence:
         raise ValueError("evidence is empty; a report needs at least one audited method")
     for name in ("task", "attack"):

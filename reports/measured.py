@@ -43,7 +43,8 @@ def contradictions(findings: Sequence[Finding]) -> list[str]:
 
 
 def refutes(f: Finding, name: str, among: int) -> bool:
-    """Whether `f` refutes its "provable" or "claimed" epsilon (`name`), with `ERROR` divided by `among` bounds."""
+    """Whether `f` refutes its "provable" or "claimed" epsilon (`name`), with `ERROR` divided by `among` bounds; False
+    if that epsilon is infinite."""
     p = f[P_VALUES[name]]
     return p is not None and bool(p <= ERROR / among)
 

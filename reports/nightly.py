@@ -127,7 +127,8 @@ def limit_rows(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
 
 
 def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> dict[str, Any]:
-    """A row of the table of cells, with the gravest verdict of each adversary in its report."""
+    """A row of the table of cells, with each adversary's gravest verdict on an AUROC of the primary family in its
+    report."""
     runs = tonight[(tonight.cell == cell.cell) & (tonight.report == cell.report)]
     judged = runs[(runs.metric == "auroc") & (runs.family == "primary")].dropna(subset=["verdict"])
     worst: dict[str, str] = {}

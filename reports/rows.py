@@ -110,8 +110,8 @@ class MethodRow:
 
     @property
     def sent(self) -> dict[str, float | None] | None:
-        """Bytes of one client in one round, `down` and `up`, mean over all participations, and `share`: both together
-        over FedAvg's bytes. None if bytes were not counted."""
+        """Bytes of one client in one round, `down` and `up`, mean over all participations of the first seed's run, and
+        `share`: both together over FedAvg's bytes. None if bytes were not counted."""
         rounds = self.table("cost")
         if rounds.empty:
             return None
@@ -254,7 +254,8 @@ def _claim(f: Finding) -> Claim:
 
 
 def noise_free_twin(variant: MethodRow, others: Sequence[MethodRow]) -> MethodRow | None:
-    """The run among `others` with the same method and parameters, without noise. None if `variant` has no noise."""
+    """The run among `others` with the same method and parameters, without noise. None if `variant` has no noise itself,
+    or there is no such run."""
     parameters = variant.evidence[0].setting.get("method")
     same = [v for v in others if v.evidence[0].setting.get("method") == parameters and not v.private]
     return same[0] if variant.private and same else None

@@ -87,7 +87,8 @@ class Page:
         return [{"name": v.title} | (mark(position[v.title]) if v.title in position else none) for v in self.runs]
 
     def table(self, name: str, *, seeds: int | None = 1) -> pd.DataFrame:
-        """The table `name` of detailed runs, `seeds` of each (None: all); `method` holds a run's title."""
+        """The table `name` of detailed runs, of the first `seeds` seeds of each (None: of all); its column `method`
+        holds a run's title."""
         from reports.evidence import concat_table
 
         return concat_table([replace(e, method=v.title) for v in self.detailed for e in v.evidence[:seeds]], name)

@@ -112,7 +112,7 @@ def accuracy_at(
     """Mean over clients of (TPR + TNR) / 2 at each client's threshold, fixed before these records were looked at.
 
     Every rate of every client is a binomial proportion: Clopper and Pearson's intervals of all of them are joined by
-    square-and-add (Zou and Donner 2008). Clients without both kinds are left out.
+    square-and-add (Zou and Donner 2008). Clients without both kinds are left out; ValueError: another has no threshold.
     """
     s, m, codes, labels = checked(scores, member, client, confidence)
     clients, kept = groups_with_both_kinds(m, codes, at_least=1)

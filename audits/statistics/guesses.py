@@ -25,7 +25,8 @@ def number_of_guesses(canaries: int) -> int:
 
 
 def right_guesses(scores: NDArray[np.float64], coins: NDArray[np.bool_], model: NDArray[np.str_]) -> int:
-    """The number of right guesses among `number_of_guesses`.
+    """The number of right guesses among `number_of_guesses`: half are "in", for the highest scores, half "out", the
+    lowest.
 
     `scores` [m] are higher for canaries that look like members, NaN without a score; `coins` [m]: whether each was
     inserted; `model` [m]: the name of the model that scored it. Scores of different models are compared by their rank
@@ -47,7 +48,8 @@ def check(correct: int, guesses: int, canaries: int) -> None:
 
 
 def largest_refuted(refuted: Callable[[float], bool], *, tolerance: float = TOLERANCE) -> float:
-    """The largest number that is `refuted`, if every smaller one is; 0 if none is. Too small by `tolerance` at most."""
+    """The largest number that is `refuted`, if every smaller one is; 0 if none is. Too small by a share of `tolerance`
+    at most. Large numbers must not be refuted: the search would not end."""
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0

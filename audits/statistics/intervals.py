@@ -96,7 +96,8 @@ def point_interval(value: float, basis: Basis, how: str, pairs: int | None = Non
 
 
 def square_and_add(a: Interval, b: Interval) -> Interval:
-    """Interval of a - b from those of a and b (Zou and Donner 2008); conservative if they correlate positively."""
+    """Interval of a - b from those of a and b (Zou and Donner 2008); conservative if they correlate positively. Its
+    numbers of records are those of `a`, its `se` is 0."""
     value = a.value - b.value
     low = value - math.hypot(a.value - a.low, b.high - b.value)
     high = value + math.hypot(a.high - a.value, b.value - b.low)
@@ -104,7 +105,8 @@ def square_and_add(a: Interval, b: Interval) -> Interval:
 
 
 def cross_fitted(interval: Interval, folds: int, *, control: Interval | None = None) -> Interval:
-    """`interval` widened for cross-fitted scores, whose folds depend on each other.
+    """`interval` widened for cross-fitted scores, whose folds depend on each other; unchanged if its standard error is
+    0.
 
     Nadeau and Bengio (2003, Machine Learning 52:239): the variance is 1 + k / (k - 1) times the one of independent
     folds. If the interval is of a difference between an attack and such a classifier, `control` is the classifier's own

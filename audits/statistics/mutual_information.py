@@ -57,7 +57,7 @@ def ksg(
     seed: int = 0,
     engine: Engine | None = None,
 ) -> float:
-    """MI(x; y) of continuous variables by Kraskov's equation (8), `estimator` 1, or (9), `estimator` 2.
+    """MI(x; y) in nats of continuous variables by Kraskov's equation (8), `estimator` 1, or (9), `estimator` 2.
 
     1: psi(k) + psi(n) - <psi(n_x + 1) + psi(n_y + 1)>, points strictly nearer in x (in y) than the k-th neighbour;
     2: psi(k) - 1/k + psi(n) - <psi(n_x) + psi(n_y)>, points in the rectangle of the k neighbours.
@@ -74,7 +74,7 @@ def ksg(
 
 
 def mixed(x: npt.ArrayLike, y: npt.ArrayLike, *, k: int = NEIGHBOURS, engine: Engine | None = None) -> float:
-    """MI(x; y) of variables that may be continuous, discrete, or a mixture of both.
+    """MI(x; y) in nats of variables that may be continuous, discrete, or a mixture of both.
 
     <psi(k_i) + ln n - psi(n_x + 1) - psi(n_y + 1)>: k_i is k, and n_x, n_y count what is strictly nearer than the k-th
     neighbour; where k others or more are equal to the point, k_i counts these and the point, n_x and n_y what is equal.
@@ -94,7 +94,7 @@ def mixed(x: npt.ArrayLike, y: npt.ArrayLike, *, k: int = NEIGHBOURS, engine: En
 def ross(
     label: npt.ArrayLike, x: npt.ArrayLike, *, k: int = NEIGHBOURS, seed: int = 0, engine: Engine | None = None
 ) -> float:
-    """MI(label; x) of a discrete label and continuous x.
+    """MI(label; x) in nats of a discrete label and continuous x; 0 if no label has two points.
 
     psi(n) + <psi(k_i)> - <psi(n_i)> - <psi(m_i)>: n_i points have the label of point i, k_i is k or n_i - 1 where that
     is less, and m_i points, i among them, are strictly nearer than its k_i-th neighbour of its own label. A label that
@@ -154,8 +154,9 @@ def interval(
     The points are split at random into two halves, HALVINGS times. Estimates from n / 2 points vary twice as much as
     those from n (Holmes and Nemenman 2019, Phys. Rev. E 100:022404), so the variance is the mean of (a - b)² / 4 over
     the halvings. Smaller parts underestimate it, and points drawn with replacement are ties, which nearest neighbours
-    take for dependence. Each half has its share of every `stratum` [n]; points of one `unit` [n], such as the records
-    of a client, stay together. Coverage: `python -m benchmarks.mutual_information coverage`.
+    take for dependence. Each half has its share of every `stratum` [n]. If `unit` [n] is given, `stratum` is ignored,
+    and points of one unit, such as the records of a client, stay together. Coverage: `python -m
+    benchmarks.mutual_information coverage`.
     """
     rng = np.random.default_rng(seed)
     unit_codes = np.arange(n) if unit is None else np.unique(np.asarray(unit), return_inverse=True)[1]

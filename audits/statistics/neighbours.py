@@ -31,7 +31,8 @@ _LEAF_OF_COUNTS = 64
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """By point [n], the number of others in its shape in x and in y, and the number of others equal to it in both."""
+    """By point [n], the number of others in its shape in x and in y, and the number of others equal to it in both,
+    which is given as 0 where it is below k."""
 
     x: Ints
     y: Ints

@@ -99,11 +99,13 @@ class Followed:
 
     @property
     def leaking(self) -> bool:
-        """Whether it leaks by all nights so far: a new leak has not healed, or most nights have one."""
+        """Whether it leaks by all nights so far: a new leak has not healed, or most tested nights since the last change
+        have one."""
         return self.new_leak or 2 * sum(self.leaks) > len(self.leaks)
 
     def before(self, night: int) -> list[Measured]:
-        """The runs of the last WINDOW nights, with which `night` is compared."""
+        """The runs that were new in the WINDOW nights before `night` and since the number last changed: it is compared
+        with these."""
         return [one for past_night, runs in self.past.items() if past_night >= night - WINDOW for one in runs]
 
 
@@ -313,7 +315,7 @@ def band(d: Difference, ratio: float, error: float, largest: float) -> dict[str,
 
 def tonight(runs: Sequence[Measured], ratio: float, name: Series) -> dict[str, float | None]:
     """The columns value, low and high: the mean of a night's runs with its interval; for AUROCs by the errors of the
-    runs times the shared `ratio`, as Student's interval of two seeds would be too wide."""
+    runs, their variances times the shared `ratio`, as Student's interval of two seeds would be too wide."""
     over_runs = over_seeds([one.of_training for one in runs], confidence=CONFIDENCE, least=0.0, most=name.largest)
     low, high = over_runs.low, over_runs.high
     if not name.by_spread and all(one.low is not None for one in runs):

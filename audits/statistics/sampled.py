@@ -51,7 +51,8 @@ class PoissonSampled:
 
 @functools.cache  # adversaries with equally many right guesses need the same curves
 def _curve(run: PoissonRun, mu: float) -> Inverse:
-    """`PoissonSampled.curve`."""
+    """The inverse curve (see `trade_off.Inverse`) of `run` with every shift times mu; 0 everywhere if mu is
+    infinite."""
     if math.isinf(mu):
         return lambda _: 0.0  # nothing is promised
     return of_profile(EPSILONS, run.scaled(mu).deltas(EPSILONS))

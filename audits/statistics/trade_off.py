@@ -76,7 +76,7 @@ class Gaussian:
         return gaussian(mu)
 
     def epsilon(self, mu: float, delta: float) -> float:
-        """By Balle and Wang (2018). ValueError: not 0 < delta < 1."""
+        """Epsilon at delta, by Balle and Wang (2018); 0 for a mu of 0. ValueError: not 0 < delta < 1."""
         from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
         if not 0 < delta < 1:
@@ -148,7 +148,8 @@ def refutes(curve: Inverse, *, correct: int, guesses: int, canaries: int, error:
 
 
 def p_value(curve: Inverse, *, correct: int, guesses: int, canaries: int) -> float:
-    """Largest probability that `correct` or more of `guesses` are right under a mechanism with that curve."""
+    """Largest probability that `correct` or more of `guesses` are right under a mechanism with that curve; at least
+    LEAST."""
     low, high = math.log(LEAST), 0.0
 
     def refuted(log_error: float) -> bool:

@@ -23,9 +23,9 @@ COLUMNS = "way client kind accuracy low high n chance".split()
 def attribution_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
     """The share of records that are attributed to their client, with the columns COLUMNS: a row per attacked client and
     kind (members, held-out records), with intervals over records. If all clients are attacked, rows for their mean come
-    first, with intervals over clients.
+    first, with intervals over clients. Records with one candidate client are left out.
 
-    Uses the freshest kind of rebuilt model that reaches half of the clients.
+    Uses one kind of rebuilt model: the first in FRESHEST that reaches at least half as many clients as any.
     """
     table = pd.DataFrame([row for model in _asking(run) for row in _rows(run, model, confidence)], columns=COLUMNS)
     kinds = [rows for _, rows in table.groupby("kind", sort=False) if len(rows) > FEW and not run.few]
@@ -34,7 +34,8 @@ def attribution_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
 
 
 def _asking(run: ScoredRun) -> list[ScoredModel]:
-    """The models whose facts tell owners among several clients, all rebuilt in the same way."""
+    """The models whose facts tell owners among several clients, all rebuilt in one way: the first in FRESHEST with at
+    least half as many such models as any; empty if there are none."""
     several = [m for m in run.models if m.facts is not None and "owners" in m.facts and (m.facts.owners > 1).any()]
     reached = {way: sum(m.way == way for m in several) for way in FRESHEST}
     first = next((way for way in FRESHEST if reached[way] and 2 * reached[way] >= max(reached.values())), None)

@@ -21,7 +21,8 @@ CLIENTS = "threat_model way client signal auroc members nonmembers".split()
 
 
 def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of the released model after each attacked round (columns ROUNDS), by headline scores of all rounds."""
+    """AUROC of the released model after each attacked round, with the columns ROUNDS: only by headline scores that the
+    models of all rounds have."""
     table, rows = [], by_round(run)
     for row in rows:
         for signal in (s for s in run.headline if all(s in other.scores for other in rows)):
@@ -48,7 +49,8 @@ def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.Data
 
 
 def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
-    """The ROC curve of a score with its band on FPRs from `floor`, the smallest that can be measured, to 1."""
+    """The ROC curve of a score with its band (columns fpr, tpr, low, high) at CURVE_POINTS FPRs from `floor`, the
+    smallest that can be measured, to 1; the other columns name the comparison and the score."""
     c = row.with_values(row.scores[signal])
     sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
     floor = 1 / (min(filter(None, sizes)) if c.per_client else sum(sizes))

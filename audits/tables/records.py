@@ -199,7 +199,8 @@ def exposed_table(run: ScoredRun, table: pd.DataFrame, records: Mapping[str, Rec
 
 
 def _strongest(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the strongest adversary under the freshest kind of model that reaches half of its clients."""
+    """The rows of the strongest adversary (first in STRONGEST) under one kind of model: the first in FRESHEST that
+    reaches at least half as many clients as any."""
     rows = table[table.threat_model == next(name for name in STRONGEST if (table.threat_model == name).any())]
     clients = rows.groupby("way", sort=False).client.nunique()
     wide = [way for way in clients.index if 2 * clients[way] >= clients.max()]

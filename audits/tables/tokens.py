@@ -27,8 +27,9 @@ def panels(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
 def tokens_table(
     run: ScoredRun, tables: Mapping[str, pd.DataFrame], words: Mapping[str, Sequence[str]]
 ) -> pd.DataFrame:
-    """A row per token of the two records of `panels(tables)`: Rényi-2 entropy (nats) under the attacked model and under
-    the public start, and the log-probability of the token (NaN for image tokens). `words` by record are its tokens."""
+    """A row per token but the first of the two records of `panels(tables)`: Rényi-2 entropy (nats) under the attacked
+    model and under the public start, and the log-probability of the token (NaN for image tokens). `words` by record are
+    all its tokens."""
     frames = []
     for panel, record in panels(tables).items():
         model = _model(run, tables["exposed"].iloc[0])

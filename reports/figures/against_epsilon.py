@@ -43,7 +43,7 @@ def accuracies(runs: Sequence[MethodRow]) -> list[str]:
 
 
 def against_epsilon(runs: Sequence[MethodRow], methods: Sequence[str], quantities: Sequence[str]) -> Plot:
-    """A panel per quantity (a key of the runs' scores), a line per method; None without two epsilons.
+    """A panel per quantity (a key of the runs' scores), a line per method; None without two epsilons (no noise is one).
 
     Runs without noise stand at the right end. A method that was only run without noise is a horizontal line. Panels of
     accuracies share their axis. `methods` fixes the colours.

@@ -40,8 +40,9 @@ def cost_plot(cost: Table, methods: Sequence[str]) -> Plot:
 
 
 def until_plot(by_round: Table, costs: Table) -> Plot:
-    """Utility after each round against all bytes sent until then, a panel per world, a line per setting; None if no
-    utility was measured by round. `costs` has the common utility (`target`), drawn as a line."""
+    """Utility after each round against all bytes sent until then, a panel for each of the first `PANELS` worlds, a line
+    per setting; None if no utility was measured by round. `costs` has the common utility (`target`), drawn as a
+    line."""
     by_round = by_round[by_round.utility.notna()]
     if by_round.empty:
         return None

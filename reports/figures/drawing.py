@@ -107,7 +107,7 @@ def _draw_one(sketch: Sketch) -> PrintedFigure | None:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Use the style of the reports in place of the user's matplotlib settings."""
+    """Use, within a `with` statement, the style of the reports in place of the user's matplotlib settings."""
     with style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="Glyph .* missing from"

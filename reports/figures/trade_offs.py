@@ -90,7 +90,7 @@ def _bar_lengths(rows: Table, name: str) -> Any:
 
 def sweep_plot(table: Table, name: str) -> Plot:
     """Utility, AUROC and TPR of one world's points over the parameter `name`, a panel per quantity and adversary, a
-    line for points that differ in nothing else; None if the parameter has fewer than two values."""
+    line for points that differ in nothing else (`LINES_SHOWN` at most); None if `name` has fewer than two values."""
     table = table[table[name].notna()]
     values = sorted(table[name].unique().tolist(), key=_sort_key)
     if len(values) < 2:

@@ -47,7 +47,8 @@ def sketches(runs: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> 
 
 def by_round(accuracy: Table, answers: Table, splits: Sequence[str]) -> Table:
     """Utility by metric, method, model and round (-1: before training), mean over seeds, in the column `value`.
-    `accuracy` and `answers` are the tables `accuracy` and `utility`; accuracies are those on `splits`."""
+    `accuracy` and `answers` are the tables `accuracy` and `utility`; accuracies are those on `splits`, answers on novel
+    objects are left out."""
     mean = accuracy[(accuracy.client == "mean") & accuracy.split.isin(splits)]
     panel = mean.split.map({split: f"{PANELS[split].name}, accuracy (%)" for split in splits})
     mean = mean.assign(metric=panel, model="clients' prompts", value=mean.accuracy)

@@ -34,8 +34,8 @@ def build(dataset: str, number: int, evidence: EvidenceByTask, write: Write) -> 
     """Write index.html, figureN.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns in words
     how far the order of ranks, with and without residual, agrees with the paper's.
 
-    `evidence` holds, by task, runs of DP-FPL: one per rank, residual, epsilon and seed. ValueError: there is no task,
-    or one has fewer than two settings.
+    `evidence` holds, by task, runs of DP-FPL: one per rank, residual, epsilon and seed. Of several tasks the last is
+    drawn. ValueError: there is no task, or one has fewer than two settings.
     """
     for task, runs in checked_tasks(evidence, "figure"):
         our_points = ours(runs)

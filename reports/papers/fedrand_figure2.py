@@ -48,7 +48,8 @@ def figure2(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns the
     `readings` of the held-out split.
 
-    `evidence` holds, by task, the runs of the methods. ValueError: there is no task, or one without a point.
+    `evidence` holds, by task, the runs of the methods; of several tasks the last is drawn. ValueError: there is no
+    task, or one without a point.
     """
     for task, runs in checked_tasks(evidence, "figure"):
         points = pd.concat([paper(), ours(runs)], ignore_index=True)

@@ -37,8 +37,8 @@ COLUMNS = "method down up both paper seeds".split()
 
 def figure3(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure3.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns a
-    sentence with FedRand's share here and in the paper's text. ValueError: there is no task, or one whose methods have
-    no table "cost"."""
+    sentence with FedRand's share here and in the paper's text. Of several tasks the last is drawn. ValueError: there is
+    no task, or one whose methods have no table "cost"."""
     for task, runs in checked_tasks(evidence, "figure"):
         if (shares := ours(runs)).empty:
             raise ValueError(f"task {task!r} must have counted bytes of methods of the figure")

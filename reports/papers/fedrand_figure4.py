@@ -33,7 +33,8 @@ METHODS = {"fedrand": "FedRand", "fedavg": "FedAvg"}
 
 def figure4(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure4.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns `reading`
-    of the captions shown. ValueError: there is no task, or no run of the two methods with a table "tokens"."""
+    of the captions shown, which are those of the first run of each method. ValueError: there is no task, or neither of
+    these runs has a table "tokens"."""
     runs = [e for _, of_task in checked_tasks(evidence, "figure") for e in of_task]
     first = [next((e for e in runs if e.method == label), None) for label in METHODS]
     words = concat_table([e for e in first if e is not None], "tokens")

@@ -44,7 +44,8 @@ def section(page: Page) -> Section | None:
 
 def _families_note(page: Page) -> Row | None:
     """For the note on corrected p-values: the `primary` scores by name, `n` scores of each family in all runs, number
-    of `exchanges` and `runs`, and the `error` in percent. None where no coin decided who is a member."""
+    of `exchanges` and `runs`, the `error` in percent and the families' `shares` of it. None where no coin decided who
+    is a member."""
     exchanges = [len(e.tables["permutations"]) - 1 for e in page.evidence if len(e.tables.get("permutations", ()))]
     every = [e.tables["cells"] for e in page.evidence if "family" in e.tables.get("cells", ())]
     if not exchanges or not every:
@@ -136,7 +137,7 @@ def _matrices(rows: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
 
 
 def _matrix(rows: Sequence[MethodRow], threat: str) -> Row:
-    """Headings of `attacks`, and `lines` with one finding per run and attack: that of the freshest model."""
+    """Headings of `attacks`, and `lines` with one finding per run and attack (None: not run), picked by `freshest`."""
     by_run = [_quotable_findings(membership_findings(v.evidence[0].findings), threat) for v in rows]
     distinct = dict.fromkeys(_attack_key(f) for findings in by_run for f in findings)
     attacks = sorted(distinct, key=lambda attack: attack[0])  # the best of several comes last
