@@ -126,7 +126,8 @@ def _world(name: str, attacked: Sequence[Point], labels: Mapping[tuple[str, str]
 
 
 def _common(attacked: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> dict[str, set[str]]:
-    """By adversary, the attacks that ran at all points which have it: only among these is a best one fair."""
+    """By adversary, the `labels` (of `attack_labels`) of the attacks with an AUROC at all points which have it:
+    only among these is a best one fair."""
     ran: dict[str, list[set[str]]] = {}
     for p in attacked:
         scores = _leaks(p, "auroc", labels)

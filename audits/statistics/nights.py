@@ -143,8 +143,8 @@ def judged(history: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
 
 
 def series(findings: pd.DataFrame) -> dict[Series, list[Measured]]:
-    """The numbers of one night by series, one per run: AUROCs of the primary family with their controls, and
-    accuracies. A control is one series for all adversaries that attack the same records."""
+    """The numbers of one night by series, one per run: AUROCs of the primary family, their controls, accuracies.
+    Adversaries that attack the same records share a control: its first number in a run is kept."""
     by_run: dict[Series, dict[str, Measured]] = {}
     for f in findings.to_dict("records"):
         for name, one in _followed(f):

@@ -168,7 +168,8 @@ def _show_membership(console: Console, rows: Sequence[Finding], attack: str | No
 
 
 def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
-    """Print the lower bounds on epsilon from canaries with proven and claimed epsilon, for every run and adversary."""
+    """Print bounds (`reports.measured.rows`, not empty): by run and adversary the lower bounds on epsilon, for any
+    mechanism and for a Gaussian one, with proven and claimed epsilon."""
     first = bounds[0]["any"]
     methods, seeds = (len({row["any"][name] for row in bounds}) > 1 for name in ("method", "seed"))
     heads = ("canaries", "guesses right", "any mechanism", "if Gaussian", "proven", "claimed")

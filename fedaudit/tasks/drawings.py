@@ -140,7 +140,8 @@ class Placing:
     warp: float = 0.07  # largest amplitude of the rubber sheet, of half the picture
 
     def place(self, fields: Tensor, rng: Rng) -> Tensor:
-        """Place fields [n, FIELD, FIELD] at random: [n, FINE, FINE]. Distances keep the form's units."""
+        """Turn, scale, slant, shift and warp distance fields [n, FIELD, FIELD] at random; returns [n, FINE, FINE].
+        Values keep the form's units; outside the field they fall on with the distance from its edge."""
         n = len(fields)
         zoom = 1 / rng.uniform(*self.scale, n)
         turn, slant, aspect = (rng.normal(0, s, n) for s in (self.rotation, self.slant, self.aspect))

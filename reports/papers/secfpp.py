@@ -53,8 +53,8 @@ ROWS = {  # of Table 1: for both of its columns (single, multi) our method and i
 
 
 def evolution(evidence: EvidenceByTask) -> Table:
-    """Table 1: accuracies on clients' own test sets, means over single domains and over pairs of domains; a row per
-    entry of `ROWS`. A row needs its method on all tasks of the column."""
+    """Table 1, ours beside the printed: accuracy on clients' own test sets by `ROWS`. Columns: mean over single
+    domains, over pairs. A cell needs its row's method, at the column's epsilon, on all tasks of the column."""
     theirs = printed_cells(printed("secfpp_table1"), itemgetter("domains"), lambda row: (row["method"], ""))
     by_task = _methods_by_task(evidence)
     ours = {}

@@ -25,8 +25,8 @@ def section(page: Page) -> Section | None:
 
 
 def _panels(tokens: pd.DataFrame) -> dict[str, Any]:
-    """`panels`, one per method and kind of record, with `runs` of consecutive tokens of one slice (image, caption, ...)
-    and their colours; `top` and `ends`, the upper end (nats) and the two colours of their common scale."""
+    """`panels` by method and kind of record: `runs` [(slice, tokens)], a token's `now` and `base` (tuned, base
+    model): (entropy, ground, text colour). `top`, `ends`: upper end (nats), both end colours of the scale."""
     tokens = tokens.astype({"entropy": float, "base_entropy": float})
     top = scale(tokens)
     panels = []

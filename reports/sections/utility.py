@@ -40,7 +40,8 @@ def section(page: Page) -> Section | None:
 
 
 def _accuracies(runs: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, Any]:
-    """Template variables of the cards and the table of accuracies, from runs that have any."""
+    """Template variables of the cards and the table of accuracies of `runs`: one or more, each with accuracies.
+    looks: `name` (the run's title), `symbol` and `colour` of at least these runs."""
     measured = [f for v in runs for e in v.evidence for f in e.findings if f["metric"].startswith("accuracy/")]
     look = {one["name"]: one for one in looks}
     return {
