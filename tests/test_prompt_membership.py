@@ -112,7 +112,7 @@ def test_other_clients_are_compared_within_class_where_classes_are_shared():
     c = row(flat, "other clients")
     assert c.within is not None
     (f,) = aurocs(flat, nonmembers="other clients", signal="loss", threat_model="prompt-user")
-    assert (f.value, f.low, f.high, f.verdict) == (0.5, 0.5, 0.5, "no leak found")
+    assert (f.value, f.low, f.high, f.verdict) == (0.5, 0.5, 0.5, "inconclusive")
     (leak,) = aurocs(flat, nonmembers="other clients", signal="shadow", threat_model="prompt-user")
     assert leak.verdict == "leak"
     assert "within the same classes" in leak.sentence
