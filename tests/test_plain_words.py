@@ -32,7 +32,7 @@ PARTICIPLES = (SILENT - {"own", "way", "ways"}) | {
     "taken",
 }
 BACKWARDS = re.compile(r"(Of|What|The same|Whose|Who|That)\b")
-MOST = 60  # silent names: columns of files that users load, and fields that become them, are among these
+MOST = 40  # silent names: columns of files that users load, and fields that become them, are among these
 LINES = 400
 
 
