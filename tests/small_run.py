@@ -26,8 +26,8 @@ Change = Callable[[Path], object]  # of a run's folder
 def small_run(folder: Path) -> Path:
     """Two rounds: clients 0 and 2 in the first, client 2 alone in the second; client 2 sends A only, then both."""
     put(folder / "run.json", RUN)
-    for r in range(3):
-        put(folder / f"models/round-{r:03d}.safetensors", adapter(r))
+    for r, model in enumerate(MODELS):
+        put(folder / f"models/round-{r:03d}.safetensors", model)
     put(folder / "uploads/round-000/client-00.safetensors", adapter(10))
     put(folder / "uploads/round-000/client-02.safetensors", {A: adapter(20)[A]})
     put(folder / UPLOAD, adapter(30))
@@ -40,6 +40,9 @@ def small_run(folder: Path) -> Path:
 
 def adapter(value: float) -> dict[str, torch.Tensor]:
     return {A: torch.full((1, 2), float(value)), B: torch.full((3, 1), float(value))}
+
+
+MODELS = [adapter(0), {A: adapter(50 / 3)[A], B: adapter(10)[B]}, adapter(30)]  # means by numbers of records
 
 
 def line(name: str, client: int | None = None, **more: object) -> dict[str, object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.command import cli
-from fedaudit.external.run import check_values, read
+from fedaudit.external.run import read
 from fedaudit.machinery.errors import InputError
 from tests.bad_run_files import FILES, VALUES
 from tests.bad_run_texts import JSON
@@ -42,7 +42,7 @@ def contents(folder: Path) -> dict[str, object]:
 
 
 def test_the_good_run_is_fine(run: Path) -> None:
-    check_values(read(run))
+    assert [remark.check for remark in read(run).remarks] == ["pictures"], "its candidates have one picture"
 
 
 @pytest.mark.parametrize(("change", "message"), READ.values(), ids=READ)
@@ -60,7 +60,7 @@ def test_refused_once_all_is_read(run: Path, change: Change, message: str) -> No
     change(run)
     before = contents(run)
     with pytest.raises(InputError, match=message) as caught:
-        check_values(read(run))
+        assert read(run).remarks
     check_sentence(str(caught.value), run)
     assert contents(run) == before
 

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
     from trainers.base import State
 
+ROUNDING = {"F64": 2**-24, "F32": 2**-24, "F16": 2**-11, "BF16": 2**-8}  # relative, as tensors are read in float32
 LARGEST = 10_000  # absolute value in a factor: trained ones lie far below; above it a model's activations overflow
-_HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.default)?\.weight)", re.ASCII)
+_HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.(?P<name>\w+))?\.weight)", re.ASCII)
+_OF_PICTURES = re.compile(
+    r"vision|visual|image_encoder|clip|siglip|projector|connector|resampler|qformer|perceiver", re.I
+)
 
 Shape = tuple[int, int]
 
@@ -35,6 +39,7 @@ class Adapter:
     names: Mapping[str, str]  # name in the file, by this project's name
     shapes: Mapping[str, Shape]  # by this project's name
     size: int  # bytes of all tensors
+    precision: float = 0.0  # largest relative rounding error of a tensor's dtype, once read in float32
 
     def load(self) -> State:
         """The tensors in float32, by this project's names. InputError: unreadable, NaN, infinite or huge values."""
@@ -62,6 +67,12 @@ def _check_values(tensor: Tensor, name: str) -> None:
             f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} "
             "(did the training diverge?)"
         )
+
+
+def adapter_name(name: str) -> str:
+    """The name that peft gave the adapter of a tensor, as `client_0` in `lora_A.client_0.weight`; "default" if none."""
+    half = _HALF.fullmatch(name)
+    return (half["name"] if half else None) or "default"
 
 
 def canonical(name: str) -> str | None:
@@ -130,6 +141,7 @@ def check_tensors(
     """Check names and shapes of all tensors against the first global model, and return its rank. InputError: they do
     not fit it, or a client in `owners` never took part."""
     rank = _check_global(models[0])
+    _check_adapter_names([*models, *owners.values(), *(message for sent in uploads for message in sent.values())])
     for model in models[1:]:
         _check_message(model, models[0], whole=True)
     for message in (message for sent in uploads for message in sent.values()):
@@ -164,16 +176,23 @@ def _read_adapter(files: OwnFiles, path: Path) -> Adapter:
     """Read the header of an adapter file. InputError: unreadable, truncated, or a tensor that is no factor."""
     names: dict[str, str] = {}
     shapes: dict[str, Shape] = {}
-    size = 0
+    size, precision = 0, 0.0
     for in_file, entry in read_header(files, path).items():
         name, shape = canonical(in_file), entry["shape"]
+        if tower := _OF_PICTURES.search(in_file.partition(".layers.")[0]):
+            raise InputError(
+                f"{path}: {one_line(in_file)} adapts what reads pictures ({tower[0]}), and attacks ask the language "
+                "model about pictures that were encoded once, without an adapter; train with target_modules that "
+                "match the language model only, as a pattern .*language_model.*q_proj"
+            )
         if name is None:
             raise InputError(
                 f"{path}: {one_line(in_file)} is no name of an adapter's tensor; valid are "
                 "layers.0.self_attn.q_proj.A (or .B) and peft's ...layers.0.self_attn.q_proj.lora_A.weight"
             )
         if name in names:
-            raise InputError(f"{path}: {names[name]} and {in_file} are both {name}; each tensor once")
+            both = f"{one_line(names[name])} and {one_line(in_file)} are both {one_line(name)}"
+            raise InputError(f"{path}: {both}; each tensor once")
         if entry["dtype"] not in ITEM or len(shape) != 2 or 0 in shape:
             raise InputError(
                 f"{path}: {in_file} is {one_line(entry['dtype'])} {one_line(str(shape))}, where a factor of an "
@@ -181,7 +200,22 @@ def _read_adapter(files: OwnFiles, path: Path) -> Adapter:
             )
         names[name], shapes[name] = in_file, (shape[0], shape[1])
         size += entry["data_offsets"][1] - entry["data_offsets"][0]
-    return Adapter(path, names, shapes, size)
+        precision = max(precision, ROUNDING[entry["dtype"]])
+    return Adapter(path, names, shapes, size, precision)
+
+
+def _check_adapter_names(adapters: Sequence[Adapter]) -> None:
+    """InputError if tensors belong to adapters of several names, of which attacks could ask one only."""
+    files: dict[str, Path] = {}
+    for adapter in adapters:
+        for in_file in adapter.names.values():
+            files.setdefault(adapter_name(in_file), adapter.path)
+    if len(files) > 1:
+        (one, path), (other, second), *_ = files.items()
+        raise InputError(
+            f"{second}: an adapter called {one_line(other)}, where {path} holds one called "
+            f"{one_line(one)}; a run has one adapter, of one name"
+        )
 
 
 def _check_global(adapter: Adapter) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.external.schema import FORMAT, ROUNDS, RUN, SCORES
+from fedaudit.external.schema import FORMATS, ROUNDS, RUN, SCORES
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import write_atomic
 
@@ -42,7 +42,7 @@ def export_run(
     _models(transcript, out)
     _records(federation, out)
     out.write(ROUNDS, _json(_notes(transcript)))
-    about = {"format": FORMAT, "method": method, "task": task, "backbone": backbone, "alpha": alpha, "seed": seed}
+    about = {"format": FORMATS[-1], "method": method, "task": task, "backbone": backbone, "alpha": alpha, "seed": seed}
     out.write(RUN, _json(about | {"score": scored} | dict(epsilon)), last=True)
 
 

@@ -37,6 +37,11 @@ class Entry:
     client: int | None
     position: int | None
 
+    @property
+    def path(self) -> Path:
+        assert isinstance(self.record.picture, Path)  # of an external run always
+        return self.record.picture
+
 
 Lists = Mapping[str, Sequence[Entry]]
 
@@ -59,12 +64,40 @@ def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
     return lists
 
 
-def check_pixels(lists: Lists) -> None:
-    """Decode every picture. InputError names one that is truncated or damaged."""
-    for path, entry in _pictures(lists).items():
-        with _readable(entry), user_files.picture(path) as picture:
-            picture.draft("RGB", (1, 1))  # JPEG: all bytes are read, few pixels made
-            picture.load()
+def without_copies(lists: Lists) -> tuple[Lists, int]:
+    """The lists without those candidates that stand on both sides, and their number. Equal pixels, prompt and text make
+    two records one, of which nobody can say whether it was trained on. InputError: a picture is damaged."""
+    sides: dict[tuple[str, str], dict[str, list[Entry]]] = {}
+    for name in CANDIDATES:
+        for entry in lists[name]:
+            sides.setdefault((entry.record.prompt, entry.record.text), {}).setdefault(name, []).append(entry)
+    suspects = [sides_of_text for sides_of_text in sides.values() if len(sides_of_text) == len(CANDIDATES)]
+    digests: dict[Entry, bytes] = {}
+    copies: set[Entry] = set()
+    for sides_of_text in suspects:
+        of_side = [{digests.setdefault(e, _pixels(e, small=False)) for e in side} for side in sides_of_text.values()]
+        on_both = of_side[0] & of_side[1]
+        copies |= {entry for side in sides_of_text.values() for entry in side if digests[entry] in on_both}
+    if not copies:
+        return lists, 0
+    return {name: [entry for entry in entries if entry not in copies] for name, entries in lists.items()}, len(copies)
+
+
+def check_pixels(lists: Lists) -> int:
+    """Decode every picture, and return how many non-members have the pixels of some member's picture. InputError names
+    a picture that is truncated or damaged."""
+    digests = {path: _pixels(entry, small=True) for path, entry in _pictures(lists).items()}
+    members = {digests[entry.path] for entry in lists["members"]}
+    return sum(digests[entry.path] in members for entry in lists["nonmembers"])
+
+
+def _pixels(entry: Entry, *, small: bool) -> bytes:
+    """A digest of a picture's pixels; with `small`, of as few as its format gives once all bytes are read."""
+    with _readable(entry), user_files.picture(entry.path) as picture:
+        size = picture.size
+        if small:
+            picture.draft("RGB", (1, 1))
+        return hashlib.sha256(f"{size}".encode() + picture.convert("RGB").tobytes()).digest()
 
 
 def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:
@@ -155,8 +188,7 @@ def _pictures(lists: Lists) -> dict[Path, Entry]:
     """Each picture file once, with the first entry that uses it."""
     entries: dict[Path, Entry] = {}
     for entry in itertools.chain.from_iterable(lists.values()):
-        if isinstance(entry.record.picture, Path):  # always true here, but not for mypy
-            entries.setdefault(entry.record.picture, entry)
+        entries.setdefault(entry.path, entry)
     return entries
 
 

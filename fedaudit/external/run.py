@@ -6,10 +6,10 @@ Importing this module is light, and `read` needs no torch: it reads only the hea
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedaudit.external.adapters import Adapter, canonical, check_tensors, read_models, read_owners, read_uploads
 from fedaudit.external.files import OwnFiles
-from fedaudit.external.records import OF_CLIENTS, Lists, check_clients, check_pixels, federation, read_lists
+from fedaudit.external.recording import AGGREGATIONS, MEAN, Remark, of_records, remarks
+from fedaudit.external.records import (
+    OF_CLIENTS,
+    Lists,
+    check_clients,
+    check_pixels,
+    federation,
+    read_lists,
+    without_copies,
+)
 from fedaudit.external.schema import (
     COUNT,
-    FORMAT,
+    FORMATS,
     LINE,
     NAME,
     OBJECT,
@@ -43,11 +52,13 @@ from fedaudit.machinery.errors import InputError
 if TYPE_CHECKING:
     from fedaudit.machinery.store import Folder
     from fedaudit.tasks.base import Federation
+    from trainers.base import State
 
 IMAGE = "<image>"
 
-_NEEDED = {"format": one_of(FORMAT), "method": NAME, "task": NAME, "backbone": PATH, "alpha": POSITIVE}
+_NEEDED = {"format": one_of(*FORMATS), "method": NAME, "task": NAME, "backbone": PATH, "alpha": POSITIVE}
 _OPTIONAL = {"seed": COUNT, "score": one_of(*SCORES), "prompt": TEXT, "claimed": LINE, "provable": LINE}
+_SINCE_2 = {"uploads": one_of("states", "changes"), "aggregation": one_of(*AGGREGATIONS)}
 _ROUND = {"uploads": OBJECT, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
 _UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
@@ -63,6 +74,8 @@ class OwnRun:
     task: str
     seed: int
     backbone: str  # as written in run.json
+    aggregation: str  # the server's rule, one of AGGREGATIONS
+    changes: bool  # whether files of uploads hold changes of the model that was sent out, not states
     alpha: float
     score: str
     claimed: str  # epsilon, in words
@@ -72,7 +85,8 @@ class OwnRun:
     models: Sequence[Adapter]  # [rounds + 1] global models: at the start of each round and after the last
     uploads: Sequence[Mapping[int, Adapter]]  # [rounds], by client
     owners: Mapping[int, Adapter]  # true models after the last participation, by client; some may be missing
-    lists: Lists
+    lists: Lists  # without `copies`
+    copies: int  # candidates on both sides, which are left out
     notes: Mapping[str, Any]  # content of rounds.json
 
     @property
@@ -88,6 +102,12 @@ class OwnRun:
         """Number of clients: 1 + the largest client number in any list or round."""
         named = (entry.client for name in OF_CLIENTS for entry in self.lists[name] if entry.client is not None)
         return 1 + max((*named, *(k for cohort in self.cohorts for k in cohort)))
+
+    @functools.cached_property
+    def remarks(self) -> list[Remark]:
+        """What is to be said about how the run was recorded, after reading every tensor and decoding every picture.
+        InputError: the run cannot be right, or a file is truncated or holds values that are no numbers."""
+        return [*of_records(self.copies, check_pixels(self.lists)), *remarks(self)]
 
     @functools.cached_property
     def federation(self) -> Federation:
@@ -111,15 +131,36 @@ class OwnRun:
         """All tensor files: global models, clients' true models, uploads."""
         return [*self.models, *self.owners.values(), *(a for sent in self.uploads for a in sent.values())]
 
+    def received(self, r: int, before: State) -> dict[int, State]:
+        """The states that the server received in round r, by client; `before` is the global model of that round."""
+        uploads = {client: message.load() for client, message in self.uploads[r].items()}
+        if not self.changes:
+            return uploads
+        return {
+            client: {name: before[name] + tensor for name, tensor in state.items()} for client, state in uploads.items()
+        }
+
+    def record_counts(self, r: int) -> dict[int, int]:
+        """n_k of the clients of round r: as stated in rounds.json, else the client's number of members."""
+        members = collections.Counter(entry.client for entry in self.lists["members"])
+        return {k: self._upload_note(r, k).get("records", members[k]) for k in self.uploads[r]}
+
+    def counts_stated(self, r: int) -> bool:
+        """Whether rounds.json states n_k for every client of round r."""
+        return all("records" in self._upload_note(r, k) for k in self.uploads[r])
+
+    def _upload_note(self, r: int, client: int) -> Mapping[str, Any]:
+        """What rounds.json says of a client's upload."""
+        note: Mapping[str, Any] = self.notes.get(str(r), {}).get("uploads", {}).get(str(client), {})
+        return note
+
     def last(self, client: int) -> int:
         """The last round in which a client took part. ValueError: it never did."""
         return max(r for r, sent in enumerate(self.uploads) if client in sent)
 
     def write_transcript(self, folder: Folder, *, say: Callable[[str], None] = lambda text: None) -> None:
         """Write the files that `trainers.rounds.train` would leave; intact ones in `folder` are kept. `say` gets the
-        `warnings` and the names of damaged files. InputError: a tensor is unreadable or not finite."""
-        for text in warnings(self):
-            say(f"warning: {text}")
+        names of damaged files. InputError: a tensor is unreadable or not finite."""
         if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
             folder.write_tensors("initial.safetensors", self.models[0].load())
             folder.write_json("initial.json", {"utility": self.notes.get("initial", {}).get("utility", {})})
@@ -160,7 +201,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     uploads = read_uploads(files, len(models) - 1)
     owners = read_owners(files)
     rank = check_tensors(models, uploads, owners)
-    lists = read_lists(files, about.get("prompt"))
+    lists, copies = without_copies(read_lists(files, about.get("prompt")))
     check_clients(folder, lists, uploads)
     return OwnRun(
         path=folder,
@@ -168,6 +209,8 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         task=about["task"],
         seed=about.get("seed", 0),
         backbone=about["backbone"],
+        aggregation=about.get("aggregation", MEAN),
+        changes=about.get("uploads") == "changes",
         alpha=float(about["alpha"]),
         score=about.get("score", SCORES[0]),
         claimed=about.get("claimed", "not stated"),
@@ -178,34 +221,8 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         uploads=uploads,
         owners=owners,
         lists=lists,
+        copies=copies,
         notes=_notes(files, uploads),
-    )
-
-
-def check_values(own: OwnRun) -> None:
-    """Read every tensor and decode every picture. InputError: a file is truncated, or a value is not finite or huge."""
-    for adapter in own.adapters:
-        adapter.load()
-    check_pixels(own.lists)
-
-
-def warnings(own: OwnRun) -> list[str]:
-    """Sentences about what is suspicious but may be right: byte-identical uploads of clients in a round. [] if none."""
-    same = []
-    for r, sent in enumerate(own.uploads):
-        clients = defaultdict(list)
-        for client, message in sent.items():
-            if message.shapes:  # uploads without tensors are all alike
-                clients[own.digest(message)].append(str(client))
-        same += [f"{' and '.join(alike)} in round {r}" for alike in clients.values() if len(alike) > 1]
-    more = f" and {len(same) - 3} times more" if len(same) > 3 else ""
-    return (
-        [
-            f"Uploads of different clients are byte-identical (clients {', '.join(same[:3])}{more}): if their states "
-            "shared memory when they were saved, all but one are lost (docs/own-runs.md)."
-        ]
-        if same
-        else []
     )
 
 
@@ -215,8 +232,7 @@ def _tensors(own: OwnRun, r: int) -> dict[str, Any]:
     import torch
 
     tensors = {f"aggregate/{name}": tensor for name, tensor in own.models[r + 1].load().items()}
-    for client, message in own.uploads[r].items():
-        sent = message.load()
+    for client, sent in own.received(r, own.models[r].load() if own.changes else {}).items():
         tensors |= {f"upload/{client}/{name}": tensor for name, tensor in sent.items()}
         for name, tensor in own.owners[client].load().items() if _owned(own, r, client) else ():
             if name not in sent or not torch.equal(tensor, sent[name]):
@@ -226,12 +242,12 @@ def _tensors(own: OwnRun, r: int) -> dict[str, Any]:
 
 def _record(own: OwnRun, r: int) -> dict[str, Any]:
     """Content of a transcript's round-NNN.json for round r: from rounds.json, else derived from the files."""
-    note = own.notes.get(str(r), {})
+    note, counts = own.notes.get(str(r), {}), own.record_counts(r)
     messages = {}
     for client, message in sorted(own.uploads[r].items()):
-        upload = note.get("uploads", {}).get(str(client), {})
+        upload = own._upload_note(r, client)
         messages[str(client)] = {
-            "records": upload.get("records", sum(entry.client == client for entry in own.lists["members"])),
+            "records": counts[client],
             "facts": upload.get("facts", {}),
             "bytes": upload.get("bytes", message.size),
             "kept": _kept(own.models[r], message, upload),
@@ -265,7 +281,9 @@ def _about(files: OwnFiles) -> dict[str, Any]:
     value = parse(files.read(path, purpose="it says which method, task and backbone the run is of"), str(path))
     if isinstance(value, dict) and "format" in value:  # check this first: another format may have other keys
         fields({"format": value["format"]}, str(path), {"format": _NEEDED["format"]}, {})
-    about = fields(value, str(path), _NEEDED, _OPTIONAL)
+        if newer := [key for key in value if key in _SINCE_2 and value["format"] == 1]:
+            raise InputError(f'{path}: the key {newer[0]!r} needs "format": 2')
+    about = fields(value, str(path), _NEEDED, _OPTIONAL | _SINCE_2)
     if "prompt" in about and about["prompt"].count(IMAGE) != 1:
         raise InputError(f"{path}: prompt must hold {IMAGE} once, not {about['prompt'].count(IMAGE)} times")
     return about

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedaudit.machinery.errors import InputError, nearest
 
-FORMAT = 1  # version of the format in docs/own-runs.md
+FORMATS = (1, 2)  # versions of the format in docs/own-runs.md; the last one is written
 RUN, ROUNDS = "run.json", "rounds.json"
 SCORES = ("captions", "answers")  # how utility is scored
 CLIENTS = 100_000  # client numbers lie below: a typing error would create as many clients
@@ -136,7 +136,7 @@ def fields(thing: Any, where: str, needed: Mapping[str, Kind], optional: Mapping
 
 
 def one_line(text: str, *, most: int = 60) -> str:
-    """A text for a message: cut to `most` characters, and as repr if it has characters that cannot be printed."""
+    """A text for a message, with at most `most` characters, its middle left out; as repr if some cannot be printed."""
     short = _shortened(text, most)
     return short if short.isprintable() else repr(short)
 
@@ -146,7 +146,11 @@ def _quoted(text: str) -> str:
 
 
 def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    """`text` if it has at most `most` characters, else without its middle: names differ at their ends."""
+    if len(text) <= most:
+        return text
+    end = (most - 3) // 2
+    return f"{text[: most - 3 - end]}...{text[-end:]}"
 
 
 def _json(value: object) -> str:

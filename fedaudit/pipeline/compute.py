@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.texts import check_texts
-from fedaudit.external.run import check_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, refuse_files
@@ -28,17 +27,18 @@ from trainers.protocols import Bench
 def compute(plan: Plan, progress: Progress) -> list[str]:
     """Make the plan's report and all that it needs. Returns names of the parts that were on disk, for messages."""
     with Workshop(plan, progress) as workshop:
-        check(plan, workshop.federation)
+        check(plan, workshop.federation, progress)
         if any(not intact(cell.analysis_folder) and not intact(cell.training_folder) for cell in plan.cells):
             _open(plan, workshop)
         return _compute(plan, workshop, progress)
 
 
-def check(plan: Plan, federation: Federation) -> None:
+def check(plan: Plan, federation: Federation, progress: Progress) -> None:
     """InputError if data, methods, somebody's own run or the report's folder cannot be used; nothing is written."""
     refuse_files(plan.report_folder)
     if plan.own is not None:
-        check_values(plan.own)
+        for remark in plan.own.remarks:
+            progress.say(f"warning: {remark.sentence}")
     else:
         for cell in plan.cells:
             method_of(cell, federation.sizes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource
-from fedaudit.external.run import warnings
 from fedaudit.pipeline.plan import Plan
 
 
@@ -70,7 +69,7 @@ def _limits(plan: Plan) -> list[str]:
     return [
         *([small] if plan.backbone == EMBEDDED else []),
         elsewhere if plan.own is not None else coin,
-        *(warnings(plan.own) if plan.own is not None else []),
+        *([remark.sentence for remark in plan.own.remarks] if plan.own is not None else []),
         "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
     ]
 

@@ -1,0 +1,293 @@
+"""What a run that was recorded elsewhere does not explain: sentences for its report, or a refusal.
+
+A recording error must not turn a leak into "no leak found" without a word. Files are read round by round; no more than
+two rounds are in memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedaudit.external.schema import RUN
+from fedaudit.machinery.errors import InputError
+
+if TYPE_CHECKING:
+    from fedaudit.external.explain import Fit, Tensor
+    from fedaudit.external.run import OwnRun
+    from trainers.base import State
+
+MEAN, PARTIAL = "mean", "partial mean"  # aggregations that are checked
+AGGREGATIONS = (
+    MEAN, PARTIAL, "server optimiser", "server momentum", "noise", "secure sum", "stacking", "other",
+)  # fmt: skip
+
+ONE = 0.999  # weight of a client of several from which the next model is that client's own
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A sentence about how a run was recorded. `value` is the number in it, if it has one."""
+
+    check: str
+    sentence: str
+    value: float | None = None
+
+
+def remarks(own: OwnRun) -> list[Remark]:
+    """Check a run, reading all of its tensors once, and return what is to be said about it.
+
+    InputError: nothing was trained, the uploads are changes and not said to be, a global model does not follow from
+    what was received, or a tensor is unreadable or not finite.
+    """
+    for owner in own.owners.values():
+        owner.load()
+    checks = _Checks(own)
+    for received in _rounds(own):
+        checks.add(received)
+    return checks.remarks()
+
+
+def of_records(copies: int, shared_pictures: int) -> list[Remark]:
+    """What is to be said of the candidates: how many are left out, and how many non-members have a member's picture."""
+    said = []
+    if copies:
+        said.append(
+            Remark(
+                "records",
+                f"{copies} candidates are left out: each has picture, prompt and text of one on the other side, so "
+                "that it is a member and none.",
+                copies,
+            )
+        )
+    if shared_pictures:
+        said.append(
+            Remark(
+                "pictures",
+                f"{shared_pictures} non-members have the picture of a member, with another prompt or text: what a "
+                "model learnt of that picture counts for both, and a leak is understated.",
+                shared_pictures,
+            )
+        )
+    return said
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What is on record of one round, and of the rounds beside it."""
+
+    number: int
+    before: State
+    after: State
+    sent: Mapping[int, State]
+    sent_before: Mapping[int, State]  # in the round before; {} in the first one
+    precision: float
+
+
+def _rounds(own: OwnRun) -> Iterator[_Round]:
+    before, earlier = own.models[0].load(), {}
+    for r in range(own.rounds):
+        after, sent = own.models[r + 1].load(), own.received(r, before)
+        files = (own.models[r], own.models[r + 1], *own.uploads[r].values())
+        yield _Round(r, before, after, sent, earlier, max(file.precision for file in files))
+        before, earlier = after, sent
+
+
+class _Checks:
+    """Collects what the rounds of a run show."""
+
+    def __init__(self, own: OwnRun) -> None:
+        self.own = own
+        self.start: State = own.models[0].load()
+        self.trained = False
+        self.still: list[int] = []  # rounds in which clients sent something else, and the model stays as it was
+        self.fits: dict[int, Fit] = {}  # of rounds that are not explained
+        self.late: list[int] = []  # rounds whose model follows from what was received a round before
+        self.early: list[int] = []  # rounds whose model follows from what was received a round later
+        self.weights: dict[int, tuple[float, str]] = {}  # by round: rest under the stated weights, what fits instead
+        self.alike: list[str] = []
+        self.untrained: list[int] = []  # rounds in which every upload equals the model that was sent out
+
+    def add(self, now: _Round) -> None:
+        """Check one round. InputError: its uploads are changes, or nothing explains the model after it."""
+        from fedaudit.external.explain import same
+
+        moved = not same(now.before, now.after)
+        sending = {k: state for k, state in now.sent.items() if state}
+        still = [k for k, state in sending.items() if all(same({n: t}, {n: now.before[n]}) for n, t in state.items())]
+        self.trained |= moved or len(still) < len(sending)
+        if sending and len(still) == len(sending):
+            self.untrained.append(now.number)
+        elif sending and not moved:
+            self.still.append(now.number)
+        self._note_alike(now)
+        if moved and self.own.aggregation in (MEAN, PARTIAL):
+            self._explain(now)
+
+    def _explain(self, now: _Round) -> None:
+        """Fit the next model by what was received, and by what else may lie in the files if that fails."""
+        from fedaudit.external import explain
+
+        still = self.own.aggregation == PARTIAL
+        tensors = explain.tensors_of(now.before, now.after, now.sent, now.precision, still=still)
+        best = explain.fit(tensors)
+        if now.number in self.untrained:
+            raise InputError(
+                f"--run {self.own.path}: every upload of round {now.number} equals the model that was sent out, and "
+                "the next model does not; were the states taken before training?"
+            )
+        if best.explained:
+            if not still and len(now.sent) > 1:
+                self._compare_weights(now, tensors, best)
+            return
+        self._require_states(now, best)
+        for other, rounds in ((now.sent_before, self.late), (self._sent_after(now), self.early)):
+            if other and explain.fit(explain.tensors_of(now.before, now.after, other, now.precision)).explained:
+                rounds.append(now.number)
+                return
+        if best.unexplained >= explain.REFUSED > best.tolerance:
+            raise InputError(
+                f"--run {self.own.path}: models/{self.own.models[now.number + 1].path.name} does not follow from the "
+                f"uploads of round {now.number}: every mean of them leaves {best.unexplained:.2g} of a client's step "
+                f"unexplained (a right recording {best.tolerance:.1g} at most); a file holds something else, or the "
+                f'server takes no mean and {RUN} must name its rule: "aggregation", one of {_named(AGGREGATIONS[1:])}'
+            )
+        self.fits[now.number] = best
+
+    def _sent_after(self, now: _Round) -> dict[int, State]:
+        """What is recorded of the round after `now`; {} after the last one."""
+        return self.own.received(now.number + 1, now.after) if now.number + 1 < self.own.rounds else {}
+
+    def _require_states(self, now: _Round, best: Fit) -> None:
+        """InputError if the uploads of a round explain the next model as changes of the model before it."""
+        from fedaudit.external import explain
+
+        add = f'add "uploads": "changes" to {RUN} ("format": 2)'
+        for sign, words in ((1, f"changes; {add}"), (-1, f"starts less states; write states less starts, and {add}")):
+            states = explain.changes(now.before, now.sent, sign)
+            other = explain.fit(explain.tensors_of(now.before, now.after, states, now.precision))
+            if other.explained:
+                raise InputError(
+                    f"--run {self.own.path}: the uploads of round {now.number} are no states but {words} (read as "
+                    f"states they leave {best.unexplained:.2g} of a client's step in the next model unexplained, read "
+                    f"so {other.unexplained:.1g})"
+                )
+
+    def _compare_weights(self, now: _Round, tensors: Mapping[str, Tensor], best: Fit) -> None:
+        """Compare the weights that explain a round with those that the numbers of records ask for."""
+        from fedaudit.external import explain
+
+        stated = self.own.record_counts(now.number)
+        by_records = explain.fit_stated(tensors, stated)
+        if by_records.explained or explain.fit_stated(tensors, dict.fromkeys(stated, 1)).explained:
+            return
+        moved_files = {k: j for k, j in explain.permutation(best.weights, stated).items() if k != j}
+        exchanged = {k: stated[moved_files.get(k, k)] for k in stated}
+        if moved_files and explain.fit_stated(tensors, exchanged).explained:
+            pairs = ", ".join(f"client {k}'s file fits the records of client {j}" for k, j in moved_files.items())
+        elif self.own.counts_stated(now.number) or max(best.weights.values()) > ONE:
+            shares = ", ".join(f"{k}: {weight:.2f}" for k, weight in sorted(best.weights.items())[:6])
+            pairs = f"weights that fit are {shares}" + (", ..." if len(best.weights) > 6 else "")
+        else:
+            return
+        self.weights[now.number] = (by_records.unexplained, pairs)
+
+    def _note_alike(self, now: _Round) -> None:
+        """Note clients whose files of a round are byte-identical."""
+        clients = defaultdict(list)
+        for client, message in self.own.uploads[now.number].items():
+            if message.shapes:  # uploads without tensors are all alike
+                clients[self.own.digest(message)].append(str(client))
+        self.alike += [f"{' and '.join(alike)} in round {now.number}" for alike in clients.values() if len(alike) > 1]
+
+    def remarks(self) -> list[Remark]:
+        """What is to be said about all rounds. InputError: nothing was trained."""
+        if not self.trained:
+            raise InputError(
+                f"--run {self.own.path}: nothing was trained: all models and uploads equal the first global model "
+                "(were all states taken before training?)"
+            )
+        return [*self._of_models(), *self._of_weights(), *self._of_uploads(), *self._of_start()]
+
+    def _of_models(self) -> Iterator[Remark]:
+        from fedaudit.external.explain import words
+
+        if self.own.aggregation not in (MEAN, PARTIAL):
+            yield Remark(
+                "aggregation",
+                f"The server's rule is said to be: {self.own.aggregation}. Whether each global model follows from what "
+                "was received could not be checked.",
+            )
+        if self.still:
+            yield Remark(
+                "models",
+                f"The global model does not change in {words(self.still)} of {self.own.rounds}, though clients sent "
+                "other tensors than it has: perhaps what was released was not recorded, and then rows of the released "
+                "model say nothing.",
+            )
+        for rounds, when, cause in (
+            (self.late, "earlier", "models are recorded a round late"),
+            (self.early, "later", "uploads are recorded a round late"),
+        ):
+            if rounds:
+                yield Remark(
+                    "rounds",
+                    f"The global models after {words(rounds)} follow from what was received one round {when}: {cause}, "
+                    "and attacks compare uploads with the wrong start.",
+                )
+        if rest := self.fits:
+            r = max(rest, key=lambda n: rest[n].unexplained)
+            where = f", most of all in {rest[r].tensor}" if rest[r].tensor else ""
+            yield Remark(
+                "aggregation",
+                f"The global models after {words(sorted(rest))} do not wholly follow from what was received: up to "
+                f"{rest[r].unexplained:.2g} of a client's step stays unexplained by every mean of the uploads"
+                f"{where}. A client may be missing, a file may be of another round, or the server takes no mean "
+                f'("aggregation" in {RUN}); what is said below holds for the files as they are.',
+                rest[r].unexplained,
+            )
+
+    def _of_weights(self) -> Iterator[Remark]:
+        from fedaudit.external.explain import words
+
+        if self.weights:
+            r = max(self.weights, key=lambda n: self.weights[n][0])
+            rest, instead = self.weights[r]
+            yield Remark(
+                "weights",
+                f"After {words(sorted(self.weights))} the global model is a mean of the uploads, but not with the "
+                f"clients' numbers of records: these leave {rest:.2g} of a client's step unexplained. In round {r} "
+                f"{instead}. Were clients' files exchanged?",
+                rest,
+            )
+
+    def _of_uploads(self) -> Iterator[Remark]:
+        from fedaudit.external.explain import words
+
+        if self.untrained:
+            yield Remark(
+                "uploads",
+                f"In {words(self.untrained)} every upload equals the global model that was sent out: were the states "
+                "taken before training? Such messages show no leak whatever was trained.",
+            )
+        elif self.alike:
+            more = f" and {len(self.alike) - 3} times more" if len(self.alike) > 3 else ""
+            yield Remark(
+                "uploads",
+                f"Uploads of different clients are byte-identical (clients {', '.join(self.alike[:3])}{more}): if "
+                "their states shared memory when they were saved, all but one are lost (docs/own-runs.md).",
+            )
+
+    def _of_start(self) -> Iterator[Remark]:
+        if any(name.endswith(".B") and tensor.any() for name, tensor in self.start.items()):
+            yield Remark(
+                "start",
+                "The adapter is not zero before the first round (a warm start, or an initialisation such as PiSSA): "
+                "controls ask the model with this adapter, which is not the backbone.",
+            )
+
+
+def _named(values: tuple[str, ...]) -> str:
+    return ", ".join(f'"{value}"' for value in values)
