@@ -9,6 +9,7 @@ from typing import TypedDict
 SCHEMA = 3
 MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechanism is
 MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaussian on Poisson samples
+RECORDING = "recording"  # metric of a sentence about how an external run was recorded
 INFORMATION = "mutual_information"  # metric of bits per record
 NO_CANARIES = "not measured: needs canaries"
 NO_COINS = "not measured: trained elsewhere, without canaries"  # a run that nobody can add any to
@@ -82,6 +83,16 @@ class OfRun:
     method: str
     task: str
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(OfRun):
+    """A sentence about how an external run was recorded, among the limitations of the report."""
+
+    metric: str
+    check: str  # what was checked
+    sentence: str
+    value: float | None  # the number in the sentence, if it has one
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -469,7 +469,14 @@ EPSILON = {"claimed": "8 at delta 1e-5", "provable": "12"}
 
 
 def exported(original: Transcript, destination: Path, **changes: object) -> Path:
-    about = {"method": "fedper:shared_layers=1", "task": "captions", "seed": 3, "backbone": "embedded", "alpha": 16.0}
+    about = {
+        "method": "fedper:shared_layers=1",
+        "task": "captions",
+        "seed": 3,
+        "backbone": "embedded",
+        "alpha": 16.0,
+        "aggregation": "mean",
+    }
     export_run(original, toy_federation(), destination, **about | {"score": "captions", "epsilon": EPSILON} | changes)
     return destination
 
@@ -486,6 +493,10 @@ class TestRoundTrip:
         again = transcript(exported(original, tmp_path / "run"), tmp_path / "again")
         assert again.schedule == SCHEDULE
         assert_same_transcripts(original, again)
+
+    def test_nothing_is_said_of_a_right_recording(self, original, tmp_path):
+        """Clients of the toy learn nearly the same, so that uploads may be equal; that alone is said."""
+        assert {remark.check for remark in read(exported(original, tmp_path / "run")).remarks} <= {"uploads"}
 
     def test_federations(self, original, tmp_path):
         before, after = toy_federation(), read(exported(original, tmp_path / "run")).federation
@@ -519,7 +530,7 @@ class TestRoundTrip:
         again = transcript(first.path, tmp_path / "again")
         export_run(
             again, first.federation, tmp_path / "second", method=first.method, task=first.task, seed=first.seed,
-            backbone=first.backbone, alpha=first.alpha, score=first.score,
+            backbone=first.backbone, alpha=first.alpha, score=first.score, aggregation=first.aggregation,
             epsilon={"claimed": first.claimed, "provable": first.provable},
         )  # fmt: skip
         assert read(tmp_path / "second").sha256 == first.sha256
@@ -551,7 +562,7 @@ class TestExport:
         clients = [dataclasses.replace(c, background=(record(f"back-{c.name}", 9),)) for c in data.clients]
         export_run(
             plain, dataclasses.replace(data, clients=tuple(clients)), tmp_path / "run",
-            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions", epsilon=EPSILON,
+            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions", aggregation="mean", epsilon=EPSILON,
         )  # fmt: skip
         assert list(read(tmp_path / "run").federation.records) == list(data.records)
 
@@ -614,7 +625,7 @@ class TestExport:
         own = read(run)
         export_run(
             transcript(run, tmp_path / "t"), own.federation, tmp_path / "out",
-            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions", epsilon=EPSILON,
+            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions", aggregation="mean", epsilon=EPSILON,
         )  # fmt: skip
         assert [p.name for p in (tmp_path / "out" / "owners").iterdir()] == ["client-02.safetensors"]
         assert_same_transcripts(

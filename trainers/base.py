@@ -219,6 +219,12 @@ class Method(ABC, Generic[Client]):
         return server
 
     @property
+    def aggregation(self) -> str:
+        """The kind of rule that `aggregate` is, as run.json of an exported run names it: "mean" if each tensor becomes
+        a mean of its uploads, else another of `fedaudit.external.recording.AGGREGATIONS`."""
+        return "mean"
+
+    @property
     def central(self) -> tuple[str, ...]:
         """Names in `shared` to which the server, not the client, adds noise (on the mean of the clients' gradients)."""
         return ()

@@ -32,6 +32,10 @@ class Params(Parameters):
 class FedRand(Method[Participation]):
     params: Params
 
+    @property
+    def aggregation(self) -> str:
+        return "mean" if self.params.normalise else "other"  # without eq. 8 weights sum to less than 1
+
     def update(self, server: State, own: State, client: Participation) -> Update:
         """Algorithm 2: a_k = 1 means A from the server, B its own; only the half from the server is sent back."""
         u = torch.rand((), generator=client.generator("coin")).item()

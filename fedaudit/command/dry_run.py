@@ -52,7 +52,7 @@ def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> 
     from fedaudit.pipeline.workers import federation_of
 
     federation = federation_of(plan)
-    check(plan, federation)
+    check(plan, federation, progress)
     missing = [cell for cell in plan.cells if not _on_disk(cell.analysis_folder)]
     cells = {c.training_key: c for c in missing if c.variant and not _on_disk(c.training_folder)}.values()
     federations, clients = untrained(missing, federation, _on_disk)

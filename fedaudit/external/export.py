@@ -26,7 +26,7 @@ _SCORES = {"caption_scores": SCORES[0], "answer_scores": SCORES[1]}  # by functi
 
 def export_run(
     transcript: Transcript, federation: Federation, destination: Path, *, method: str, task: str, seed: int,
-    backbone: str, alpha: float, score: str, epsilon: Claims,
+    backbone: str, alpha: float, score: str, aggregation: str, epsilon: Claims,
 ) -> None:  # fmt: skip
     """Write a run into the folder `destination`, which must be empty or absent; `run.json` is written last.
 
@@ -43,7 +43,8 @@ def export_run(
     _records(federation, out)
     out.write(ROUNDS, _json(_notes(transcript)))
     about = {"format": FORMATS[-1], "method": method, "task": task, "backbone": backbone, "alpha": alpha, "seed": seed}
-    out.write(RUN, _json(about | {"score": scored} | dict(epsilon)), last=True)
+    about |= {"score": scored, "aggregation": aggregation}
+    out.write(RUN, _json(about | dict(epsilon)), last=True)
 
 
 def _models(transcript: Transcript, out: _Destination) -> None:

@@ -87,7 +87,7 @@ class _Round:
 
 
 def _rounds(own: OwnRun) -> Iterator[_Round]:
-    before, earlier = own.models[0].load(), {}
+    before, earlier = own.models[0].load(), dict[int, "State"]()
     for r in range(own.rounds):
         after, sent = own.models[r + 1].load(), own.received(r, before)
         files = (own.models[r], own.models[r + 1], *own.uploads[r].values())

@@ -7,8 +7,9 @@ import graphlib
 from typing import TYPE_CHECKING
 
 from audits.facts import AUDITS
-from audits.findings import NO_COINS
+from audits.findings import NO_COINS, RECORDING, Recorded
 from audits.subject import Result, Subject
+from fedaudit.external.recording import Remark
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.resource_usage import ResourceUsage, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim
@@ -18,6 +19,7 @@ from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.newcomers import newcomer_accuracies
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.recorded import model_remarks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
@@ -63,6 +65,8 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
     if cell.variant and cell.variant.plugin.facts.on_shares:
         tables |= on_shares.tables(cell)
     results = [*subject.before.values()][::-1]  # audits that build on others come first in the report
+    if cell.plan.own:
+        results.append(Result([_said(remark, cell) for remark in _remarks(cell, workshop, progress)]))
     for result in results:
         tables |= result.tables
         for name, kept in result.kept.items():
@@ -71,6 +75,19 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
         folder.write_table(f"{name}.parquet", table)
     folder.write_json("findings.json", [dataclasses.asdict(f) for result in results for f in result.findings])
     finish(folder)
+
+
+def _remarks(cell: Cell, workshop: Workshop, progress: Progress) -> list[Remark]:
+    """All that is to be said about how a cell's external run was recorded; what needs the model is said at once."""
+    assert cell.plan.own is not None
+    by_model = model_remarks(cell, workshop)
+    for remark in by_model:
+        progress.say(f"warning: {remark.sentence}")
+    return [*cell.plan.own.remarks, *by_model]
+
+
+def _said(remark: Remark, cell: Cell) -> Recorded:
+    return Recorded(**cell.names, metric=RECORDING, check=remark.check, sentence=remark.sentence, value=remark.value)
 
 
 def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject:

@@ -14,7 +14,7 @@ from fedaudit.pipeline.analysis import audit, ensure_analysis, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, write_page
-from fedaudit.pipeline.plan import Plan
+from fedaudit.pipeline.plan import Cell, Plan
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -97,6 +97,11 @@ def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in reused]
 
 
+def _aggregation(cell: Cell, data: Federation) -> str:
+    """The server's rule of a cell's training, as run.json names it."""
+    return cell.plan.own.aggregation if cell.plan.own else method_of(cell, data.sizes).aggregation
+
+
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
     """Export the one training of a finished plan: to `run_to` as a folder that docs/own-runs.md describes, to
     `adapters_to` as adapters that peft loads. None: not exported."""
@@ -113,7 +118,7 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
             transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
             backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),
             alpha=Settings(**dataclasses.asdict(plan.settings)).alpha, score=data.score.__name__,
-            epsilon=subject.claims(SERVER),
+            aggregation=_aggregation(cell, data), epsilon=subject.claims(SERVER),
         )  # fmt: skip
         progress.say(f"exported: {run_to}")
     if adapters_to is not None:

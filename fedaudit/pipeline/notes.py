@@ -69,7 +69,6 @@ def _limits(plan: Plan) -> list[str]:
     return [
         *([small] if plan.backbone == EMBEDDED else []),
         elsewhere if plan.own is not None else coin,
-        *([remark.sentence for remark in plan.own.remarks] if plan.own is not None else []),
         "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
     ]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from audits.facts import AUDITS
+from audits.findings import RECORDING
 from audits.run_comparison import AuditedRun, Compared
 from fedaudit import __version__
 from fedaudit.machinery.store import MANIFEST, Folder, claim
@@ -48,7 +49,8 @@ def read_evidence(cell: Cell) -> Evidence:
         "fedaudit": __version__,
         "code": cell.analysis_description["code"],
     }
-    return Evidence(cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, limits(plan))
+    said = [f["sentence"] for f in findings if f["metric"] == RECORDING]
+    return Evidence(cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, [*said, *limits(plan)])
 
 
 def setting_of(cell: Cell) -> dict[str, Any]:
