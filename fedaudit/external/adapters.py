@@ -3,15 +3,17 @@ names."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.headers import ITEM, read_header
+from fedaudit.external.peft_config import NAME, PeftConfig
 from fedaudit.external.schema import CLIENT, one_line
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
@@ -40,6 +42,7 @@ class Adapter:
     shapes: Mapping[str, Shape]  # by this project's name
     size: int  # bytes of all tensors
     precision: float = 0.0  # largest relative rounding error of a tensor's dtype, once read in float32
+    factors: Mapping[str, float] = field(default_factory=dict)  # by name: what a factor B is multiplied by when read
 
     def load(self) -> State:
         """The tensors in float32, by this project's names. InputError: unreadable, NaN, infinite or huge values."""
@@ -55,7 +58,7 @@ class Adapter:
         state = {name: tensors[in_file].to(torch.float32) for name, in_file in self.names.items()}
         for name, tensor in state.items():
             _check_values(tensor, f"{self.path}: {name}")
-        return state
+        return {name: tensor * self.factors.get(name, 1.0) for name, tensor in state.items()}
 
 
 def _check_values(tensor: Tensor, name: str) -> None:
@@ -136,11 +139,12 @@ def read_owners(files: OwnFiles) -> dict[int, Adapter]:
 
 
 def check_tensors(
-    models: Sequence[Adapter], uploads: Sequence[Mapping[int, Adapter]], owners: Mapping[int, Adapter]
-) -> int:
-    """Check names and shapes of all tensors against the first global model, and return its rank. InputError: they do
-    not fit it, or a client in `owners` never took part."""
-    rank = _check_global(models[0])
+    models: Sequence[Adapter], uploads: Sequence[Mapping[int, Adapter]], owners: Mapping[int, Adapter],
+    config: PeftConfig | None,
+) -> int:  # fmt: skip
+    """Check names and shapes of all tensors against the first global model, and return its rank, with a `config` the
+    one that this states. InputError: they do not fit, or a client in `owners` never took part."""
+    rank = _check_global(models[0], config)
     _check_adapter_names([*models, *owners.values(), *(message for sent in uploads for message in sent.values())])
     for model in models[1:]:
         _check_message(model, models[0], whole=True)
@@ -153,10 +157,33 @@ def check_tensors(
     return rank
 
 
+Uploads = Sequence[Mapping[int, Adapter]]
+
+
+def scaled(
+    models: Sequence[Adapter], uploads: Uploads, owners: Mapping[int, Adapter], config: PeftConfig
+) -> tuple[list[Adapter], list[dict[int, Adapter]], dict[int, Adapter]]:
+    """The same adapters, to be read so that one scale holds for all layers: that of the configuration's alpha and
+    rank. In a layer with a scale of its own the factor B is multiplied by the ratio."""
+    ratio = {name: config.scale(name[:-2]) / config.scale("") for name in models[0].shapes if name.endswith(".B")}
+    factors = {name: factor for name, factor in ratio.items() if factor != 1}
+
+    def change(adapter: Adapter) -> Adapter:
+        return dataclasses.replace(adapter, factors=factors)
+
+    return (
+        [change(model) for model in models],
+        [{k: change(message) for k, message in sent.items()} for sent in uploads],
+        {k: change(owner) for k, owner in owners.items()},
+    )
+
+
 def _numbered(files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safetensors") -> dict[int, Path]:
     """Paths by number in a folder of `round-000` or `client-03` with a suffix. InputError: anything else in it."""
     paths: dict[int, Path] = {}
     for path in files.listed(folder):
+        if path.name == NAME and word == "round":
+            continue
         match = re.fullmatch(rf"{word}-(\d+){re.escape(suffix)}", path.name, re.ASCII)
         if match is None:
             example = ("client-03" if word == "client" else "round-000") + suffix
@@ -218,8 +245,9 @@ def _check_adapter_names(adapters: Sequence[Adapter]) -> None:
         )
 
 
-def _check_global(adapter: Adapter) -> int:
-    """The rank of a global model. InputError: no tensors, A without B or B without A, or several ranks."""
+def _check_global(adapter: Adapter, config: PeftConfig | None) -> int:
+    """The rank of a global model. InputError: no tensors, A without B or B without A, or several ranks that no `config`
+    states."""
     shapes = adapter.shapes
     if not shapes:
         raise InputError(f"{adapter.path} holds no tensors; a global model has a pair A and B per adapted layer")
@@ -228,12 +256,23 @@ def _check_global(adapter: Adapter) -> int:
         other = _partner(name)
         if other not in shapes:
             raise InputError(f"{adapter.path}: {name} is there without {other}; a global model has both of each layer")
-        if _inner(name, shape) != rank:
+        if config and _inner(name, shape) != config.layer_rank(name[:-2]):
+            raise InputError(
+                f"{adapter.path}: {name} has rank {_inner(name, shape)}, where {config.path} states "
+                f"{config.layer_rank(name[:-2])}"
+            )
+        if not config and _inner(name, shape) != rank:
             raise InputError(
                 f"{adapter.path}: {name} has rank {_inner(name, shape)} where {next(iter(shapes))} has {rank}; all "
-                "layers of a run have one rank"
+                f"layers of a run have one rank, unless peft's {NAME} beside run.json states others"
             )
-    return rank
+    present = {name.split(".")[-2] for name in shapes}
+    if config and (absent := sorted(set(config.targets) - present)):
+        raise InputError(
+            f"{adapter.path} holds no adapter of {absent[0]}, which {config.path} names in target_modules; it has "
+            f"{', '.join(sorted(present))}"
+        )
+    return config.rank if config else rank
 
 
 def _check_message(adapter: Adapter, model: Adapter, *, whole: bool) -> None:

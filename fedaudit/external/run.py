@@ -9,14 +9,17 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedaudit.external.adapters import Adapter, canonical, check_tensors, read_models, read_owners, read_uploads
+from fedaudit.external.adapters import Adapter, canonical, check_tensors, read_models, read_owners, read_uploads, scaled
 from fedaudit.external.files import OwnFiles
+from fedaudit.external.peft_config import NAME as PEFT_CONFIG
+from fedaudit.external.peft_config import PeftConfig, read_peft_config
 from fedaudit.external.recording import AGGREGATIONS, MEAN, Remark, of_records, remarks
 from fedaudit.external.records import (
     OF_CLIENTS,
@@ -56,8 +59,15 @@ if TYPE_CHECKING:
 
 IMAGE = "<image>"
 
-_NEEDED = {"format": one_of(*FORMATS), "method": NAME, "task": NAME, "backbone": PATH, "alpha": POSITIVE}
-_OPTIONAL = {"seed": COUNT, "score": one_of(*SCORES), "prompt": TEXT, "claimed": LINE, "provable": LINE}
+_NEEDED = {"format": one_of(*FORMATS), "method": NAME, "task": NAME, "backbone": PATH}
+_OPTIONAL = {
+    "alpha": POSITIVE,
+    "seed": COUNT,
+    "score": one_of(*SCORES),
+    "prompt": TEXT,
+    "claimed": LINE,
+    "provable": LINE,
+}
 _SINCE_2 = {"uploads": one_of("states", "changes"), "aggregation": one_of(*AGGREGATIONS)}
 _ROUND = {"uploads": OBJECT, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
 _UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
@@ -86,6 +96,7 @@ class OwnRun:
     uploads: Sequence[Mapping[int, Adapter]]  # [rounds], by client
     owners: Mapping[int, Adapter]  # true models after the last participation, by client; some may be missing
     lists: Lists  # without `copies`
+    config: str  # path of peft's configuration in the folder; "" if there is none
     copies: int  # candidates on both sides, which are left out
     notes: Mapping[str, Any]  # content of rounds.json
 
@@ -180,7 +191,7 @@ class OwnRun:
         files = {self._name(adapter) for adapter in self.adapters}
         files |= {entry.image for entries in self.lists.values() for entry in entries}
         files |= {f"{name}.jsonl" for name, entries in self.lists.items() if entries}
-        return files | {RUN} | ({ROUNDS} if self.notes else set())
+        return files | {RUN} | ({ROUNDS} if self.notes else set()) | ({self.config} if self.config else set())
 
 
 def read(folder: Path, *, linked: bool = False) -> OwnRun:
@@ -200,7 +211,11 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     models = read_models(files)
     uploads = read_uploads(files, len(models) - 1)
     owners = read_owners(files)
-    rank = check_tensors(models, uploads, owners)
+    config = read_peft_config(files, (folder, folder / "models"))
+    rank = check_tensors(models, uploads, owners, config)
+    alpha = _alpha(files.root / RUN, about, config)
+    if config:
+        models, uploads, owners = scaled(models, uploads, owners, config)
     lists, copies = without_copies(read_lists(files, about.get("prompt")))
     check_clients(folder, lists, uploads)
     return OwnRun(
@@ -211,7 +226,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         backbone=about["backbone"],
         aggregation=about.get("aggregation", MEAN),
         changes=about.get("uploads") == "changes",
-        alpha=float(about["alpha"]),
+        alpha=alpha,
         score=about.get("score", SCORES[0]),
         claimed=about.get("claimed", "not stated"),
         provable=about.get("provable", "unknown: the run has no ledger of noise"),
@@ -221,6 +236,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         uploads=uploads,
         owners=owners,
         lists=lists,
+        config=config.path.relative_to(folder).as_posix() if config else "",
         copies=copies,
         notes=_notes(files, uploads),
     )
@@ -287,6 +303,22 @@ def _about(files: OwnFiles) -> dict[str, Any]:
     if "prompt" in about and about["prompt"].count(IMAGE) != 1:
         raise InputError(f"{path}: prompt must hold {IMAGE} once, not {about['prompt'].count(IMAGE)} times")
     return about
+
+
+def _alpha(path: Path, about: Mapping[str, Any], config: PeftConfig | None) -> float:
+    """LoRA's numerator: as run.json states it, or so that alpha / rank is the scale of peft's configuration.
+    InputError: neither states it, or they differ."""
+    if config is None:
+        if "alpha" not in about:
+            raise InputError(f"{path} lacks the key 'alpha', which is {POSITIVE.words} (or add peft's {PEFT_CONFIG})")
+        return float(about["alpha"])
+    alpha = config.scale("") * config.rank
+    if not math.isclose(about.get("alpha", alpha), alpha, rel_tol=1e-6):
+        raise InputError(
+            f"{path}: alpha is {about['alpha']:g}, and {config.path} makes it {alpha:g} (an update is alpha / "
+            f"{config.rank} * B A); leave alpha out"
+        )
+    return alpha
 
 
 def _notes(files: OwnFiles, uploads: Sequence[Mapping[int, Adapter]]) -> Mapping[str, Any]:
