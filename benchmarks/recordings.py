@@ -8,14 +8,19 @@ must get the numbers of the run itself and no remark, and no other may lose its 
 
 from __future__ import annotations
 
+import argparse
+import csv
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+
+import fedaudit
 
 State = dict[str, torch.Tensor]
 Change = Callable[[Path], object]  # of a run's folder
@@ -31,6 +36,7 @@ class Recording:
     change: Change
     expected: str
     words: str = ""  # words that the sentence must hold
+    by_model: bool = False  # whether only the model itself tells
 
 
 def models(run: Path) -> list[Path]:
@@ -152,20 +158,37 @@ def missing_client(run: Path) -> None:
     (run / "rounds.json").write_text(json.dumps(notes))
 
 
-def server_step(size: float, momentum: float = 0.0) -> Change:
-    """The server's step is `size` times the mean change, with momentum; uploads keep their changes."""
+# the server's change, from the clients' changes, its own change, and what it was in the round before
+Step = Callable[[list[State], State, State], State]
+
+
+def served(step: Step) -> Change:
+    """Another server: each round's change of the model is `step`; clients' changes stay what they are."""
 
     def change(run: Path) -> None:
         old = [load_file(path) for path in models(run)]
-        new, speed = [old[0]], {name: torch.zeros_like(tensor) for name, tensor in old[0].items()}
+        new, moved = old[0], difference(old[0], old[0])
         for r, paths in enumerate(rounds(run)):
-            for path in paths:
-                rewrite(path, lambda sent, r=r: {n: new[r][n] + sent[n] - old[r][n] for n in sent})
-            speed = {n: momentum * speed[n] + old[r + 1][n] - old[r][n] for n in speed}
-            new.append({n: new[r][n] + size * speed[n] for n in speed})
-            save_file(new[-1], models(run)[r + 1])
+            sent = [difference(load_file(path), old[r]) for path in paths]
+            for path, one in zip(paths, sent, strict=True):
+                save_file({n: new[n] + one[n] for n in one}, path)
+            moved = step(sent, difference(old[r + 1], old[r]), moved)
+            new = {n: new[n] + moved[n] for n in new}
+            save_file(new, models(run)[r + 1])
 
     return change
+
+
+def momentum(sent: list[State], own: State, last: State) -> State:
+    return {n: own[n] + 0.5 * last[n] for n in own}
+
+
+def half_step(sent: list[State], own: State, last: State) -> State:
+    return {n: 0.5 * own[n] for n in own}
+
+
+def plain_mean(sent: list[State], own: State, last: State) -> State:
+    return {n: torch.stack([state[n] for state in sent]).mean(0) for n in own}
 
 
 def noise(run: Path) -> None:
@@ -286,11 +309,11 @@ RECORDINGS = {
     "a client is missing in the last round": Recording(missing_client, "aggregation"),
     "numbers of records of other clients": Recording(counts(lambda n: n[1:] + n[:1]), "weights", "exchanged"),
     "wrong numbers of records": Recording(counts(lambda n: [1 + 50 * (i == 0) for i in range(len(n))]), "weights"),
-    "server step of one half": Recording(server_step(0.5), "aggregation"),
-    "server step of one half, named": Recording(both(server_step(0.5), edit("run.json", aggregation="partial mean")), RIGHT),
-    "server momentum": Recording(server_step(1.0, 0.5), "aggregation"),
+    "server step of one half": Recording(served(half_step), "aggregation"),
+    "server step of one half, named": Recording(both(served(half_step), edit("run.json", aggregation="partial mean")), RIGHT),
+    "server momentum": Recording(served(momentum), "aggregation"),
     "server momentum, named": Recording(
-        both(server_step(1.0, 0.5), edit("run.json", aggregation="server momentum")), "aggregation", "could not be checked"
+        both(served(momentum), edit("run.json", aggregation="server momentum")), "aggregation", "could not be checked"
     ),
     "noise on the models": Recording(noise, "aggregation"),
     "a warm start": Recording(warm_start, "start"),
@@ -301,4 +324,55 @@ RECORDINGS = {
     ),
     "half of the held-out records are members": Recording(members_again, "records", "left out"),
     "held-out records with members' pictures": Recording(same_pictures, "pictures"),
+    "alpha of one half": Recording(edit("run.json", alpha=8), "losses", "alpha", by_model=True),
+    "alpha of rsLoRA": Recording(edit("run.json", alpha=16 * 8**0.5), "losses", "alpha", by_model=True),
+    "clients permuted, equal numbers of records": Recording(
+        both(counts(lambda n: [10] * len(n)), served(plain_mean), permuted()), "members", "exchanged", by_model=True
+    ),
+    "two clients exchanged in the last round, equal numbers": Recording(
+        both(counts(lambda n: [10] * len(n)), served(plain_mean), permuted(last=True)), "members", "exchanged", by_model=True
+    ),
 }  # fmt: skip
+
+HEADLINE = ("server", "loss/base")  # the row that is printed: threat model and signal
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="audit only recordings whose name holds these words")
+    parser.add_argument("--out", default="recordings.csv", help="CSV file of all rows")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        right = Path(place) / "right"
+        fedaudit.audit(
+            method="fedavg", attack="maxrenyi", rounds=3, clients=4, per_round=4, local_steps=24, export_run=str(right),
+            out=f"{place}/out", quiet=True,
+        )  # fmt: skip
+        for name, recording in RECORDINGS.items():
+            if options.only in name:
+                run = shutil.copytree(right, Path(place) / "run")
+                recording.change(run)
+                rows.append({"recording": name, "expected": recording.expected, **audited(run, Path(place) / "out")})
+                print(*rows[-1].values(), sep=" · ", flush=True)
+                shutil.rmtree(run)
+    with open(options.out, "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def audited(run: Path, out: Path) -> dict[str, object]:
+    """The server's AUROC and verdict, and what was said."""
+    try:
+        found = fedaudit.audit(run=str(run), attack="maxrenyi", out=str(out), quiet=True).findings
+    except fedaudit.InputError as error:
+        return {"auroc": None, "verdict": REFUSED, "said": str(error)}
+    threat_model, signal = HEADLINE
+    row = found[(found.threat_model == threat_model) & (found.signal == signal) & (found.metric == "auroc")].iloc[0]
+    said = found[found.metric == "recording"].sentence
+    return {"auroc": row["value"], "verdict": row.verdict, "said": " ".join(said)}
+
+
+if __name__ == "__main__":
+    main()

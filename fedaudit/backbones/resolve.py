@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from pathlib import Path
@@ -100,6 +101,16 @@ def cache_folder(repository: str) -> Path:
     return hub_cache() / f"models--{repository.replace('/', '--')}"
 
 
+def _quantisation(config: Path) -> str:
+    """The method by which a model folder's weights are quantised; "" if they are not. A malformed file has none."""
+    try:
+        about = json.loads(user_files.read_bytes(config))
+        quantised = about.get("quantization_config") or about.get("text_config", {}).get("quantization_config")
+        return str(quantised.get("quant_method", "unknown method")) if quantised else ""
+    except (OSError, ValueError, AttributeError):  # another check names what is wrong with the file
+        return ""
+
+
 def _check(text: str, folder: Path, processor: bool) -> None:
     lacks = _lacks(folder, processor)
     if not lacks:
@@ -125,6 +136,8 @@ def _lacks(folder: Path, processor: bool) -> str:
         return f"lacks the image processor ({' or '.join(_PROCESSOR)})"
     if processor and not any((folder / name).is_file() for name in _TOKENIZER):
         return "lacks the tokenizer (tokenizer.json or tokenizer.model)"
+    if method := _quantisation(folder / "config.json"):
+        return f"is quantised ({method}), and attacks compute with the weights as floats; name the model it was made of"
     if (folder / "adapter_config.json").exists():
         return "holds adapters (adapter_config.json) where a whole model is needed; merge them into it"
     return damage(folder)
