@@ -201,7 +201,7 @@ def _read_own_run(chosen: argparse.Namespace, sources: choices.Sources) -> tuple
         raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
     learner = OwnRun.learner
     attacks, parser = choices.read_attacks(chosen.attack, learner, trained_here=False), _parser()
-    flags.add_linked_files(parser)
+    flags.add_own_run(parser)
     flags.add_backbone(parser, learner)
     flags.add_general_options(parser)
     audits = choices.audit_groups(chosen.audit, attacks, learner, trained_here=False)

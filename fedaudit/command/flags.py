@@ -57,7 +57,9 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         "--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both embedded)"
     )
     group.add_argument(
-        "--run", metavar="FOLDER", help="audit a training done elsewhere, in the format of docs/own-runs.md"
+        "--run",
+        metavar="FOLDER",
+        help="audit a training done elsewhere: a folder as docs/own-runs.md says, or one peft adapter",
     )
     group.add_argument(
         "--preset", default=DEFAULT_PRESET, help=f"settings to start from: {', '.join(presets())} (default: embedded)"
@@ -73,13 +75,17 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
 
-def add_linked_files(parser: argparse.ArgumentParser) -> None:
-    """Add --linked-files."""
+def add_own_run(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that only --run has: --linked-files, --members, --nonmembers."""
     text = (
         "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in "
         "the report"
     )
     parser.add_argument("--linked-files", action="store_true", help=text)
+    for flag, words in (("--members", "trained on"), ("--nonmembers", "not trained on")):
+        parser.add_argument(
+            flag, metavar="LIST", help=f"if --run is one peft adapter: JSON lines of the records that it was {words}"
+        )
 
 
 DEFAULT_PRESET = "embedded"

@@ -17,6 +17,8 @@ from fedaudit.command import sweeps
 from fedaudit.command.argv import LARGEST, LARGEST_SEED
 from fedaudit.command.choices import adversary_class, canaries_class
 from fedaudit.external import run as own_run
+from fedaudit.external import single
+from fedaudit.external.schema import RUN
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
@@ -81,12 +83,25 @@ def _backbone(options: argparse.Namespace, kind: str) -> Path | ClipSource:
     return resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code)
 
 
+def _external(options: argparse.Namespace) -> own_run.OwnRun:
+    """The external run of --run: a folder with run.json, or one adapter with --members and --nonmembers."""
+    place = Path(os.path.expanduser(options.run))
+    if os.path.lexists(place / RUN) or not (place.suffix == ".safetensors" or os.path.lexists(place / single.TENSORS)):
+        for flag, value in (("--members", options.members), ("--nonmembers", options.nonmembers)):
+            if value:
+                raise InputError(f"{flag} {value}: goes with one adapter, and --run {place} is no adapter's folder")
+        return own_run.read(place, linked=options.linked_files)
+    return single.read_single(place, options.members, options.nonmembers, linked=options.linked_files)
+
+
 def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
     """The plan that audits the external run in the folder of --run."""
-    external = own_run.read(Path(options.run), linked=options.linked_files)
+    external = _external(options)
     folder = plugins.package_folder("trainers")
     settings: Callable[..., DataclassInstance] = plugins.dataclass_of(folder / f"{external.learner}.py", "Settings")
     backbone = options.backbone or (str(EMBEDDED) if external.backbone == "embedded" else external.backbone)
+    if not backbone:
+        raise InputError(f"--run {external.path}: does not name the model that was adapted; --backbone must")
     return Plan(
         methods={external.method: None},
         settings=settings(rank=external.rank, alpha=external.alpha, target_modules=",".join(external.targets)),

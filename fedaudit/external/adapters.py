@@ -106,7 +106,7 @@ def read_models(files: OwnFiles) -> list[Adapter]:
             raise InputError(
                 f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(paths)}"
             )
-    return [_read_adapter(files, paths[r]) for r in range(len(paths))]
+    return [read_adapter(files, paths[r]) for r in range(len(paths))]
 
 
 def read_uploads(files: OwnFiles, rounds: int) -> list[dict[int, Adapter]]:
@@ -126,7 +126,7 @@ def read_uploads(files: OwnFiles, rounds: int) -> list[dict[int, Adapter]]:
                 f"{folder}/round-{r:03d} is missing or empty; it holds what the server received in round {r}, "
                 "one file client-03.safetensors per client"
             )
-        uploads.append({k: _read_adapter(files, paths[k]) for k in sorted(paths)})
+        uploads.append({k: read_adapter(files, paths[k]) for k in sorted(paths)})
     return uploads
 
 
@@ -135,7 +135,7 @@ def read_owners(files: OwnFiles) -> dict[int, Adapter]:
     unreadable file."""
     folder = files.root / "owners"
     paths = _numbered(files, folder, "client") if os.path.lexists(folder) else {}
-    return {k: _read_adapter(files, path) for k, path in paths.items()}
+    return {k: read_adapter(files, path) for k, path in paths.items()}
 
 
 def check_tensors(
@@ -199,7 +199,7 @@ def _numbered(files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safet
     return paths
 
 
-def _read_adapter(files: OwnFiles, path: Path) -> Adapter:
+def read_adapter(files: OwnFiles, path: Path) -> Adapter:
     """Read the header of an adapter file. InputError: unreadable, truncated, or a tensor that is no factor."""
     names: dict[str, str] = {}
     shapes: dict[str, Shape] = {}

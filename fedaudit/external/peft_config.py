@@ -51,6 +51,7 @@ class PeftConfig:
     root: bool  # whether ranks enter by their square root (rsLoRA)
     alphas: Mapping[str, float]  # by the end of a layer's name
     ranks: Mapping[str, int]
+    base: str  # the model that was adapted, as peft names it; "" if it does not
     targets: tuple[str, ...]  # last components of the adapted layers' names; () if a pattern says it
 
     def layer_rank(self, layer: str) -> int:
@@ -83,6 +84,7 @@ def read_peft_config(files: OwnFiles, folders: Collection[Path]) -> PeftConfig |
         root=about.get("use_rslora") is True,
         alphas=_pattern(path, "alpha_pattern", about),
         ranks={key: int(rank) for key, rank in _pattern(path, "rank_pattern", about).items()},
+        base=str(about.get("base_model_name_or_path") or ""),
         targets=tuple(t.rpartition(".")[2] for t in targets if isinstance(t, str)) if isinstance(targets, list) else (),
     )
 

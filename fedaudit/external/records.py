@@ -36,6 +36,7 @@ class Entry:
     where: str  # "FILE line N"
     client: int | None
     position: int | None
+    files: OwnFiles  # where its picture may lie
 
     @property
     def path(self) -> Path:
@@ -46,10 +47,19 @@ class Entry:
 Lists = Mapping[str, Sequence[Entry]]
 
 
-def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
-    """{list name: entries} for all LISTS; an optional list without file is empty. Lines without a prompt get `prompt`.
-    InputError: a list of candidates is missing, a line is wrong, an id comes twice, an image is missing or no image."""
-    lists = {name: _read(files, name, prompt) for name in LISTS}
+@dataclass(frozen=True)
+class ListFile:
+    """The file of a list, and where its pictures may lie: below `files.root`, to which their paths are relative."""
+
+    files: OwnFiles
+    path: Path
+
+
+def read_lists(sources: Mapping[str, ListFile], prompt: str | None, *, client: int | None = None) -> Lists:
+    """{list name: entries} for all LISTS; an optional list without file is empty. Lines without a prompt get `prompt`,
+    with a `client` all are of that one and need no id. InputError: a list of candidates is missing, a line is wrong, an
+    id comes twice, an image is missing or no image."""
+    lists = {name: _read(sources[name], name, prompt, client) if name in sources else [] for name in LISTS}
     entry_by_id: dict[str, Entry] = {}
     for entry in itertools.chain.from_iterable(lists.values()):
         other = entry_by_id.setdefault(entry.record.id, entry)
@@ -58,7 +68,7 @@ def read_lists(files: OwnFiles, prompt: str | None) -> Lists:
                 f"{entry.where}: the id {entry.record.id!r} is taken ({other.where}); a record is in one list, once"
             )
     for path, entry in _pictures(lists).items():
-        content = files.read(path, name=f"{entry.where}: image {entry.image}")
+        content = entry.files.read(path, name=f"{entry.where}: image {entry.image}")
         with _readable(entry), user_files.picture(content) as picture:
             picture.verify()  # checks what its format can tell without decoding
     return lists
@@ -161,27 +171,32 @@ def _id_hash(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
-def _read(files: OwnFiles, name: str, prompt: str | None) -> list[Entry]:
-    path = files.root / f"{name}.jsonl"
-    if name not in CANDIDATES and not os.path.lexists(path):
+def _read(source: ListFile, name: str, prompt: str | None, client: int | None) -> list[Entry]:
+    if name not in CANDIDATES and not os.path.lexists(source.path):
         return []
-    lines = files.lines(path, purpose=f"it lists the {name} of all clients, one JSON object a line")
-    return [_entry(files.root, name, line, where, prompt) for line, where in lines]
+    lines = source.files.lines(source.path, purpose=f"it lists the {name} of all clients, one JSON object a line")
+    return [_entry(source.files, name, line, where, prompt, client) for line, where in lines]
 
 
-def _entry(folder: Path, name: str, line: bytes, where: str, prompt: str | None) -> Entry:
+def _entry(files: OwnFiles, name: str, line: bytes, where: str, prompt: str | None, client: int | None) -> Entry:
     from fedaudit.tasks.base import Record
 
-    client = {"client": CLIENT} if name in OF_CLIENTS else {}
+    of_client = {"client": CLIENT} if name in OF_CLIENTS and client is None else {}
     position = {"position": INTEGER} if name in CANDIDATES else {}
-    values: dict[str, Any] = fields(parse(line, where), where, _NEEDED | client, _OPTIONAL | position)
+    needed, optional = _NEEDED | of_client, _OPTIONAL | position
+    if client is not None:
+        optional |= {"id": needed.pop("id")}
+    values: dict[str, Any] = fields(parse(line, where), where, needed, optional)
     prompt = values.get("prompt", prompt)
     if prompt is None:
-        raise InputError(f"{where} lacks a prompt; give it one, or run.json one for all")
+        raise InputError(
+            f"{where} lacks a prompt; give it one" + (", or run.json one for all" if client is None else "")
+        )
     references = tuple(values.get("references", [values["text"]]))
-    picture = (folder / values["image"]).absolute()
-    record = Record(values["id"], values.get("group", ""), picture, prompt, values["text"], references, where=where)
-    return Entry(record, values["image"], where, values.get("client"), values.get("position"))
+    picture = (files.root / values["image"]).absolute()
+    name_of_record = values.get("id", f"{name} {where.rpartition(' ')[2]}")
+    record = Record(name_of_record, values.get("group", ""), picture, prompt, values["text"], references, where=where)
+    return Entry(record, values["image"], where, values.get("client", client), values.get("position"), files)
 
 
 def _pictures(lists: Lists) -> dict[Path, Entry]:

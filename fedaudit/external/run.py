@@ -22,7 +22,9 @@ from fedaudit.external.peft_config import NAME as PEFT_CONFIG
 from fedaudit.external.peft_config import PeftConfig, read_peft_config
 from fedaudit.external.recording import AGGREGATIONS, MEAN, Remark, of_records, remarks
 from fedaudit.external.records import (
+    LISTS,
     OF_CLIENTS,
+    ListFile,
     Lists,
     check_clients,
     check_pixels,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from trainers.base import State
 
 IMAGE = "<image>"
+NOT_STATED, UNKNOWN = "not stated", "unknown: the run has no ledger of noise"  # an epsilon, in words
 
 _NEEDED = {"format": one_of(*FORMATS), "method": NAME, "task": NAME, "backbone": PATH}
 _OPTIONAL = {
@@ -96,8 +99,8 @@ class OwnRun:
     uploads: Sequence[Mapping[int, Adapter]]  # [rounds], by client
     owners: Mapping[int, Adapter]  # true models after the last participation, by client; some may be missing
     lists: Lists  # without `copies`
-    config: str  # path of peft's configuration in the folder; "" if there is none
     copies: int  # candidates on both sides, which are left out
+    texts: Mapping[str, Path]  # run.json, the lists, and what else was read beside tensors and pictures, by name
     notes: Mapping[str, Any]  # content of rounds.json
 
     @property
@@ -135,7 +138,9 @@ class OwnRun:
     @functools.cached_property
     def digests(self) -> dict[str, bytes]:
         """SHA-256 of every file of the run that is read, by its path relative to the folder."""
-        return {name: _digest(self.path / name) for name in self._files()}
+        pictures = {entry.image: entry.path for entries in self.lists.values() for entry in entries}
+        tensors = {self._name(adapter): adapter.path for adapter in self.adapters}
+        return {name: _digest(path) for name, path in {**self.texts, **pictures, **tensors}.items()}
 
     @property
     def adapters(self) -> list[Adapter]:
@@ -187,12 +192,6 @@ class OwnRun:
     def _name(self, adapter: Adapter) -> str:
         return adapter.path.relative_to(self.path).as_posix()
 
-    def _files(self) -> set[str]:
-        files = {self._name(adapter) for adapter in self.adapters}
-        files |= {entry.image for entries in self.lists.values() for entry in entries}
-        files |= {f"{name}.jsonl" for name, entries in self.lists.items() if entries}
-        return files | {RUN} | ({ROUNDS} if self.notes else set()) | ({self.config} if self.config else set())
-
 
 def read(folder: Path, *, linked: bool = False) -> OwnRun:
     """Read and check an external run. With `linked`, links and paths of pictures may lead outside of the folder.
@@ -216,8 +215,13 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     alpha = _alpha(files.root / RUN, about, config)
     if config:
         models, uploads, owners = scaled(models, uploads, owners, config)
-    lists, copies = without_copies(read_lists(files, about.get("prompt")))
+    sources = {name: ListFile(files, folder / f"{name}.jsonl") for name in LISTS}
+    all_lists = read_lists(sources, about.get("prompt"))
+    lists, copies = without_copies(all_lists)
     check_clients(folder, lists, uploads)
+    notes = _notes(files, uploads)
+    texts = [folder / RUN, *(sources[name].path for name, entries in all_lists.items() if entries)]
+    texts += [folder / ROUNDS] * bool(notes) + [config.path for config in (config,) if config]
     return OwnRun(
         path=folder,
         method=about["method"],
@@ -228,17 +232,17 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         changes=about.get("uploads") == "changes",
         alpha=alpha,
         score=about.get("score", SCORES[0]),
-        claimed=about.get("claimed", "not stated"),
-        provable=about.get("provable", "unknown: the run has no ledger of noise"),
+        claimed=about.get("claimed", NOT_STATED),
+        provable=about.get("provable", UNKNOWN),
         rank=rank,
         targets=tuple(sorted({name.split(".")[-2] for name in models[0].shapes})),
         models=models,
         uploads=uploads,
         owners=owners,
         lists=lists,
-        config=config.path.relative_to(folder).as_posix() if config else "",
         copies=copies,
-        notes=_notes(files, uploads),
+        texts={path.relative_to(folder).as_posix(): path for path in texts},
+        notes=notes,
     )
 
 
