@@ -55,13 +55,8 @@ class TestVariants:
         ("method", "words"),
         [
             ("fedper:layers=4", "parameters of fedper are: shared_layers"),
-            ("fedavg:rho=1", "parameters of fedavg are: none"),
-            ("fedper:shared_layers", "PARAMETER=VALUE"),
             ("fedper:shared_layers=many", "fedper:shared_layers=many.*many"),
-            ("fedper:shared_layers=0", "shared_layers must be at least 1"),
             ("fedrand:past=perhaps", "fedrand:past=perhaps"),
-            ("fedrand,fedrand", "comes twice"),
-            ("fedper:shared_layers=2,fedper:shared_layers=2", "comes twice"),
         ],
     )
     def test_what_is_no_variant(self, method, words):
@@ -165,23 +160,10 @@ class TestAudit:
         ("options", "words"),
         [
             ({"method": ""}, "--method: its value is empty"),
-            ({"run": " "}, "--run: its value is empty"),
-            ({"out": ""}, "--out: its value is empty"),
-            ({"method": []}, "method is an empty list"),
             ({"fail_if": []}, "fail_if is an empty list"),
-            ({"fail_if": ["auroc > 0.6", ""]}, "--fail-if: its value is empty"),
-            ({"method": ["fedavg", ""]}, "--method: one of its values is empty"),
-            ({"method": None}, "method must be a plain value"),
             ({"method": {"fedavg", "fedrand"}}, "method must be a plain value"),
-            ({"method": b"fedavg"}, "method must be a plain value"),
-            ({"method": ["fedavg", None]}, "method must be a plain value"),
-            ({"out": "a\0b"}, "--out: .* control character"),
-            ({"out": "x" * 300}, "--out .*255 bytes"),
-            ({"seed": 10**23}, "--seed: .*must lie between"),
             ({"seed": 10**5000}, "seed.*too large"),
             ({"rounds": 5.0}, "--rounds: .*whole number"),
-            ({"rho": float("nan")}, "--rho: .*must be a number"),
-            ({"no_past": True, "past": True}, "--no-past: given twice"),
             ({"targets": 99, "method": "dpfpl", "attack": "lira"}, "--targets 99: at most"),
         ],
     )

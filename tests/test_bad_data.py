@@ -80,10 +80,6 @@ def bad(built: Callable[[str], Path], tmp_path: Path, request: pytest.FixtureReq
     return case, root
 
 
-def test_the_table_is_long_and_says_no_case_twice() -> None:
-    assert len({str(case) for case in TABLE}) == len(TABLE) >= 100
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_undamaged_data_sets_are_used(built: Callable[[str], Path], layout: str) -> None:
     assert LAYOUTS[layout][1](built(layout)).records
@@ -112,9 +108,8 @@ def command(case: Bad, root: Path, out: Path) -> list[str]:
 
 
 SAMPLE = [case for case in TABLE if case.name in (
-    "captions_train2017.json is deep", "captions_train2017.json is a FIFO", "a file name leads outside",
-    "captions hold half a character", "captions are no UTF-8", "pictures: a bomb", "a number leads outside",
-    "questions are numbers", "names are twice the same", "one class", "labels are huge",
+    "captions_train2017.json is deep", "captions_train2017.json is a FIFO", "captions are no UTF-8", "pictures: a bomb", "question 7",
+    "names are abc", "one class only",
 )]  # fmt: skip
 
 

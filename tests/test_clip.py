@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -28,6 +28,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.base import Record
 from tests import tiny_clip
+from tests.bad_data import Sly
 
 NAMES = ["cat", "the big mountain lion", "digit seven", "dog", "small blue letter nine", "red dog"]
 VARIANTS = {
@@ -40,21 +41,26 @@ VARIANTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="session", params=VARIANTS)
-def clip(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
-    folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny", tiny_clip.config(**VARIANTS[request.param]))
-    return load(resolve_clip(str(folder), ""))
-
-
 @pytest.fixture(scope="session")
-def vit(tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
-    return load(resolve_clip(str(tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny-vit")), ""))
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FrozenCLIP]:
+    """Every variant once."""
+
+    @functools.cache
+    def variant(name: str) -> FrozenCLIP:
+        folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny", tiny_clip.config(**VARIANTS[name]))
+        return load(resolve_clip(str(folder), ""))
+
+    return variant
 
 
-@pytest.fixture(scope="session")
-def resnet(tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
-    folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny-rn", tiny_clip.config(vision=tiny_clip.RESNET))
-    return load(resolve_clip(str(folder), ""))
+@pytest.fixture(params=VARIANTS)
+def clip(request: pytest.FixtureRequest, made: Callable[[str], FrozenCLIP]) -> FrozenCLIP:
+    return made(request.param)
+
+
+@pytest.fixture
+def vit(made: Callable[[str], FrozenCLIP]) -> FrozenCLIP:
+    return made("vit")
 
 
 @pytest.fixture
@@ -140,23 +146,6 @@ def test_one_forward_pass_gives_the_gradient_of_every_record(clip: FrozenCLIP) -
         leaf = context.clone().requires_grad_()
         (expected,) = torch.autograd.grad(clip.text(leaf, texts), leaf, cotangent)
         torch.testing.assert_close(found[record], expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-4)
-
-
-def test_small_products_entry_by_entry_equal_the_batched_ones() -> None:
-    for n, m, k in ((3, 32, 3), (3, 3, 32), (32, 3, 3), (1, 5, 5)):
-        assert n * m * k < clip_text.SMALL
-        a, b = contexts(2, 5, n, m), contexts(2, 5, m, k, seed=1)
-        torch.testing.assert_close(clip_text._product(a, b), a @ b, atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("function", [torch.nn.GELU(), torch.nn.functional.silu])
-def test_an_activation_and_its_slope(function: Callable[[Tensor], Tensor]) -> None:
-    fast, slow = (contexts(4, 6).requires_grad_() for _ in range(2))
-    found, expected = clip_text._activated(function, fast), function(slow)
-    assert torch.equal(found, expected)
-    cotangent = contexts(4, 6, seed=1)
-    grads = (torch.autograd.grad(y, x, cotangent)[0] for y, x in ((found, fast), (expected, slow)))
-    torch.testing.assert_close(*grads, atol=1e-6, rtol=1e-6)
 
 
 def test_a_second_derivative_in_the_prompt_is_refused(vit: FrozenCLIP) -> None:
@@ -368,10 +357,10 @@ def test_patches_of_a_vit_are_its_last_tokens_projected(vit: FrozenCLIP, cache: 
 
 
 def test_patches_of_a_resnet_are_its_attention_pools_output_at_every_position(
-    resnet: FrozenCLIP, cache: Folder
+    made: Callable[[str], FrozenCLIP], cache: Folder
 ) -> None:
     """open_clip's pool gives the output at position 0, the mean: with position m moved there, it must give patch m."""
-    given = records(2, size=(64, 64))
+    resnet, given = made("resnet"), records(2, size=(64, 64))
     ids = [r.id for r in given]
     features = encoded(resnet, given, cache, patches=True)
     visual = resnet.model.visual
@@ -566,18 +555,10 @@ def test_a_link_that_leads_nowhere_is_no_weights(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_never_unpickled(tmp_path: Path) -> None:
-    (tmp_path / "model.pth.tar-50").write_bytes(pickle.dumps(_Program(str(tmp_path / "ran")), 2))
+    (tmp_path / "model.pth.tar-50").write_bytes(pickle.dumps(Sly(tmp_path / "ran"), 2))
     with pytest.raises(InputError, match="holds no tensors that can be read here"):
         resolve_clip("RN50", str(tmp_path / "model.pth.tar-50"))
     assert not (tmp_path / "ran").exists()
-
-
-class _Program:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (self.path,)
 
 
 TEXTS = {
@@ -732,20 +713,12 @@ def test_weights_are_never_unpickled(tiny_architecture: str, tmp_path: Path) -> 
     found = load(resolve_clip(tiny_architecture, str(tmp_path / "plain.pt")))
     assert torch.equal(found.model.positional_embedding, state["positional_embedding"])
 
-    (tmp_path / "evil.pt").write_bytes(pickle.dumps(_Evil(tmp_path / "was here"), protocol=2))
+    (tmp_path / "evil.pt").write_bytes(pickle.dumps(Sly(tmp_path / "was here"), protocol=2))
     with pytest.raises(
         InputError, match=rf"--weights {tmp_path / 'evil.pt'}: evil.pt cannot be loaded: it is damaged, or holds more"
     ):
         load(resolve_clip(tiny_architecture, str(tmp_path / "evil.pt")))
     assert not (tmp_path / "was here").exists()
-
-
-class _Evil:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
 
 
 def test_random_weights_are_the_same_every_time_and_leave_the_global_generator_alone(tiny_architecture: str) -> None:
