@@ -37,12 +37,12 @@ NOT_JSON: dict[str, bytes] = {
 
 @dataclass(frozen=True)
 class Bad:
-    """One bad data set."""
+    """One bad data set, or folder of a model."""
 
     name: str
     layout: str  # of test_bad_data.LAYOUTS
     damage: Callable[[Path], object]
-    named: str  # what the message must name: a file or a flag
+    named: str = "--backbone"  # what the message must name: a file or a flag
 
     def __str__(self) -> str:
         return f"{self.layout}: {self.name}"
@@ -75,12 +75,17 @@ def _each(key: str, **fields: Any) -> Callable[[Any], None]:
     return change
 
 
-def _overwritten(file: str, content: bytes, root: Path) -> None:
-    write(root / file, content)
+def overwritten(file: str, content: bytes) -> Callable[[Path], object]:
+    return lambda root: write(root / file, content)
 
 
-def _replaced(file: str, how: str, root: Path) -> None:
-    replaced([root / file], DAMAGES[how])
+def made_to(file: str, how: str) -> Callable[[Path], object]:
+    """By its name in `DAMAGES`."""
+    return lambda root: replaced([root / file], DAMAGES[how])
+
+
+def edit(file: str, change: Callable[[Any], object]) -> Callable[[Path], object]:
+    return lambda root: edited(root, file, change)
 
 
 BROKEN: list[tuple[str, str, tuple[str, ...]]] = [
@@ -96,11 +101,7 @@ BROKEN: list[tuple[str, str, tuple[str, ...]]] = [
 def _broken() -> Iterator[Bad]:
     for layout, file, names in BROKEN:
         for name in names:
-            damage = (
-                functools.partial(_overwritten, file, NOT_JSON[name])
-                if name in NOT_JSON
-                else functools.partial(_replaced, file, name)
-            )
+            damage = overwritten(file, NOT_JSON[name]) if name in NOT_JSON else made_to(file, name)
             yield Bad(f"{Path(file).name} is {name}", layout, damage, Path(file).name)
 
 
@@ -165,11 +166,11 @@ def _unsaid(root: Path, change: Callable[[Any], object]) -> None:
 def _json() -> Iterator[Bad]:
     for layout, file, key, field, values in VALUES:
         for value in values:
-            change = functools.partial(edited, file=file, change=_each(key, **{field: value}))
+            change = edit(file, _each(key, **{field: value}))
             yield Bad(f"{file} {key} {field} {str(value)[:20]!a}", layout, change, Path(file).name)
     for layout, file, changes in CHANGES:
         for name, change in changes.items():
-            yield Bad(name, layout, functools.partial(edited, file=file, change=change), Path(file).name)
+            yield Bad(name, layout, edit(file, change), Path(file).name)
     for name, change in SPLIT_CHANGES.items():
         yield Bad(name, "scienceqa", functools.partial(_unsaid, change=change), SPLITS)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.io import savemat
 
-from tests.bad_data import DEEP, HALF, LONG, Bad, _overwritten, edited
+from tests.bad_data import DEEP, HALF, LONG, Bad, edit, made_to, overwritten
 from tests.bad_pictures import DAMAGES, replaced
 from tests.minidata import picture, write
 
@@ -44,7 +44,7 @@ def _in_rows(place: int, value: object) -> Callable[[Any], None]:
 def _split_file() -> Iterator[Bad]:
     values = {f"{place} {str(v)[:20]!a}": _in_rows(place, v) for place, values in ROW_VALUES for v in values}
     for name, change in (values | SPLIT_CHANGES).items():
-        yield Bad(name, "food101-coop", functools.partial(edited, file=SPLIT, change=change), "food-101")
+        yield Bad(name, "food101-coop", edit(SPLIT, change), "food-101")
 
 
 def _folders() -> Iterator[Bad]:
@@ -94,9 +94,9 @@ FILES = {
 
 def _lists() -> Iterator[Bad]:
     for data_set, file, content, named in LISTS:
-        yield Bad(f"{content[:40]!r}", data_set, functools.partial(_overwritten, file, content), named or file)
+        yield Bad(f"{content[:40]!r}", data_set, overwritten(file, content), named or file)
     for data_set, file in FILES.items():
-        yield Bad("a FIFO", data_set, lambda r, file=file: replaced([r / file], DAMAGES["a FIFO"]), file)
+        yield Bad("a FIFO", data_set, made_to(file, "a FIFO"), file)
 
 
 def _matrices() -> Iterator[Bad]:
@@ -121,12 +121,10 @@ def _batches() -> Iterator[Bad]:
         "a list": [data, [0, 1, 2]],
     }
     for name, content in batches.items():
-        yield Bad(name, "cifar10", functools.partial(_overwritten, batch, pickle.dumps(content, 2)), batch)
+        yield Bad(name, "cifar10", overwritten(batch, pickle.dumps(content, 2)), batch)
     for names in ("abc", [1, 2, 3], ["a", "b", "a"]):
         content = pickle.dumps({"label_names": names})
-        yield Bad(
-            f"names are {names}", "cifar10", functools.partial(_overwritten, meta, content), "cifar-10-batches-py"
-        )
+        yield Bad(f"names are {names}", "cifar10", overwritten(meta, content), "cifar-10-batches-py")
 
 
 BAD = [*_split_file(), *_folders(), *_lists(), *_matrices(), *_batches()]

@@ -91,6 +91,7 @@ LINES = {
         )
         for flag in words.split()[2:3]
     },
+    "share of tokens where there is one": ("--method fedotp --attack maxrenyi --k 20", "--k: has no effect, since a record here is one"),
     "epsilon of what trains nothing": ("--method zeroshot --epsilon 0.1", "--epsilon"),
     "rho that every label overrides": ("--method fedrand:rho=0.3,fedavg --rho 0.7", "--rho"),
     "concentration of another partition": ("--method dpfpl --dirichlet 0.1", "--dirichlet"),

@@ -245,10 +245,6 @@ class TestHistory:
         assert said.endswith("made again from the runs")
         assert path.read_bytes().startswith(whole)
 
-    def test_a_history_that_is_whole_is_left_alone(self, audits: Audits, house: House) -> None:
-        house.night()
-        assert "made again" not in house.night()[2]
-
     def test_a_kill_between_record_and_lines(
         self, audits: Audits, house: House, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -14,21 +14,12 @@ TINY = "--rounds 2 --clients 4 --train 12 --test 2 --threads 1".split()
 BAD = {
     "epsilon of a label": ("--method dpfpl:epsilon=0", ["epsilon", "at least 1e-06", "not 0.0"]),
     "rank above the prompt's length": ("--rank 17", ["--rank 17", "--prompt-length", "16"]),
-    "more clients than classes": ("--clients 41", ["--clients 41", "40 classes"]),
-    "an empty client": ("--partition dirichlet --dirichlet 0.01 --clients 300", ["--clients 300", "--dirichlet 0.01"]),
     "noise without clipping": ("--clip-norm inf", ["--clip-norm", "finite", "inf"]),
     "adapters and prompts": ("--method dpfpl,fedavg", ["dpfpl,fedavg", "different things"]),
     "task of the others": ("--task captions", ["--task captions", "digits, fewshots, glyphs, images"]),
     "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
     "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
     "exporting prompts": ("--no-twin --export-run {export}", ["--export-run", "prompts"]),
-    "domain unknown": ("--domain prin", ["--domain prin", "print"]),
-    "architecture unknown": ("--backbone ViT-B-17", ["--backbone ViT-B-17", "'ViT-B-1"]),
-    "architecture without weights": ("--backbone RN50", ["--backbone RN50", "--weights", "openai"]),
-    "weights that are not here": ("--backbone RN50 --weights openai", ["--weights openai", "hf download"]),
-    "no data": ("--task images", ["--data-root"]),
-    "data set unknown": ("--task images --dataset caltech --data-root .", ["--dataset caltech", "caltech101"]),
-    "no pictures": ("--task images --dataset dtd --data-root {empty}", ["dtd"]),
 }  # fmt: skip
 
 
