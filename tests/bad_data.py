@@ -65,7 +65,7 @@ def edited(root: Path, file: str, change: Callable[[Any], object]) -> None:
     write(root / file, content)
 
 
-def _each(key: str, **fields: Any) -> Callable[[Any], None]:
+def in_each(key: str, **fields: Any) -> Callable[[Any], None]:
     """Every object in the list `key` of a file, or of all its objects where that is empty, gets these values."""
 
     def change(content: Any) -> None:
@@ -121,7 +121,7 @@ VALUES: list[tuple[str, str, str, str, tuple[object, ...]]] = [
     ("scienceqa", PROBLEMS, "", "question", (7, " ", f"What {HALF}?", "What is <image>?")),
     ("scienceqa", PROBLEMS, "", "image", (7, "../../secret.png", "/etc/hostname", LONG, HALF)),
     ("scienceqa", PROBLEMS, "", "choices", ("abc", [1, 2], ["a", "b", None])),
-    ("scienceqa", PROBLEMS, "", "answer", (True, HUGE, 0.5)),
+    ("scienceqa", PROBLEMS, "", "answer", (True, 0.5)),
     ("scienceqa", PROBLEMS, "", "hint", (7,)),
     ("scienceqa", PROBLEMS, "", "topic", (["a"], HALF)),
     ("scienceqa", PROBLEMS, "", "split", (None, "../train")),
@@ -166,7 +166,7 @@ def _unsaid(root: Path, change: Callable[[Any], object]) -> None:
 def _json() -> Iterator[Bad]:
     for layout, file, key, field, values in VALUES:
         for value in values:
-            change = edit(file, _each(key, **{field: value}))
+            change = edit(file, in_each(key, **{field: value}))
             yield Bad(f"{file} {key} {field} {str(value)[:20]!a}", layout, change, Path(file).name)
     for layout, file, changes in CHANGES:
         for name, change in changes.items():

@@ -46,11 +46,6 @@ class TestVariants:
         assert "=" not in one.training_folder.name
         assert ":" not in one.training_folder.name
 
-    def test_all_rows_of_fedrands_tables(self):
-        plan = plan_of("--method", "fedavg,fedper,fedper:shared-layers=4,fedpara,fedrand")
-        assert len(plan.cells) == 5
-        assert len({cell.training_key for cell in plan.cells}) == 5
-
     @pytest.mark.parametrize(
         ("method", "words"),
         [

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedaudit.command.cli import main
 from fedaudit.machinery.errors import InputError
@@ -93,6 +95,34 @@ def test_a_bad_data_set_is_refused_in_one_sentence(bad: tuple[Bad, Path]) -> Non
     said = str(refused.value)
     assert said.isprintable()
     assert case.named in said
+    assert len(said) < 1000
+
+
+ODD = st.sampled_from(["a\0b", "a\nb", "../x", " ", bad_data.HALF, bad_data.LONG])
+LEAF = st.none() | st.booleans() | st.integers(-bad_data.HUGE, bad_data.HUGE) | st.floats() | st.text(max_size=5) | ODD
+VALUE = st.recursive(
+    LEAF, lambda part: st.lists(part, max_size=2) | st.dictionaries(st.text(max_size=3), part, max_size=2)
+)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(bad_data.VALUES), VALUE)
+def test_any_value_in_a_field_is_used_or_refused(
+    built: Callable[[str], Path], tmp_path: Path, place: tuple[str, str, str, str, object], value: object
+) -> None:
+    layout, file, key, field, _ = place
+    root = tmp_path / layout
+    if not root.exists():
+        shutil.copytree(built(layout), root)
+    said = ""
+    try:
+        bad_data.edited(root, file, bad_data.in_each(key, **{field: value}))
+        LAYOUTS[layout][1](root)
+    except InputError as error:
+        said = str(error)
+    finally:
+        shutil.copy(built(layout) / file, root / file)
+    assert said.isprintable()
     assert len(said) < 1000
 
 

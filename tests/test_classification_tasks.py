@@ -419,10 +419,6 @@ def test_glyphs_of_two_styles_share_their_classes():
         assert sorted(name for c in half for name in c.classes) == sorted(drawings.CLASSES)
     bright = [np.mean([r.image.mean() for r in (*c.records, *c.reference)]) for c in federation.clients]
     assert min(bright[:3]) > max(bright[3:]) + 40, "paper is light, a wall at night is dark"
-    with pytest.raises(
-        InputError, match=r"--domain prit: no 'prit' \(did you mean 'print'\?\); there are print, outline"
-    ):
-        glyphs(glyphs_task.Params(domain="prit"), clients=6, seed=0)
 
 
 # --- real data sets

@@ -498,15 +498,12 @@ LEARNED = {"state_dict": {"ctx": torch.zeros(4, 8), "token_prefix": torch.zeros(
 WHOLE = {f"blocks.{i}": torch.zeros(1) for i in range(60)} | {"token_embedding.weight": torch.zeros(3, 8)}
 OTHER_FILES = {
     "absent.safetensors": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in .safetensors"),
-    "no/such/absent.pt": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in"),
     "folder": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
-    "folder.pt": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
     "there.npz": (b"PK", "there.npz is there, and holds no tensors that can be read here; give the weights of a CLIP; weights end in"),
     "model.pth.tar-50": (LEARNED, "model.pth.tar-50 is a checkpoint, as CoOp names what it has learned, and holds 2 tensors (ctx, token_prefix), "
                                   "which are no whole CLIP; give the weights that it was trained on, such as --weights openai; weights end in"),
     "model.pth.tar": (b"", "model.pth.tar is a checkpoint, as CoOp names what it has learned, and holds no tensors that can be read here"),
     "clip.pth.tar-1": ({"state_dict": WHOLE}, "and holds a whole model (blocks.0, blocks.1, blocks.2, ...); where that is a CLIP, let its name end in .pt"),
-    "numbers.pkl": ([1, 2], "numbers.pkl is there, and holds no tensors that can be read here"),
 }  # fmt: skip
 
 

@@ -60,12 +60,6 @@ def test_an_infinite_epsilon_is_the_word_none(method: str, more: str, tmp_path: 
     assert all(one == keys[0] for one in keys)
 
 
-@pytest.mark.parametrize("delta", [5e-324, 1e-310, 1e-101, 0.0, -1e-5, 1.0])
-def test_a_delta_that_no_noise_can_be_computed_from_is_refused(delta: float) -> None:
-    with pytest.raises(ValueError, match=f"^delta must .* not {delta}".replace("+", r"\+")):
-        Privacy(delta=delta)
-
-
 CORNERS = [(epsilon, delta) for epsilon in (1e-6, 1e6) for delta in (1e-100, 1e-5, 0.5, 1 - 2**-53)]
 
 

@@ -531,7 +531,6 @@ class TestUserCode:
             (None, "there is no such file"),
             ("import nothing_of_this_name", r"cannot be imported \(ModuleNotFoundError"),
             ("def broken(:", r"cannot be imported \(SyntaxError"),
-            ("class Model: pass", "defines no class Backbone that is a FrozenVLM"),
             ("class Backbone: pass", "defines no class Backbone that is a FrozenVLM"),
         ],
     )

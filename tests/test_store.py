@@ -15,13 +15,12 @@ import json
 import math
 import os
 import pickle
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -483,22 +482,6 @@ def test_a_disk_that_fills_up_while_rewriting_leaves_nothing_damaged(
         assert all(map(folder.intact, folder.names()))
         assert not [name for name in contents(folder.path) if "tmp" in name]
         folder.write("a.bin", b"old")
-
-
-@contextlib.contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_refusal_by_the_kernel_itself(folder: Folder) -> None:
-    with largest_file(100_000), pytest.raises(InputError, match="File too large; choose another folder"):
-        folder.write("a.bin", bytes(200_000))
-    assert sorted(contents(folder.path)) == [".lock"]
 
 
 def test_a_lock_on_a_read_only_disk_is_refused(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,6 @@ def _qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
         "mrope_section": [1, 1, 2],
         "mrope_interleaved": kind == "Qwen3VL",
     }
-    prefix = f"{kind}_" if kind == "Qwen2_5" else kind
     family = {"Qwen2VL": "qwen2_vl", "Qwen2_5": "qwen2_5_vl", "Qwen3VL": "qwen3_vl"}[kind]
     module = getattr(t.models, family)
     prefix = {"Qwen2VL": "Qwen2VL", "Qwen2_5": "Qwen2_5_VL", "Qwen3VL": "Qwen3VL"}[kind]
