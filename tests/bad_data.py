@@ -167,7 +167,7 @@ def _json() -> Iterator[Bad]:
     for layout, file, key, field, values in VALUES:
         for value in values:
             change = edit(file, in_each(key, **{field: value}))
-            yield Bad(f"{file} {key} {field} {str(value)[:20]!a}", layout, change, Path(file).name)
+            yield Bad(f"{file} {key} {field} {ascii(value)[:30]}", layout, change, Path(file).name)
     for layout, file, changes in CHANGES:
         for name, change in changes.items():
             yield Bad(name, layout, edit(file, change), Path(file).name)

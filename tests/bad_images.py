@@ -42,7 +42,7 @@ def _in_rows(place: int, value: object) -> Callable[[Any], None]:
 
 
 def _split_file() -> Iterator[Bad]:
-    values = {f"{place} {str(v)[:20]!a}": _in_rows(place, v) for place, values in ROW_VALUES for v in values}
+    values = {f"{place} {ascii(v)[:30]}": _in_rows(place, v) for place, values in ROW_VALUES for v in values}
     for name, change in (values | SPLIT_CHANGES).items():
         yield Bad(name, "food101-coop", edit(SPLIT, change), "food-101")
 

@@ -88,7 +88,6 @@ KINDS = {
     ),
     "number of 200 digits": (raw(f"models/round-{'9' * 200}.safetensors", b""), "round-003.safetensors is missing"),
     "leading zeros": (raw("models/round-0002.safetensors", b""), "are both round 2; each once"),
-    "rounds with a gap": (replace("models/round-004.safetensors", adapter(4)), "round-003.safetensors is missing"),
     "tensors among the rounds": (replace("uploads/client-00.safetensors", adapter(4)), "is not expected here"),
 }
 

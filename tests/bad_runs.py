@@ -25,7 +25,6 @@ REFUSED = {
         "models/round-001.safetensors is missing; there are models up to round 2",
     ),
     "strange file": (raw("models/best.safetensors", b""), "models/best.safetensors is not expected here; valid are"),
-    "strange client": (raw("uploads/round-000/client_01.safetensors", b""), "client_01.safetensors is not expected"),
     "client too large": (
         raw("uploads/round-000/client-123456.safetensors", b""),
         "123456 must be a client's number, 0 to 99999",
@@ -49,11 +48,6 @@ REFUSED = {
         replace(UPLOAD, {A: torch.ones(1, 2), "x.layers.0.q_proj.lora_A.weight": torch.ones(1, 2)}),
         f"are both {A}; each tensor once",
     ),
-    "whole numbers": (replace(UPLOAD, {A: torch.ones(1, 2, dtype=torch.int64)}), r"is I64 \[1, 2\], where a factor"),
-    "three axes": (
-        replace(UPLOAD, {A: torch.ones(1, 2, 1)}),
-        r"is F32 \[1, 2, 1\], where a factor of an adapter is a matrix",
-    ),
     "unknown tensor": (
         replace(UPLOAD, {"layers.1.q_proj.A": torch.ones(1, 2)}),
         r"client-02.safetensors: layers.1.q_proj.A is not in the global model \(.*models/round-000.safetensors\)",
@@ -67,10 +61,6 @@ REFUSED = {
     "two ranks": (
         replace(MODEL, adapter(1) | {"layers.1.q_proj.A": torch.ones(2, 2), "layers.1.q_proj.B": torch.ones(3, 2)}),
         f"layers.1.q_proj.A has rank 2 where {A} has 1; all layers of a run have one rank",
-    ),
-    "model grows": (
-        replace("models/round-001.safetensors", {A: torch.ones(1, 4), B: torch.ones(3, 1)}),
-        r"round-001.safetensors: .* has shape \[1, 4\] where the global model has \[1, 2\]",
     ),
     "model shrinks": (
         replace("models/round-001.safetensors", {A: torch.ones(1, 2)}),
@@ -99,14 +89,6 @@ REFUSED = {
     "no members": (delete("members.jsonl"), "members.jsonl is missing; it lists the members of all clients"),
     "no non-members": (delete("nonmembers.jsonl"), "nonmembers.jsonl is missing"),
     "line no JSON": (add("members.jsonl", "", "{id: 1}"), "members.jsonl line 5 is no valid JSON"),
-    "line lacks a key": (
-        add("members.jsonl", {"id": "x", "client": 0, "image": "images/x.png"}),
-        "members.jsonl line 4 lacks the key 'text', which is a text that is not empty",
-    ),
-    "line with a typing error": (
-        add("members.jsonl", line("x", 0, refrences=[])),
-        "unknown key 'refrences'.*'references'",
-    ),
     "prompt twice": (
         add("nonmembers.jsonl", line("x", 0, prompt="<image><image>")),
         r"record x \(.*nonmembers.jsonl line 3\): its prompt must hold <image> once, not 2 times",
@@ -126,15 +108,10 @@ REFUSED = {
         add("nonmembers.jsonl", line("m2", 2)),
         r"nonmembers.jsonl line 3: the id 'm2' is taken \(.*members.jsonl line 2\); a record is in one list, once",
     ),
-    "twice in a list": (
-        add("members.jsonl", line("m0", 2)),
-        r"line 4: the id 'm0' is taken \(.*members.jsonl line 1\)",
-    ),
     "no image": (
         add("members.jsonl", line("x", 0, image="images/y.png")),
         "members.jsonl line 4: image images/y.png is missing",
     ),
-    "image truncated": (truncate("images/x.png", 50), "image images/x.png is no readable image"),
     "client without members": (
         replace("members.jsonl", [line("m0", 0)]),
         "members.jsonl: client 2 took part in round 0 and has no member; it needs at least one",
@@ -143,12 +120,7 @@ REFUSED = {
         replace("nonmembers.jsonl", [line("o2", 2)]),
         "nonmembers.jsonl: client 0 took part in round 0 and has no non-member",
     ),
-    "unknown round": (replace("rounds.json", {"2": {}}), "rounds.json: unknown key '2'; valid are initial, 0, 1"),
     "unknown note": (replace("rounds.json", {"0": {"byte_up": 1}}), "round 0: unknown key 'byte_up'.*'bytes_up'"),
-    "unknown sender": (
-        replace("rounds.json", {"0": {"uploads": {"1": {}}}}),
-        "rounds.json, round 0, uploads: unknown key '1'; valid are 0, 2",
-    ),
     "kept but sent": (
         replace("rounds.json", {"1": {"uploads": {"2": {"kept": [B]}}}}),
         f"round 1, client 2: kept names {B}, which its upload holds",

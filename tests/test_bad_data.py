@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +13,10 @@ from hypothesis import strategies as st
 
 from fedaudit.command.cli import main
 from fedaudit.machinery.errors import InputError
-from fedaudit.tasks import coco, images, scienceqa
+from fedaudit.tasks import images
 from tests import bad_data, bad_images, minidata, miniimages
 from tests.bad_data import Bad
-
-CLIENTS = 3
-CAPTIONS = coco.Params(records=4, reference=5, background=3, novel=12, test=6)
-QUESTIONS = scienceqa.Params(records=4, reference=5, background=3, test=6)
+from tests.test_data_tasks import _coco, _science
 
 
 def _build_coco(root: Path) -> None:
@@ -33,23 +29,15 @@ def _build_coco_parquet(root: Path) -> None:
     minidata.parquet(root / "data/val-00000-of-00001.parquet", minidata.coco_rows(range(1000, 1020)))
 
 
-def _captions(root: Path) -> Any:
-    return coco.coco(dataclasses.replace(CAPTIONS, data_root=str(root)), clients=CLIENTS, seed=0)
-
-
-def _questions(root: Path) -> Any:
-    return scienceqa.scienceqa(dataclasses.replace(QUESTIONS, data_root=str(root)), clients=CLIENTS, seed=0)
-
-
 def _classes(name: str) -> Callable[[Path], Any]:
     return lambda root: images.images(images.Params(dataset=name, data_root=str(root)), clients=2, seed=0)
 
 
 LAYOUTS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
-    "coco": (_build_coco, _captions),
-    "coco-parquet": (_build_coco_parquet, _captions),
-    "scienceqa": (minidata.scienceqa, _questions),
-    "scienceqa-parquet": (minidata.scienceqa_parquet, _questions),
+    "coco": (_build_coco, _coco),
+    "coco-parquet": (_build_coco_parquet, _coco),
+    "scienceqa": (minidata.scienceqa, _science),
+    "scienceqa-parquet": (minidata.scienceqa_parquet, _science),
     "food101-coop": (lambda root: miniimages.food101(root, True), _classes("food101")),
     **{
         name: (lambda root, build=build: build(root, False), _classes(name))

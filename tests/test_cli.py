@@ -27,6 +27,13 @@ BAD = {
     "config broken": ("--config {broken}", ["broken.yaml", "not valid YAML", "line 3"]),
     "config unknown key": ("--config {unknown}", ["unknown.yaml", "--roundz", "--rounds"]),
     "config bad value": ("--config {value}", ["value.yaml", "--rho", "much"]),
+    "rank above the prompt's length": ("--method dpfpl --rank 17", ["--rank 17", "--prompt-length", "16"]),
+    "noise without clipping": ("--method dpfpl --clip-norm inf", ["--clip-norm", "finite", "inf"]),
+    "adapters and prompts": ("--method dpfpl,fedavg", ["dpfpl,fedavg", "different things"]),
+    "task of the others": ("--method dpfpl --task captions", ["--task captions", "digits, fewshots, glyphs, images"]),
+    "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
+    "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
+    "exporting prompts": ("--method dpfpl --no-twin --export-run {export}", ["--export-run", "prompts"]),
 }
 FILES = {
     "broken": "rounds: 3\nmethod: [fedavg\n",

@@ -211,10 +211,7 @@ def test_the_command_refuses_a_misspelt_fact(tmp_path, monkeypatch, capsys, word
     out = tmp_path / "out"
     assert cli.main([*words, *([] if words[0].startswith(("--list", "--help")) else ["--out", str(out)])]) == 2
     told = capsys.readouterr()
-    assert told.err.strip() == (
-        f"error: {lira}: Facts has no shadow (did you mean 'shadows'?); there are records, signals, on_texts, needs, "
-        "shadows, strength, gradients, mixtures, sequences, vectors, rounds, guesses"
-    )
+    assert told.err.startswith(f"error: {lira}: Facts has no shadow (did you mean 'shadows'?); there are records, ")
     assert told.out == ""
     assert not out.exists()
 

@@ -1,4 +1,4 @@
-"""The command line of the prompt methods: what may be combined, sweeps and twins, and one sentence for what is wrong."""
+"""The command line of the prompt methods: sweeps and twins, defaults and presets."""
 
 import math
 
@@ -7,26 +7,9 @@ import pytest
 from fedaudit.command import cli
 from fedaudit.command.config import preset_words
 from fedaudit.machinery.errors import InputError
-from tests.test_cli import check_bad, refuse
+from tests.test_cli import refuse
 
 TINY = "--rounds 2 --clients 4 --train 12 --test 2 --threads 1".split()
-
-BAD = {
-    "epsilon of a label": ("--method dpfpl:epsilon=0", ["epsilon", "at least 1e-06", "not 0.0"]),
-    "rank above the prompt's length": ("--rank 17", ["--rank 17", "--prompt-length", "16"]),
-    "noise without clipping": ("--clip-norm inf", ["--clip-norm", "finite", "inf"]),
-    "adapters and prompts": ("--method dpfpl,fedavg", ["dpfpl,fedavg", "different things"]),
-    "task of the others": ("--task captions", ["--task captions", "digits, fewshots, glyphs, images"]),
-    "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
-    "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
-    "exporting prompts": ("--no-twin --export-run {export}", ["--export-run", "prompts"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input(case, capsys, tmp_path):
-    words, wanted = BAD[case]
-    check_bad((words if "--method" in words else f"{words} --method dpfpl", wanted), capsys, tmp_path)
 
 
 def test_a_prompt_that_is_too_long_for_the_text_encoder(capsys, tmp_path):
