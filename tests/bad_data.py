@@ -106,7 +106,7 @@ def _broken() -> Iterator[Bad]:
 
 
 VALUES: list[tuple[str, str, str, str, tuple[object, ...]]] = [
-    ("coco", CAPTIONS, "images", "id", ([1], True, HUGE, "a\nb")),
+    ("coco", CAPTIONS, "images", "id", ([1],)),
     ("coco", CAPTIONS, "images", "file_name", (None, "../../secret.jpg", "a\0b.jpg", f"{LONG}.jpg")),
     ("coco", CAPTIONS, "annotations", "image_id", ([1],)),
     ("coco", CAPTIONS, "annotations", "caption", (None, f"a {HALF} b", "a \0 b")),
@@ -129,6 +129,7 @@ VALUES: list[tuple[str, str, str, str, tuple[object, ...]]] = [
 """What stands in a field of every object of a list: layout, file, list, field, values."""
 CHANGES: list[tuple[str, str, dict[str, Callable[[Any], object]]]] = [
     ("coco", CAPTIONS, {
+        **{f"an id is {i!a}": lambda c, i=i: c["images"][0].update(id=i) for i in (True, 1.5, HUGE, "a\nb")},
         "images are an object": lambda c: c.update(images={}),
         "an image is null": lambda c: c["images"].append(None),
         "an id twice": lambda c: c["images"].append(c["images"][0] | {"file_name": "other.jpg"}),

@@ -32,10 +32,10 @@ SPLIT_CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 def _in_rows(place: int, value: object) -> Callable[[Any], None]:
-    """Every row of a split file with another picture, label or name."""
+    """Every row of a class in a split file with another picture, label or name."""
 
     def change(content: Any) -> None:
-        for row in (row for split in content.values() for row in split):
+        for row in (row for split in content.values() for row in split if row[1] == 0):
             row[place] = value
 
     return change
@@ -44,7 +44,7 @@ def _in_rows(place: int, value: object) -> Callable[[Any], None]:
 def _split_file() -> Iterator[Bad]:
     values = {f"{place} {ascii(v)[:30]}": _in_rows(place, v) for place, values in ROW_VALUES for v in values}
     for name, change in (values | SPLIT_CHANGES).items():
-        yield Bad(name, "food101-coop", edit(SPLIT, change), "food-101")
+        yield Bad(name, "food101-coop", edit(SPLIT, change), SPLIT if name in values else "food-101")
 
 
 def _folders() -> Iterator[Bad]:
