@@ -72,19 +72,6 @@ def test_bad_input(case, capsys, tmp_path):
     check_bad(BAD[case], capsys, tmp_path)
 
 
-def test_projections_that_the_model_lacks(capsys, tmp_path):
-    sentence = refuse(capsys, [*TINY, "--target-modules", "q_proj,qkv_proj", "--out", str(tmp_path / "out")])
-    assert all(word in sentence for word in ("--target-modules", "qkv_proj", "gate_proj", "attention"))
-
-
-def test_out_is_a_file(capsys, tmp_path):
-    (tmp_path / "out").write_text("mine")
-    sentence = refuse(capsys, [*TINY, "--out", str(tmp_path / "out")])
-    assert str(tmp_path / "out") in sentence
-    assert "--out" in sentence
-    assert (tmp_path / "out").read_text() == "mine"
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_full_or_read_only_disk(code, capsys, tmp_path, monkeypatch):
     def refuse_to_sync(descriptor):
