@@ -47,6 +47,8 @@ LINES = {
     "a rate of 1e400": ("--learning-rate 1e400", "--learning-rate"),
     "a rate of nan": ("--learning-rate nan", "--learning-rate"),
     "one of several epsilons of nan": ("--method dpfpl --epsilon 0.1,nan", "--epsilon"),
+    "epsilon of a label": ("--method dpfpl:epsilon=0", "epsilon must be at least 1e-06 and at most 1000000, or none"),
+    "clip norm of a label": ("--method dpfpl:clip_norm=1e300", "clip_norm must be at least 1e-06 and at most"),
     "a rate in hexadecimal": ("--rho 0x1p-2", "--rho"),
     "infinitely many rounds": ("--rounds inf", "--rounds"),
     "gate of 1e400": ("--fail-if 'auroc > 1e400'", "--fail-if"),
