@@ -30,6 +30,7 @@ STRONGEST_FIRST = "decompose lira rmia loss cosine fedmia gradnorm maxrenyi quan
 BAD = {
     "attack misspelt": ("--attack shdow", ["--attack shdow", "'shadow'"]),
     "one of several misspelt": ("--attack lira,shadw", ["--attack shadw", "'shadow'"]),
+    "attack twice": ("--attack lira,loss,lira", ["--attack lira,loss,lira", "once"]),
     "all and one": ("--attack all,lira", ["--attack all,lira", "all stands alone"]),
     "attack on prompts": (
         "--method fedavg --attack gradnorm", ["--attack gradnorm", "adapters", f"valid there: {', '.join((*LORA, 'all'))}"],
