@@ -39,7 +39,6 @@ from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.parameters import like, number, whole
 from fedaudit.machinery.store import claim
-from fedaudit.privacy.ledger import epoch_length
 from fedaudit.terms.threat_models import OWNER, PEER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers import prompts
 from trainers.base import Method, Participation, State, Update
@@ -50,7 +49,7 @@ from trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
 from trainers.prompt_settings import PromptSettings
 from trainers.prompts import INITIAL_STD, PromptMethod, stack_states
 from trainers.resources import Resources
-from trainers.steps import epoch_batch
+from trainers.steps import epoch_batch, steps_of_round
 
 if TYPE_CHECKING:
     from fedaudit.machinery.progress import Progress
@@ -104,7 +103,7 @@ class DualCohort:
     def steps(self) -> Iterator[DualStep]:
         """Yield the steps of the round."""
         settings = self.learner.settings
-        due = self.learner.steps(len(self.training[0]))
+        due = steps_of_round(settings, len(self.training[0]))
         clients = [dataclasses.replace(c, records=rs) for c, rs in zip(self.clients, self.training, strict=True)]
         for step in range(due):
             rows = [epoch_batch(c, settings.batch, len(c.earlier_rounds) * due + step) for c in clients]
@@ -190,10 +189,14 @@ KnownDual = TypeVar("KnownDual", bound=DualMethod)
 class DualMessages(MethodMessages[KnownDual]):
     """Reads the uploads of a dual-prompt method (`trainers.messages`)."""
 
-    def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """All records that are not held back for validation, even those that fill no batch of any epoch; none if
-        `rounds` is empty."""
-        return set(self.method.divided(records, client, seed)[0]) if rounds else set()
+    def used_records(
+        self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int], settings: Settings
+    ) -> set[str]:
+        """Those of the records that are not held back for validation that are in a batch of `rounds`."""
+        training = self.method.divided(records, client, seed)[0]
+        one = Participation(client, 0, seed, training, None)
+        steps = range(len(rounds) * steps_of_round(settings, len(training)))
+        return {training[i] for step in steps for i in epoch_batch(one, settings.batch, step)}
 
     def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
         return set(self.method.divided(records, client, seed)[1])
@@ -249,11 +252,6 @@ class Learner(prompts.Learner):
         first, deeper = (2 * torch.rand(2, e, d + 1, generator=generator) - 1) / math.sqrt(d)
         return soft | {"Pt": Pt, "Pd": torch.stack([first, *[deeper] * (D - 1)])}
 
-    def steps(self, records: int) -> int:
-        """Number of local steps in a round of a client that trains on so many records."""
-        settings = self.settings
-        return settings.local_epochs * epoch_length(records=records, batch=settings.batch) or settings.local_steps
-
     def work(
         self,
         method: PromptMethod | DualMethod,
@@ -265,7 +263,7 @@ class Learner(prompts.Learner):
         if isinstance(method, PromptMethod):
             return super().work(method, received, own, clients)
         updates: dict[int, Update] = {}
-        counts = [self.steps(len(method.divided(c.records, c.client, c.seed)[0])) for c in clients]
+        counts = [steps_of_round(self.settings, len(method.divided(c.records, c.client, c.seed)[0])) for c in clients]
         for count in dict.fromkeys(counts):
             batch = [i for i, steps in enumerate(counts) if steps == count]
             cohort = DualCohort(self, [clients[i] for i in batch], method)

@@ -233,6 +233,12 @@ class SecFPP(PromptMethod):
 class SecFPPMessages(PromptMessages[SecFPP]):
     """Reads the mean gradient of a user's cluster, which stands for the user's upload: the server learns no more."""
 
+    def used_records(
+        self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int], settings: Any
+    ) -> set[str]:
+        """All records, as the gradient in the whole prompt is over all; none if `rounds` is empty."""
+        return set(records) if rounds else set()
+
     def model_selector(self, client: int) -> State:
         return {"point": torch.tensor(client + 1)}
 

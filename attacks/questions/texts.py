@@ -35,7 +35,7 @@ class TextQuestions:
     unasked: Mapping[str, str] = MappingProxyType({
         "other clients' records": "a pass of the language model for each, under every model; asked of prompts",
         "loss by round": "the true models of all rounds would be asked about every candidate; shown of prompts",
-        MEMBERS_THAT_TRAINED: "which records a client's steps reached is counted of prompts only",
+        MEMBERS_THAT_TRAINED: "of clients' own models only; the released one is of all clients together",
     })  # fmt: skip
 
     def parts(self, wanted: Wanted) -> tuple[str, ...]:
