@@ -4,8 +4,6 @@ A method has two functions: `update` trains a client on what it receives, `aggre
 the uploads. The round loop (`trainers.rounds`) calls them.
 """
 
-from __future__ import annotations
-
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

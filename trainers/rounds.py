@@ -4,8 +4,6 @@ The loop calls the method's functions. An executor decides where the clients of 
 they run one by one or as one batched problem.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How language models with adapters are queried about texts: each forward pass costs, and answers for a few records."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence

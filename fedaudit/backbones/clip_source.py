@@ -1,7 +1,5 @@
 """Find the CLIP that is meant and its weights on this disk. Imports nothing heavy; never uses the network."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Find a model folder on this disk and check that it is complete. Imports nothing heavy; never uses the network."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -5,8 +5,6 @@ q in double precision, rounded down, is off by at most one, so a b - quotient q 
 (as in Shoup's NTL). No big integers are needed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

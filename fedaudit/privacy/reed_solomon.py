@@ -9,8 +9,6 @@ Limit: e + 1 colluding wrong senders can shift a word onto another polynomial, a
 need to know no share but their own (`tests/test_secret_sharing.py` does it).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """A task's result: a federation of clients with their records, and which of these each client trained on."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

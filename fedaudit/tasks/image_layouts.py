@@ -5,8 +5,6 @@ count, train and val together; Caltech101 and EuroSAT have none, so three tenths
 testing.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence

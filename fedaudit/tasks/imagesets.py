@@ -5,8 +5,6 @@ val list is left out, as in the papers. Otherwise `image_layouts` reads the offi
 they are used. Layouts and sources: docs/images.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

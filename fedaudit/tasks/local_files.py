@@ -5,8 +5,6 @@ Nothing is downloaded. A data set is first a list of items; their pictures are n
 image files stay files (their headers are checked), pictures in parquet files are read then, and no others.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

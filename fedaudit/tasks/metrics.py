@@ -6,8 +6,6 @@ Chen et al., Microsoft COCO Captions (2015). `bleu`, `rouge_l` and `cider` take 
 ValueError: no images, unequal numbers of images, an image without references, or a string in place of a list.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

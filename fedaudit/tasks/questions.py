@@ -6,8 +6,6 @@ did not have: other records teach them. Answers to the *private* topic are rando
 the record. Template: FedRand, appendix A.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
