@@ -41,13 +41,13 @@ from fedaudit.machinery.parameters import like, number, whole
 from fedaudit.machinery.store import claim
 from fedaudit.terms.threat_models import OWNER, PEER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers import prompts
-from trainers.base import Method, Participation, State, Update
+from trainers.base import Method, Noised, Participation, State
 from trainers.evaluations import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.messages import MethodMessages
 from trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
 from trainers.prompt_settings import PromptSettings
-from trainers.prompts import INITIAL_STD, PromptMethod, stack_states
+from trainers.prompts import INITIAL_STD, Cohort, PromptMethod
 from trainers.resources import Resources
 from trainers.steps import epoch_batch, steps_of_round
 
@@ -93,6 +93,8 @@ class Settings(PromptSettings):
 class DualCohort:
     """Clients of a round as one batched problem: the `client` of a dual-prompt method's `update`. All take the same
     number of steps in the round; loop over `steps()`."""
+
+    noised = Noised()
 
     def __init__(self, learner: Learner, clients: Sequence[Participation], method: DualMethod) -> None:
         self.learner, self.clients = learner, clients
@@ -252,28 +254,16 @@ class Learner(prompts.Learner):
         first, deeper = (2 * torch.rand(2, e, d + 1, generator=generator) - 1) / math.sqrt(d)
         return soft | {"Pt": Pt, "Pd": torch.stack([first, *[deeper] * (D - 1)])}
 
-    def work(
-        self,
-        method: PromptMethod | DualMethod,
-        received: Sequence[State],
-        own: Sequence[State],
-        clients: Sequence[Participation],
-    ) -> list[Update]:
-        """The clients' updates, in order. Clients with equally many steps are computed as one batch."""
+    def due(self, method: PromptMethod | DualMethod, client: Participation) -> int:
         if isinstance(method, PromptMethod):
-            return super().work(method, received, own, clients)
-        updates: dict[int, Update] = {}
-        counts = [steps_of_round(self.settings, len(method.divided(c.records, c.client, c.seed)[0])) for c in clients]
-        for count in dict.fromkeys(counts):
-            batch = [i for i, steps in enumerate(counts) if steps == count]
-            cohort = DualCohort(self, [clients[i] for i in batch], method)
-            update = method.update(
-                stack_states([received[i] for i in batch]), stack_states([own[i] for i in batch]), cohort
-            )
-            for row, i in enumerate(batch):
-                upload, private = ({n: t[row] for n, t in s.items()} for s in (update.upload, update.private))
-                updates[i] = Update(upload, private, {name: values[row] for name, values in update.facts.items()})
-        return [updates[i] for i in range(len(clients))]
+            return super().due(method, client)
+        training, _ = method.divided(client.records, client.client, client.seed)
+        return steps_of_round(self.settings, len(training))
+
+    def cohort(self, clients: Sequence[Participation], method: PromptMethod | DualMethod) -> Cohort | DualCohort:
+        return (
+            super().cohort(clients, method) if isinstance(method, PromptMethod) else DualCohort(self, clients, method)
+        )
 
     def pictures(self, records: Sequence[str]) -> Tensor:
         """Inputs [n, 1 + M, e] of the image encoder's first layer for records, on the model's device."""

@@ -14,7 +14,7 @@ from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, AttackedModel, 
 from attacks.base import View
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
-from attacks.tokens.signals import TokenSignals, joined, row_signals, stacked
+from attacks.tokens.signals import TokenSignals, row_signals, stacked
 from fedaudit.machinery.errors import InputError
 from fedaudit.terms.held_models import BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
 from fedaudit.terms.populations import MEMBERS_THAT_TRAINED
@@ -160,5 +160,7 @@ def _signals(
         for (i, rows), end in zip(part, ends, strict=True):
             span = slice(end - len(rows) + 1, end)
             by_record[i] = {compat: signals[span] for compat, signals in of_part.items()}
-    in_order = [by_record[i] for i in range(len(records))]
-    return {compat: {"signals": stacked(joined([one[compat] for one in in_order]))} for compat in arithmetics}
+    return {
+        compat: {"signals": np.concatenate([stacked(by_record[i][compat]) for i in range(len(records))], axis=1)}
+        for compat in arithmetics
+    }

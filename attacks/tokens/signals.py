@@ -9,7 +9,7 @@ cancellation in 1 - p(top), so that results are finite and exact even if p(top) 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -85,11 +85,6 @@ def unstacked(rows: Array) -> TokenSignals:
         log_prob=log_prob, renyi=renyi, mean_log_prob=mean, var_log_prob=variance, gap=gap,
         modified=dict(zip(MODIFIED_ORDERS, orders[len(ORDERS) :], strict=True)),
     )  # fmt: skip
-
-
-def joined(parts: Sequence[TokenSignals]) -> TokenSignals:
-    """Concatenate the signals of several ranges of tokens."""
-    return unstacked(np.concatenate([stacked(part) for part in parts], axis=1))
 
 
 def token_signals(
