@@ -517,7 +517,9 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     found = asking_toy.attacked(bench, job)
     parts = {k: views["owner"] for k, views in found.items()}
     trained = {
-        k: job.method.messages.used_records(bench.training[k], client=k, seed=1, rounds=[0, 1], settings=None)
+        k: job.method.messages.used_records(
+            bench.training[k], client=k, seed=1, rounds=[0, 1], settings=bench.learner.settings
+        )
         for k in found
     }
     run = ScoredRun(

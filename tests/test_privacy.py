@@ -642,12 +642,10 @@ def test_a_local_prompt_that_nobody_sees_leaks_through_later_uploads():
 
 def test_a_question_that_is_not_one_is_refused():
     run = single(1.0)
-    for wrong in ({"threat_model": "insider"}, {"whose": "mine"}, {"relation": "add"}):
+    for wrong in ({"threat_model": "insider"}, {"whose": "mine"}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be .*, not {next(iter(wrong.values()))}"):
             epsilon(run, **wrong)
     sampled = single(1.0, sampler="poisson")
-    with pytest.raises(ValueError, match="relation must be zero-out for Poisson sampling, not replace"):
-        epsilon(sampled, relation="replace")
     assert epsilon(sampled, relation="replace", every_step=True) == epsilon(
         single(1.0), relation="replace", every_step=True
     )

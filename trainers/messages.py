@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 import torch
 from torch import Tensor
 
+from trainers.generators import generator
+
 if TYPE_CHECKING:
     from trainers.base import Method, State
 
@@ -39,13 +41,10 @@ class MethodMessages(Generic[Known]):
         `settings` are the learner's. The base class knows clients that call `Participation.train`: unless the settings
         are `Batching`, all records are used.
         """
-        from trainers.base import Participation  # which imports this module
-
         if not isinstance(settings, Batching):
             return set(records) if rounds else set()
-        turns = [Participation(client, r, seed, records, None) for r in rounds]
-        batches = [b for one in turns for b in settings.batches(len(records), one.generator("batches"))]
-        return {records[i] for batch in batches for i in batch}
+        streams = [generator(seed, "client", client, r, "batches") for r in rounds]  # those of `Participation.train`
+        return {records[i] for stream in streams for batch in settings.batches(len(records), stream) for i in batch}
 
     def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
         """Those of a client's records that it sends to others as they are."""

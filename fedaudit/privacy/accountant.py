@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 
-RELATIONS = ("zero-out", "replace")
 GRID = 1e-4  # of the privacy loss distribution, the library's default; a finer one lowers an epsilon of 0.01 by 1 %
 COARSE = 1e-3  # of curves, as a multiple of mu without sampling: they need fewer digits; it rounds up too
 # above it epsilon proves nothing, and the gain from sampling is not computed: the library would overflow
@@ -108,12 +107,10 @@ def provable(
     """Upper bound of epsilon at `delta` per record, for the most exposed client, against the view of `threat_model`: 0
     if no such record reaches the view, infinite if one reaches it without noise.
 
-    whose: "own" for a record of the attacked client, "other" for one of another client. relation: "zero-out" or
-    "replace". every_step: assume that each record was in every step, as DP-FPL's theorem does; otherwise the steps that
-    really ran count. ValueError: "replace" with Poisson sampling, unless `every_step`.
+    whose: "own" for a record of the attacked client, "other" for one of another client. every_step: assume that each
+    record was in every step, as DP-FPL's theorem does; otherwise the steps that really ran count. relation: "zero-out",
+    or with `every_step` also "replace": for that no worst case is proven of Poisson samples.
     """
-    if relation not in RELATIONS:
-        raise ValueError(f"relation must be {' or '.join(RELATIONS)}, not {relation}")
     observed = ledger.view(threat_model, whose=whose)
     if observed.clear:
         return Provable(math.inf, f"unbounded: {observed.clear}")
@@ -122,11 +119,6 @@ def provable(
     if not observed.releases:
         return Provable(0.0, f"no such record reaches this view: {observed.why}")
     sampled = ledger.sampler == "poisson" and not every_step
-    if sampled and relation == "replace":
-        raise ValueError(
-            "relation must be zero-out for Poisson sampling, not replace: no proven worst case is known for replacing "
-            "a record there; counting every step (every_step) bounds both"
-        )
     shifts = [math.hypot(*(m.shift(relation) for m in step)) for step in ledger.steps]
     each = [_epsilon(ledger, exposure, shifts, delta, sampled, every_step) for exposure in ledger.exposures]
     worst = max(range(len(each)), key=each.__getitem__)
