@@ -12,7 +12,7 @@ import torch
 
 from fedaudit.machinery import plugins
 from fedaudit.privacy import accountant, ledger
-from fedaudit.privacy.accountant import calibrated_stds, noise_stds, nominal_std, provable
+from fedaudit.privacy.accountant import noise_multiplier, noise_stds, nominal_std, provable
 from fedaudit.privacy.clipping import add_noise, clipped_mean
 from fedaudit.privacy.ledger import Ledger, Mechanism, RoundNoise, Turn
 from fedaudit.privacy.settings import Privacy
@@ -557,9 +557,8 @@ def test_calibrated_noise_proves_the_promise_and_a_percent_less_does_not(wanted,
 
 def test_calibration_by_the_closed_form():
     """Three releases, 9 participations: one Gaussian with mu = sqrt(27) / z."""
-    stds = calibrated_stds({"a": 1.0, "b": 1.0, "c": 5.0}, epsilon=1.0, delta=DELTA, times=9)
-    assert stds["a"] == stds["b"] == stds["c"] / 5
-    assert float(gaussian_delta(1, math.sqrt(27) / stds["a"])) == pytest.approx(DELTA, rel=1e-5)
+    z = noise_multiplier(3, epsilon=1.0, delta=DELTA, times=9, rate=1.0)
+    assert float(gaussian_delta(1, math.sqrt(27) / z)) == pytest.approx(DELTA, rel=1e-5)
 
 
 def test_noise_that_the_settings_ask_for():
