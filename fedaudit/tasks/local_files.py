@@ -10,12 +10,12 @@ import json
 import math
 import os
 import re
-import reprlib
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
@@ -123,11 +123,6 @@ def finite(value: object) -> bool:
     """Whether `value` is a finite number (a bool is none)."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return whole or (isinstance(value, float) and math.isfinite(value))
-
-
-def short_repr(value: object) -> str:
-    """A short one-line representation of any value, for messages."""
-    return reprlib.repr(value)
 
 
 def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
