@@ -5,15 +5,13 @@ train other tensors, if its `model` makes an adapter of them. Source: FedRand (s
 Hu et al. (2022).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +19,9 @@ from torch import Tensor
 
 from fedaudit.backbones.vlm import IGNORE, load
 from fedaudit.machinery.parameters import Parameters, number, text, whole
+from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.tasks.base import client_name
+from fedaudit.tasks.base import Federation, client_name
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
 from trainers.base import Method, Model, State
 from trainers.evaluations import Answers
@@ -31,10 +30,6 @@ from trainers.lora_model import LoraModel
 from trainers.protocols import Bench, OneByOne
 from trainers.resources import Resources
 from trainers.transcript import Transcript
-
-if TYPE_CHECKING:
-    from fedaudit.machinery.progress import Progress
-    from fedaudit.tasks.base import Federation
 
 ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, roughly
 COPIES = 2  # copies of its gradient that are in memory for each record, while they are laid end to end

@@ -27,7 +27,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,7 +38,9 @@ from torch import Tensor
 from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.parameters import like, number, whole
+from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
+from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import OWNER, PEER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers import prompts
 from trainers.base import Method, Noised, Participation, State
@@ -50,10 +52,6 @@ from trainers.prompt_settings import PromptSettings
 from trainers.prompts import INITIAL_STD, Cohort, PromptMethod
 from trainers.resources import Resources
 from trainers.steps import epoch_batch, steps_of_round
-
-if TYPE_CHECKING:
-    from fedaudit.machinery.progress import Progress
-    from fedaudit.tasks.base import Federation
 
 
 class Facts(LearnerFacts):

@@ -21,7 +21,7 @@ import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,9 @@ from torch import Tensor
 
 from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import ClipSource
+from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
+from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS, OWNER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
 from trainers.evaluations import Recognition
@@ -39,10 +41,6 @@ from trainers.prompt_model import HARD_PROMPT, PromptModel, backward_through, co
 from trainers.prompt_settings import PromptSettings
 from trainers.resources import Resources
 from trainers.steps import LocalStep, PrivateMethod, Work
-
-if TYPE_CHECKING:
-    from fedaudit.machinery.progress import Progress
-    from fedaudit.tasks.base import Federation
 
 INITIAL_STD = 0.02  # of each coordinate of the random start (CoOp)
 
