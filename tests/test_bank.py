@@ -183,7 +183,9 @@ def test_every_record_labelled_member_was_in_a_batch(
     monkeypatch.setattr(Step, "gradient", watched)
     prompt_toy.run(tmp_path, method, world, schedule)
     for k, records in enumerate(world.training):
-        found = method.messages.used_records(records, client=k, seed=schedule.seed, rounds=range(rounds))
+        found = method.messages.used_records(
+            records, client=k, seed=schedule.seed, rounds=range(rounds), settings=method.settings
+        )
         assert found == entered[k]
 
 

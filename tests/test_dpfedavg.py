@@ -347,7 +347,8 @@ def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: P
             for s in range(method.steps(len(client.records))):
                 used.update(method.minibatch(client, s))
         assert max(used.values()) <= exposure.times
-        assert method.messages.used_records(training()[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
+        told = {"seed": SCHEDULE.seed, "rounds": rounds, "settings": method.settings}
+        assert method.messages.used_records(training()[k], client=k, **told) == set(used)
 
 
 # --- the noise ------------------------------------------------------------------------------------------------------

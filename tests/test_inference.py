@@ -292,7 +292,8 @@ class TestBatches:
             client = lab.federation.clients[asked.client]
             listed = [record.id for record in client.training_records]
             first = (
-                method.messages.used_records(listed, client=asked.client, seed=cell.seed, rounds=[0]) - client.left_out
+                method.messages.used_records(listed, client=asked.client, seed=cell.seed, rounds=[0], settings=None)
+                - client.left_out
             )
             assert set(scores.sort_values(ascending=False).index[: len(first)]) == first
             assert scores[list(asked.others)].isna().all()
@@ -444,7 +445,9 @@ class TestOneRound:
         client, method = lab.federation.clients[0], batches_of(lab, 1)
         records, canaries = ([r.id for r in part] for part in (client.training_records, client.canaries))
         seed = next(
-            s for s in range(99) if method.messages.used_records(records, client=0, seed=s, rounds=[0]) <= {*canaries}
+            s
+            for s in range(99)
+            if method.messages.used_records(records, client=0, seed=s, rounds=[0], settings=None) <= {*canaries}
         )
         _, findings, tables = self.audited(lab, 1, tmp_path, seed=seed)
         table = tables["records"]
@@ -513,7 +516,12 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     bench, job = learnt_by_heart(request.param, tmp_path_factory.mktemp("leak"))
     found = asking_toy.attacked(bench, job)
     parts = {k: views["owner"] for k, views in found.items()}
-    trained = {k: job.method.messages.used_records(bench.training[k], client=k, seed=1, rounds=[0, 1]) for k in found}
+    trained = {
+        k: job.method.messages.used_records(
+            bench.training[k], client=k, seed=1, rounds=[0, 1], settings=bench.learner.settings
+        )
+        for k in found
+    }
     run = ScoredRun(
         models=[
             ScoredModel("owner", "true state", k, job.transcript.schedule.rounds, **part) for k, part in parts.items()

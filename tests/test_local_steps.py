@@ -147,7 +147,8 @@ def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: P
         if local == "2 epochs":
             assert exposure.times == 2 * SCHEDULE.rounds
         rounds = range(SCHEDULE.rounds)
-        assert method.messages.used_records(world.training[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
+        told = {"seed": SCHEDULE.seed, "rounds": rounds, "settings": method.settings}
+        assert method.messages.used_records(world.training[k], client=k, **told) == set(used)
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINING if name != "pfedme"])  # whose inner steps are several

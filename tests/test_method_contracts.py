@@ -273,6 +273,19 @@ def explains(subject: Subject) -> None:
             assert (found - expected).norm() < 0.03 * expected.norm()
 
 
+def uses(subject: Subject) -> None:
+    """A client's records change what is trained where `used_records` says so, and no others do but those that it sends."""
+    client, records = max(enumerate(subject.world.training), key=lambda pair: len(pair[1]))
+    messages, settings = subject.method.messages, subject.world.learner.settings
+    rounds = range(ROUNDS if subject.trains else 0)
+    used = messages.used_records(records, client=client, seed=0, rounds=rounds, settings=settings)
+    for record in set(records) - messages.shared_records(records, client=client, seed=0):
+        world = subject.world.disguised({record})
+        other = dataclasses.replace(subject, world=world).again(f"without {record}")
+        moved = [not same(subject.run.private(ROUNDS - 1, k), other.private(ROUNDS - 1, k)) for k in range(CLIENTS)]
+        assert any(moved) == (record in used)
+
+
 def is_audited(subject: Subject) -> None:
     """Every adversary has models like the public one, under which each record has a loss, and so has the evaluation of every
     round."""
@@ -321,7 +334,7 @@ def close_where_both(one: State, other: State) -> bool:
 
 CONTRACTS: tuple[Contract, ...] = (
     signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens, weighs_nothing,
-    releases_nobody, explains, is_audited,
+    releases_nobody, explains, uses, is_audited,
 )  # fmt: skip
 
 
@@ -453,14 +466,28 @@ def counting(original: Any, self: Any, server: State, uploads: Sequence[Upload],
     return {name: tensor * (1 + 0.01 * uploads[0].records) for name, tensor in found.items()}
 
 
-def blind_to_weights(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+def misread(change: Callable[[Participation], Participation]) -> Callable[[type], type]:
+    """`update` with a change of what clients are given."""
+
+    def update(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+        if isinstance(self, PromptMethod):
+            client.clients = [change(one) for one in client.clients]
+        else:
+            client = change(client)
+        found: Update = original(self, server, own, client)
+        return found
+
+    return altered(update=update)
+
+
+def blind_to_weights(client: Participation) -> Participation:
     """Takes every record of the list for a member."""
-    if isinstance(self, PromptMethod):
-        client.clients = [dataclasses.replace(one, left_out=frozenset()) for one in client.clients]
-    else:
-        client = dataclasses.replace(client, left_out=frozenset())
-    found: Update = original(self, server, own, client)
-    return found
+    return dataclasses.replace(client, left_out=frozenset())
+
+
+def idle_mostly(client: Participation) -> Participation:
+    """Trains on one record."""
+    return dataclasses.replace(client, records=client.records[:1])
 
 
 def pacing(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
@@ -540,12 +567,13 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (learns, "trained although it says that it does not", aggregated(pushed), ("zeroshot",)),
     (listens, "clients that ignore the server", altered(update=deaf), ("fedavg", "promptfl", "dpfpl")),
     (listens, "a server that hears one client", received(lambda uploads: uploads[:1]), ("fedavg", "promptfl", "dpfpl")),
-    (weighs_nothing, "records of weight 0 trained on", altered(update=blind_to_weights), ("fedavg", "local", "dpfpl")),
+    (weighs_nothing, "records of weight 0 trained on", misread(blind_to_weights), ("fedavg", "local", "dpfpl")),
     (releases_nobody, "messages in the released model", altered(aggregate=hoarding), ("promptfl",)),
     (explains, "a term that sees no record", updated(pushed), ("promptfl", "dpfpl", "fedprox")),
     (explains, "a part of the round before", altered(update=drifting), ("promptfl", "fedprox")),
     (rests, "a server that moves at a rate of its own", altered(aggregate=pacing), ("fedavg", "promptfl")),
     (explains, "messages of another size", altered(update=louder), ("promptfl", "fedpgp", "pfedme")),
+    (uses, "records that are never looked at", misread(idle_mostly), ("fedavg", "promptfl")),
     (is_audited, "momentum in the released model", altered(aggregate=outspoken, download=without_velocity), ("fedavg",)),
     (is_audited, "all of a state in a model", altered(model=unsorted), ("pfedme", "dp2fl")),
     (releases_nobody, "clients' tables in the released model", indiscreet, ("dp2fl",)),

@@ -110,6 +110,12 @@ def test_table_2_has_both_kinds_of_test_set() -> None:
         assert against == pytest.approx(theirs.mean())
 
 
+def test_of_several_settings_the_one_closest_to_the_papers_stands() -> None:
+    ranks = [of_a_dirichlet_split(prompt_evidence("dpfpl", rank=rank)) for rank in (8, 4)]
+    table = secfpp.methods({"print": ranks})
+    assert value(table, "print, own tests", "DP-FPL", "no noise") == own(ranks[0]) != own(ranks[1])
+
+
 def test_table_2_compares_the_order_of_methods_without_noise() -> None:
     """Budgets of DP-FPL alone have no order of methods. In the made-up accuracies, as in the paper's singles, FedOTP is
     first of four."""

@@ -15,7 +15,7 @@ from audits.facts import AUDITS
 from fedaudit.command import cli
 from fedaudit.command.flags import presets
 from fedaudit.machinery.errors import InputError
-from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, calibrated_stds, nominal_std
+from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, noise_multiplier, nominal_std
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.facts import TASKS
 from tests.test_cli import refuse
@@ -67,7 +67,7 @@ CORNERS = [(epsilon, delta) for epsilon in (1e-6, 1e6) for delta in (1e-100, 1e-
 @pytest.mark.parametrize(("epsilon", "delta"), CORNERS)
 def test_noise_is_finite_in_the_corners(epsilon: float, delta: float, rate: float) -> None:
     """Within the ranges both ways to set the noise give a standard deviation that a float32 can hold."""
-    (ratio,) = calibrated_stds({"u": 1.0}, epsilon=epsilon, delta=delta, times=2, rate=rate).values()
+    ratio = noise_multiplier(1, epsilon=epsilon, delta=delta, times=2, rate=rate)
     for norm in (1e-6, 1e6):
         Privacy(epsilon=epsilon, delta=delta, clip_norm=norm)
         assert 1e-30 < ratio * norm < 1e30

@@ -257,7 +257,8 @@ def test_chunks_and_blocks_do_not_change_a_bit(compat, monkeypatch):
     whole = flat(row_signals(logits, targets, compat=compat))
     for block, chunk in ((1024, 1), (1024, 7), (5, 2), (5, 50)):
         monkeypatch.setattr(signals, "_BLOCK_ROWS", block)
-        for name, values in flat(row_signals(logits, targets, compat=compat, chunk_rows=chunk)).items():
+        monkeypatch.setattr(signals, "_SCRATCH_BYTES", chunk * 16 * logits.shape[1])
+        for name, values in flat(row_signals(logits, targets, compat=compat)).items():
             np.testing.assert_array_equal(values, whole[name])
 
 
@@ -269,8 +270,9 @@ def test_torch_path_of_a_gpu_equals_the_numpy_path(name, compat, monkeypatch):
     targets = rng.integers(0, logits.shape[1], len(logits))
     expected = flat(row_signals(logits, targets, compat=compat))
     on_cpu = signals._scratch
+    monkeypatch.setattr(signals, "_SCRATCH_BYTES", 4 * 16 * logits.shape[1])
     monkeypatch.setattr(signals, "_scratch", lambda *args: torch.from_numpy(on_cpu(*args)))
-    for key, values in flat(row_signals(logits, targets, compat=compat, chunk_rows=4)).items():
+    for key, values in flat(row_signals(logits, targets, compat=compat)).items():
         np.testing.assert_allclose(values, expected[key], rtol=1e-13, atol=1e-12, err_msg=key)
 
 
@@ -289,8 +291,8 @@ def test_input_is_left_alone_and_scratch_is_bounded():
     row_signals(logits, [0, 1, 2, 3], compat="vlmia")
     np.testing.assert_array_equal(logits, before)
     for shape in ((100_000, 152_000), (10_000_000, 64), (3, 10)):
-        assert signals._scratch(torch.empty(1, 1).expand(shape), None).nbytes <= 6 << 20
-    assert signals._scratch(torch.empty(1, 1).expand(5, 10**6), None).shape == (2, 1, 10**6)  # one row at least
+        assert signals._scratch(torch.empty(1, 1).expand(shape)).nbytes <= 6 << 20
+    assert signals._scratch(torch.empty(1, 1).expand(5, 10**6)).shape == (2, 1, 10**6)  # one row at least
 
 
 def test_a_span_is_a_view():
@@ -351,5 +353,3 @@ def test_names_the_row_that_is_not_finite(value, what, row):
 def test_refuses_unknown_options():
     with pytest.raises(ValueError, match=r"compat must be None, 'exact' or 'vlmia', not 'vl-mia'"):
         token_signals(GOOD, [0, 1, 2], "vl-mia")
-    with pytest.raises(ValueError, match=r"chunk_rows must be at least 1, not 0"):
-        row_signals(GOOD, [0, 1, 2], chunk_rows=0)

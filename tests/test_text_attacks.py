@@ -15,7 +15,7 @@ from attacks.answers import ClassAnswers, TextAnswers
 from attacks.facts import ATTACKS
 from attacks.knowledge import Knowledge, Rounds, Shadows
 from attacks.likelihood import likelihood_ratios
-from attacks.tokens.signals import joined, row_signals
+from attacks.tokens.signals import row_signals, stacked, unstacked
 from tests import inference_oracle as oracle
 from tests.knowledge_toy import picked, some_of
 
@@ -55,7 +55,8 @@ def texts(leak, n=60, seed=0):
     captions = [" ".join(map(str, range(size))) for size in sizes]
 
     def answers(rows):
-        exact = joined([row_signals(logits, targets) for logits, targets in rows])
+        parts = [stacked(row_signals(logits, targets)) for logits, targets in rows]
+        exact = unstacked(np.concatenate(parts, axis=1))
         return TextAnswers({"exact": exact}, sizes, spans, captions)
 
     names = tuple(f"r{i}" for i in range(n))

@@ -19,6 +19,7 @@ from fedaudit.tasks import questions
 from fedaudit.tasks.captions import INSTRUCTION, Params, captions
 from recipes import vlm_model, vlm_quality, vlm_training
 from recipes.vlm import data_fingerprint
+from tests import tiny_models
 from trainers.lora import Learner, Settings
 
 torch.set_num_threads(1)
@@ -120,7 +121,7 @@ def test_untrained_adapters_change_nothing(vlm, learner, data, federation):
     """B is zero at the start: the broadcast of round 0 is the public base model."""
     ids = [r.id for r in federation.clients[0].records]
     start = learner.initial(torch.Generator().manual_seed(0))
-    for record, logits in zip(ids, learner.logits(start, ids), strict=True):
+    for record, logits in zip(ids, tiny_models.logits_of(learner, start, ids), strict=True):
         batch = vlm.batch([data[record]])
         with torch.no_grad():
             base = vlm.model(**batch.inputs).logits[0]
@@ -136,7 +137,7 @@ class TestPrefix:
             name: t + 0.05 * torch.randn(t.shape, generator=torch.Generator().manual_seed(i))
             for i, (name, t) in enumerate(learner.initial(torch.Generator().manual_seed(0)).items())
         }
-        found = learner.logits(state, ids)
+        found = tiny_models.logits_of(learner, state, ids)
         with torch.no_grad(), learner._at(state):
             for record, logits in zip(ids, found, strict=True):
                 whole = learner.model(**vlm.batch([data[record]]).inputs).logits[0]
@@ -216,11 +217,11 @@ def test_folding_adapters_into_the_weights_changes_nothing_and_leaves_no_trace(l
         lambda adapter: adapter,
     )
     frozen = {n: p.clone() for n, p in learner.model.named_parameters() if ".lora_" not in n}
-    folded = learner.logits(trained, ids)
+    folded = tiny_models.logits_of(learner, trained, ids)
     assert all(torch.equal(learner.model.get_parameter(n), p) for n, p in frozen.items())
     kept, learner._folded = learner._folded, {}
     try:
-        slow = learner.logits(trained, ids)
+        slow = tiny_models.logits_of(learner, trained, ids)
     finally:
         learner._folded = kept
     assert all(torch.allclose(a, b, atol=1e-3) for a, b in zip(folded, slow, strict=True))

@@ -271,3 +271,9 @@ def save(folder: Path, build: Callable[[], tuple[Any, Any]], *, shard: str = "1G
     model.save_pretrained(folder, max_shard_size=shard)
     processor.save_pretrained(folder)
     return folder
+
+
+def logits_of(learner: Any, state: Any, records: Any) -> list[Any]:
+    """Logits [T, V] of each record under an adapter."""
+    by_index = {i: rows for part in learner.chunks(state, records) for i, rows in part}
+    return [by_index[i] for i in range(len(records))]

@@ -1,23 +1,18 @@
 """Utility of models: answers of language models to test records, or accuracy of prompts on test images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery.executor import Executor
-from fedaudit.tasks.base import client_name
+from fedaudit.tasks.base import Federation, client_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from trainers.base import Method, Model, State, pack, plain, unpack
 from trainers.protocols import Answering, Bench, Naming, Recognising
-
-if TYPE_CHECKING:
-    from fedaudit.tasks.base import Federation
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]

@@ -15,8 +15,6 @@ client's own layers change afterwards: only clients that took part once are know
 never sent: `server-fill` gives the shared pair alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

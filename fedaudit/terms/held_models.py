@@ -1,7 +1,5 @@
 """Kinds of models that an adversary holds: column `way` of findings and tables."""
 
-from __future__ import annotations
-
 from fedaudit.terms.term import Term
 
 

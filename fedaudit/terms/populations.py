@@ -1,7 +1,5 @@
 """Sets of members that are compared with non-members: column `population` of findings and tables."""
 
-from __future__ import annotations
-
 from fedaudit.terms.term import Term
 
 
