@@ -110,7 +110,7 @@ def _success_rate(e: Evidence, signal: str) -> Measured | None:
 def _auroc(e: Evidence, signal: str) -> Measured | None:
     """The prompt-user's AUROC of `signal` with its interval."""
     headline = _headline(e, signal)
-    return headline and (headline["value"], headline["low"], headline["high"])
+    return None if headline is None else (headline["value"], headline["low"], headline["high"])
 
 
 def _headline(e: Evidence, signal: str) -> Finding | None:

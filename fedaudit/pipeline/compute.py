@@ -10,7 +10,7 @@ from fedaudit.backbones.texts import check_texts
 from fedaudit.external.run import check_values
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import Folder, claim, refuse_files
+from fedaudit.machinery.store import Folder, claim, refuse_files, undisturbed
 from fedaudit.pipeline.analysis import audit, ensure_analysis, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -97,6 +97,7 @@ def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in reused]
 
 
+@undisturbed()
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
     """Export the one training of a finished plan: to `run_to` as a folder that docs/own-runs.md describes, to
     `adapters_to` as adapters that peft loads. None: not exported."""

@@ -11,8 +11,6 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline.plan import Cell
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from trainers.base import Method, Schedule
     from trainers.steps import PrivateMethod
     from trainers.transcript import Transcript
@@ -24,14 +22,10 @@ def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
     assert cell.variant is not None
     if cell.variant.privacy is None:
         return cell.variant.plugin.make(cell.variant.params)
-    made: PrivateMethod[Any] = cell.variant.plugin.make(cell.variant.params, settings=_settings(cell))
-    return made.protected(cell.variant.privacy, schedule_of(cell), sizes) if sizes else made
-
-
-def _settings(cell: Cell) -> DataclassInstance:
-    """The plan's settings as an instance of the learner's own class."""
     learner = importlib.import_module(f"trainers.{cell.plan.learner}")
-    return learner.Settings(**dataclasses.asdict(cell.plan.settings))
+    settings = learner.Settings(**dataclasses.asdict(cell.plan.settings))  # of the learner's own class
+    made: PrivateMethod[Any] = cell.variant.plugin.make(cell.variant.params, settings=settings)
+    return made.protected(cell.variant.privacy, schedule_of(cell), sizes) if sizes else made
 
 
 def schedule_of(cell: Cell) -> Schedule:
