@@ -78,7 +78,7 @@ class QuestionPlan:
 
     @classmethod
     def of(cls, cell: Cell, federation: Federation, transcript: Transcript | None = None) -> Self:
-        """What the adversaries of a cell ask of the models of its training; `transcript` replaces its own."""
+        """The plan of what a cell's adversaries ask of its training's models; `transcript` replaces its own."""
         recipe = recipe_of(cell, federation)
         return cls(
             records=cell.plan.trained.records,
