@@ -18,7 +18,7 @@ from fedaudit.command import cli
 from fedaudit.machinery import closure
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import attack_training
-from fedaudit.pipeline.question_plan import question_plan_of, read_rebuilt
+from fedaudit.pipeline.question_plan import QuestionPlan, read_rebuilt
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.workers import Workshop, federation_of
 
@@ -110,7 +110,7 @@ def test_the_questions_of_an_attack_do_not_depend_on_its_company(tmp_path: Path)
         words = f"{PROMPTS} --attack {attacks}"
         audited(words, tmp_path)
         plan = cli.read_command([*words.split(), "--out", str(tmp_path)]).plan
-        asking = question_plan_of(plan.cells[0], federation_of(plan))
+        asking = QuestionPlan.of(plan.cells[0], federation_of(plan))
         for source in asking.sources:
             for question in asking.replay_questions(source):
                 source.rebuilt[question.view.threat_model] = read_rebuilt(question)

@@ -34,7 +34,7 @@ from fedaudit.pipeline.analysis import audit, sort_audits, subject_of
 from fedaudit.pipeline.attacks import attack_training, scoring_jobs
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
+from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -84,7 +84,7 @@ class Lab:
 
 def anew(cell: Cell, federation: Any) -> QuestionPlan:
     """What the adversaries of a cell ask, as if nobody had asked yet."""
-    asking, place = question_plan_of(cell, federation), cell.plan.out / "anew" / str(next(PLACES))
+    asking, place = QuestionPlan.of(cell, federation), cell.plan.out / "anew" / str(next(PLACES))
     return dataclasses.replace(asking, folder=place / "answers", bank_folder=place / "shadows")
 
 
@@ -162,7 +162,7 @@ class TestTruth:
         """With everything that their fields lead to they are the same bytes whoever the members are."""
         held = []
         for federation in (lab.federation, inverted(lab.federation)):
-            asking = question_plan_of(lab.cell, federation)
+            asking = QuestionPlan.of(lab.cell, federation)
             for source in asking.sources:
                 clients = [Rebuilt(k, "rebuilt", None, None, None, None) for k in range(3)]
                 source.rebuilt["server"] = [

@@ -68,7 +68,7 @@ class Audits:
             folder.write_json("findings.json", findings)
             setting = {"schedule.rounds": plan.rounds, "data_seed": cell.seed, "keys.training": run}
             folder.write_json("runs.json", [names | {"schema": 3} | setting])
-            folder.write_text("index.html", "a page")
+            folder.write("index.html", b"a page")
             finish(folder)
         return Outcome(folder.path / "index.html", folder.read_json("findings.json"), ["report"] if reused else [])
 

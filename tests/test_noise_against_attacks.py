@@ -62,6 +62,7 @@ def test_a_fall_is_of_what_both_trainings_have_in_common() -> None:
     assert again == found
     assert fallen([clear[0]], [noised[1]]) is None, "no seed in common"
     assert fallen([clear[0]], [bare(noised[0])]) is None, "no scores"
+    assert fallen([replace(clear[0], findings=[])], [noised[0]]) is None, "no AUROC"
     alone = table[table.member]
     assert fallen([clear[0]], [replace(noised[0], tables={"records": alone})]) is None, "nothing to compare with"
 

@@ -88,6 +88,12 @@ class TestTradeOff:
             drawn("fedrand:figure2", [replace(TWO[0], tables={})])
 
 
+@pytest.mark.parametrize("name", ["dpfpl:figure2", "fedrand:figure2", "fedrand:figure3", "fedrand:figure4"])
+def test_a_figure_of_one_task_refuses_two(name):
+    with pytest.raises(ValueError, match="evidence has the tasks a, b; the figure draws one"):
+        paper_items.find(name).build({"a": TWO, "b": TWO}, {}.__setitem__)
+
+
 class TestBytes:
     def test_shares_by_hand(self):
         """The made-up FedRand sends half of what FedAvg sends up, and all of it down."""

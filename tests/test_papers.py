@@ -160,6 +160,10 @@ class TestSeveral:
             ("all --nonsense 2", "--nonsense: no such option"),
             ("all --preset memorising", "--preset memorising does not go with --paper all"),
             ("dpfpl --method promptfl", "--method does not go with --paper dpfpl"),
+            (
+                "dpfpl:table4 --clients 3",
+                "--clients does not go with --paper dpfpl:table4: dpfpl:table4 sets it itself",
+            ),
             ("dp", "--paper dp: no such table or figure"),
             ("nonsense --help", "--paper nonsense: no such table or figure"),
             ("secfpp:figure2 --preset paper", "--preset: has no place beside --paper secfpp:figure2"),

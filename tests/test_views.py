@@ -105,6 +105,11 @@ def test_fedrand_newest_against_a_slow_search(fedrand):
     assert seen
 
 
+def test_what_is_not_exact_is_not_called_so(fedrand):
+    view = View(fedrand, "server")
+    assert {rebuild(view, client, "exact").way for client in range(6)} == {"newest"}
+
+
 def test_fedrand_literal_uses_the_second_to_last_participation_or_nothing(fedrand):
     view = View(fedrand, "server")
     kinds = set()

@@ -196,8 +196,8 @@ def _personal(bench: Bench, job: tuple[Method[Any], bytes, bytes, NDArray[np.flo
 
 def own_test_chances(federation: Federation) -> list[list[float]]:
     """Chance [client][test record] of each test record in a draw with the client's class proportions, evenly within a
-    class; each row sums to 1. [] if no class is held by two clients: a client's own test set is then all test records
-    of its classes."""
+    class; each row sums to 1, as every class has a test record (`Labelled`). [] if no class is held by two clients: a
+    client's own test set is then all test records of its classes."""
     counts_by_client = [
         Counter((r.domain, r.group) for r in (*c.records, *c.reference, *c.background)) for c in federation.clients
     ]

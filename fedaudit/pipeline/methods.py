@@ -11,8 +11,6 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline.plan import Cell
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from trainers.base import Method, Schedule
     from trainers.steps import PrivateMethod
     from trainers.transcript import Transcript
@@ -31,7 +29,8 @@ def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
 def settings_of(cell: Cell) -> DataclassInstance:
     """The plan's settings as an instance of the learner's own class."""
     learner = importlib.import_module(f"trainers.{cell.plan.learner}")
-    return learner.Settings(**dataclasses.asdict(cell.plan.settings))
+    settings: DataclassInstance = learner.Settings(**dataclasses.asdict(cell.plan.settings))
+    return settings
 
 
 def schedule_of(cell: Cell) -> Schedule:
