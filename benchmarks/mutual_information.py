@@ -56,12 +56,17 @@ def bias() -> None:
     print(f"{'estimator':<14}{'d':>3}" + "".join(f"{f'rho {rho:g}':>20}" for rho in RHOS))
     for d, times in ((1, 100), (2, 100), (8, 10)):
         print(f"{'exact':<14}{d:>3}" + "".join(f"{closed.gaussian_information(rho, d):>20.3f}" for rho in RHOS))
-        cells = []
-        for rho in RHOS:
-            found = [mi.ksg(*correlated(1000, d, rho, (s, d))) for s in range(times)]
-            error = np.mean(found) - closed.gaussian_information(rho, d)
-            cells.append(f"{f'{error:+.4f} ± {np.std(found, ddof=1) / math.sqrt(times):.4f}':>20}")
-        print(f"{'KSG 1':<14}{d:>3}" + "".join(cells), flush=True)
+        for name, estimate in {
+            "KSG 1": mi.ksg,
+            "KSG 2": lambda x, y: mi.ksg(x, y, estimator=2),
+            "mixed": mi.mixed,
+        }.items():
+            cells = []
+            for rho in RHOS:
+                found = [estimate(*correlated(1000, d, rho, (s, d))) for s in range(times)]
+                error = np.mean(found) - closed.gaussian_information(rho, d)
+                cells.append(f"{f'{error:+.4f} ± {np.std(found, ddof=1) / math.sqrt(times):.4f}':>20}")
+            print(f"{name:<14}{d:>3}" + "".join(cells), flush=True)
 
 
 def coverage() -> None:

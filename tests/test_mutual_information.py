@@ -36,8 +36,9 @@ class TestAgainstLoops:
         rng = np.random.default_rng([p, q, k])
         x = rng.normal(size=(60, p))
         y = 0.6 * x[:, :1] + rng.normal(size=(60, q))
-        slow = oracle.ksg(oracle.standardised(x), oracle.standardised(y), k)
-        assert mi.ksg(x, y, k=k, engine=engine) == pytest.approx(slow, abs=1e-9)
+        for estimator in (1, 2):
+            slow = oracle.ksg(oracle.standardised(x), oracle.standardised(y), k, estimator)
+            assert mi.ksg(x, y, k=k, estimator=estimator, engine=engine) == pytest.approx(slow, abs=1e-9)
 
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("d", [1, 3])
@@ -48,13 +49,25 @@ class TestAgainstLoops:
         slow = oracle.ross(label, oracle.standardised(x), 4)
         assert mi.ross(label, x, k=4, engine=engine) == pytest.approx(slow, abs=1e-9)
 
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_mixed(self, engine):
+        rng = np.random.default_rng(5)
+        x = np.round(rng.normal(size=(80, 2)))
+        x[::3] = rng.normal(size=(27, 2))
+        y = np.where(rng.random(80) < 0.5, np.round(x[:, 0]), rng.normal(size=80))
+        slow = oracle.mixed(oracle.standardised(x), oracle.standardised(y), 3)
+        assert mi.mixed(x, y, engine=engine) == pytest.approx(slow, abs=1e-9)
+
     def test_counts_at_the_very_edge_of_a_radius(self):
         """Numbers on a grid: x + radius is rounded to one side of its neighbour or to the other."""
         x = np.random.default_rng(0).permutation(np.arange(60) * 0.1)[:, None]
         for steps in (1, 2, 3, 7):
             radius = np.abs(x[:, 0] - np.roll(x[:, 0], steps))
-            inside = np.abs(x - x.T) < radius[:, None]
-            np.testing.assert_array_equal(neighbours.counts_within(x, radius), inside.sum(axis=1) - 1)
+            for closed_ball in (True, False):
+                found = neighbours.counts_within(x, radius, closed=closed_ball)
+                far = np.abs(x - x.T)
+                inside = far <= radius[:, None] if closed_ball else far < radius[:, None]
+                np.testing.assert_array_equal(found, inside.sum(axis=1) - 1)
 
     def test_every_row_of_coins_is_ross_of_it(self):
         rng = np.random.default_rng(3)
@@ -74,8 +87,9 @@ class TestAgainstLoops:
 
 class TestAgainstClosedForms:
     @pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.9, 0.95])
-    def test_correlated_gaussians(self, rho):
-        found = [mi.ksg(*correlated(1000, 1, rho, [s, 9])) for s in range(60)]
+    @pytest.mark.parametrize("estimator", [1, 2])
+    def test_correlated_gaussians(self, rho, estimator):
+        found = [mi.ksg(*correlated(1000, 1, rho, [s, 9]), estimator=estimator) for s in range(60)]
         error = np.mean(found) - closed.gaussian_information(rho)
         assert abs(error) < 0.02 + 2 * np.std(found) / math.sqrt(60)  # which is .01 at rho .95
 
@@ -83,6 +97,24 @@ class TestAgainstClosedForms:
     def test_a_bit_that_shifts_a_gaussian(self, shift):
         found = [mi.ross(*shifted(1000, shift, s)) for s in range(40)]
         assert abs(np.mean(found) - closed.shifted_gaussian(shift)) < 0.01
+
+    def test_mixed_is_ksg_of_continuous_variables_and_counts_discrete_ones(self):
+        x, y = correlated(500, 1, 0.8, 1)
+        assert mi.mixed(x, y) == pytest.approx(mi.ksg(x, y) + math.log(500) - mi.digamma(500), abs=1e-12)
+        rng = np.random.default_rng(2)
+        bit = rng.random(2000) < 0.5
+        seen = bit ^ (rng.random(2000) < 0.1)
+        assert mi.mixed(bit, seen) == pytest.approx(oracle.plug_in(bit, seen), abs=2e-3)
+        assert mi.mixed(bit, seen) == pytest.approx(closed.flipped_bit(0.1), abs=0.04)
+
+    def test_mixed_of_a_variable_that_is_both(self):
+        """Gao et al., experiment II: x of 0..4, y uniform on [x, x + 2]: ln 5 - 4 ln 2 / 5."""
+        rng = np.random.default_rng(4)
+        found = []
+        for _ in range(10):
+            x = rng.integers(0, 5, 1000)
+            found.append(mi.mixed(x, x + 2 * rng.random(1000)))
+        assert np.mean(found) == pytest.approx(math.log(5) - 0.8 * math.log(2), abs=0.02)
 
     def test_closed_forms(self):
         assert closed.gaussian_information(0.6, 8) == pytest.approx(8 * closed.gaussian_information(-0.6))
@@ -102,9 +134,10 @@ class TestTiesAndScale:
     def test_scale_place_and_order_do_not_matter(self):
         x, y = correlated(300, 2, 0.6, 0)
         order = np.random.default_rng(0).permutation(300)
-        plain = mi.ksg(x, y)
-        assert mi.ksg(1e-3 * x[order] - 7, 5e4 * y[order] + 1e6) == pytest.approx(plain, abs=1e-9)
-        assert mi.ksg(y, x) == pytest.approx(plain, abs=1e-12)
+        for estimate in (mi.ksg, mi.mixed):
+            plain = estimate(x, y)
+            assert estimate(1e-3 * x[order] - 7, 5e4 * y[order] + 1e6) == pytest.approx(plain, abs=1e-9)
+            assert estimate(y, x) == pytest.approx(plain, abs=1e-12)
 
     @pytest.mark.parametrize("levels", [1, 2, 5])
     def test_tied_scores_hold_no_more_than_they_are_told(self, levels):
@@ -136,7 +169,8 @@ class TestTiesAndScale:
             (lambda: mi.ksg([1.0, math.nan, 2.0, 3.0], range(4)), "NaN"),
             (lambda: mi.ksg(range(4), range(5)), "4 and 5"),
             (lambda: mi.ksg(range(4), range(4), k=4), "4"),
-            (lambda: mi.ksg(range(4), range(4), k=0), "0"),
+            (lambda: mi.mixed(range(4), range(4), k=0), "0"),
+            (lambda: mi.ksg(range(9), range(9), estimator=3), "estimator"),
             (lambda: mi.ross([True, False], [0.0, 1.0, 2.0]), "2 and 3"),
         ],
     )

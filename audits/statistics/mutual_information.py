@@ -1,15 +1,15 @@
 """Mutual information by nearest neighbours, in nats, with an interval and a permutation null.
 
-`ksg` (Kraskov, Stoegbauer and Grassberger 2004, estimator 1) for continuous x and y, `ross` (Ross 2014) for a label and
-continuous x. Distances are maximum norms of coordinates scaled to variance 1: mutual information does not change with
-scale, its estimate does.
+`ksg` (Kraskov, Stoegbauer and Grassberger 2004, estimators 1 and 2) for continuous x and y, `ross` (Ross 2014) for
+a label and continuous x, `mixed` (Gao, Kannan, Oh and Viswanath 2017) for variables that are neither. Distances are
+maximum norms of coordinates scaled to variance 1: mutual information does not change with scale, its estimate does.
 
 Ties: equal values of continuous variables are broken by a jitter of 1e-10 of their spread, drawn from `seed`; it is
-independent of everything, so it adds no information. Infinite values are replaced by values just outside the finite
-ones.
+independent of everything, so it adds no information. `mixed` counts ties instead of breaking them. Infinite values are
+replaced by values just outside the finite ones.
 
 Bias: estimates for independent variables have a mean of 0 and are often below it; they are not cut there. With many
-coordinates both estimators are far too low if the information is large: `python -m
+coordinates all of these estimators are far too low if the information is large: `python -m
 benchmarks.mutual_information bias`.
 
 Shapes: x, y are [n] or [n, coordinates] numbers without NaN, labels [n].
@@ -49,14 +49,46 @@ class Information:
 
 
 def ksg(
-    x: npt.ArrayLike, y: npt.ArrayLike, *, k: int = NEIGHBOURS, seed: int = 0, engine: Engine | None = None
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    *,
+    k: int = NEIGHBOURS,
+    estimator: int = 1,
+    seed: int = 0,
+    engine: Engine | None = None,
 ) -> float:
-    """MI(x; y) in nats of continuous variables by Kraskov's equation (8): psi(k) + psi(n) - <psi(n_x + 1) +
-    psi(n_y + 1)>, where n_x points are strictly nearer in x (n_y in y) than the k-th neighbour."""
+    """MI(x; y) in nats of continuous variables by Kraskov's equation (8), `estimator` 1, or (9), `estimator` 2.
+
+    1: psi(k) + psi(n) - <psi(n_x + 1) + psi(n_y + 1)>, points strictly nearer in x (in y) than the k-th neighbour;
+    2: psi(k) - 1/k + psi(n) - <psi(n_x) + psi(n_y)>, points in the rectangle of the k neighbours.
+    """
     rng = np.random.default_rng(seed)
     a, b = (_without_ties(_scaled(v), rng) for v in _pair(x, y, k))
-    in_x, in_y = counts(a, b, k, engine=engine)
-    return float(digamma(k) + digamma(len(a)) - (digamma(in_x + 1) + digamma(in_y + 1)).mean())
+    if estimator == 1:
+        inside = counts(a, b, k, shape="cube", engine=engine)
+        return float(digamma(k) + digamma(len(a)) - (digamma(inside.x + 1) + digamma(inside.y + 1)).mean())
+    if estimator == 2:
+        inside = counts(a, b, k, shape="rectangle", engine=engine)
+        return float(digamma(k) - 1 / k + digamma(len(a)) - (digamma(inside.x) + digamma(inside.y)).mean())
+    raise ValueError(f"estimator must be 1 or 2, not {estimator}.")
+
+
+def mixed(x: npt.ArrayLike, y: npt.ArrayLike, *, k: int = NEIGHBOURS, engine: Engine | None = None) -> float:
+    """MI(x; y) in nats of variables that may be continuous, discrete, or a mixture of both.
+
+    <psi(k_i) + ln n - psi(n_x + 1) - psi(n_y + 1)>: k_i is k, and n_x, n_y count what is strictly nearer than the k-th
+    neighbour; where k others or more are equal to the point, k_i counts these and the point, n_x and n_y what is equal.
+    psi(n_x + 1) is the authors' code, with which continuous variables have Kraskov's estimate but for ln n; their
+    algorithm 1 prints ln(n_x + 1).
+    """
+    a, b = (_scaled(v) for v in _pair(x, y, k))
+    near, inside = np.full(len(a), k), counts(a, b, k, shape="cube", engine=engine)
+    in_x, in_y, tied = inside.x, inside.y, inside.equal >= k
+    if tied.any():
+        equal = counts(a, b, k, shape="closed cube", engine=engine)
+        of_ties = ((equal.equal + 1, near), (equal.x, in_x), (equal.y, in_y))
+        near, in_x, in_y = (np.where(tied, count, other) for count, other in of_ties)
+    return float((digamma(near) + math.log(len(a)) - digamma(in_x + 1) - digamma(in_y + 1)).mean())
 
 
 def ross(
@@ -80,7 +112,7 @@ def ross(
     for code in np.unique(codes):
         rows = codes == code
         reach[rows] = kth_distance(a[rows], int(near[rows][0]), engine=engine)
-    inside = counts_within(a, reach, engine=engine) + 1
+    inside = counts_within(a, reach, closed=False, engine=engine) + 1
     return float(digamma(len(a)) + (digamma(near) - digamma(size) - digamma(inside)).mean())
 
 
@@ -103,7 +135,7 @@ def _ross_on_a_line(at: Floats, coins: npt.NDArray[np.bool_], heads: int, k: int
     total = np.full(len(coins), digamma(len(at)) * len(at))
     for kind, size in ((coins, heads), (~coins, len(at) - heads)):
         x, near = at[np.nonzero(kind)[1].reshape(len(coins), size)], min(k, size - 1)
-        first, last = stretch(at, x, kth_on_a_line(x, near))
+        first, last = stretch(at, x, kth_on_a_line(x, near), closed=False)
         total += size * (digamma(near) - digamma(size)) - digamma(last - first).sum(axis=1)
     return total / len(at)
 

@@ -12,12 +12,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from audits.statistics.arrays import Bools, Floats, Ints
 
+# Points about a point, in x: nearer than its k-th neighbour is in (x, y) (cube); at most as far as that (closed cube);
+# at most as far as the farthest of its k neighbours is in x (rectangle)
+Shape = Literal["cube", "closed cube", "rectangle"]
 Engine = Literal["tree", "blocks"]
 
 _ENTRIES = 2**20  # entries of a block of distances: 8 MiB, of which a few stay in the cache
@@ -25,17 +29,22 @@ _LEAF = 16  # points per leaf; searches of many points by radius are faster with
 _LEAF_OF_COUNTS = 64
 
 
-def counts(x: Floats, y: Floats, k: int, *, engine: Engine | None = None) -> tuple[Ints, Ints]:
-    """By point [n], the number of others that are nearer in x, and in y, than its k-th nearest other is in (x, y)."""
-    if (engine or faster_engine(len(x), x.shape[1] + y.shape[1])) == "tree":
-        reach = _queried(np.concatenate([x, y], axis=1), k)
-        return counts_within(x, reach, engine="tree"), counts_within(y, reach, engine="tree")
-    parts = []
-    for (_, to_x), (_, to_y) in zip(_blocks(x), _blocks(y), strict=True):
-        reach = _smallest(np.maximum(to_x, to_y), k + 1)
-        parts.append([_count_inside(part, reach) for part in (to_x, to_y)])
-    in_x, in_y = (np.concatenate(side) for side in zip(*parts, strict=True))
-    return in_x, in_y
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """By point [n], the number of others in its shape in x and in y, and the number of others equal to it in both,
+    which is given as 0 where it is below k."""
+
+    x: Ints
+    y: Ints
+    equal: Ints
+
+
+def counts(x: Floats, y: Floats, k: int, *, shape: Shape = "cube", engine: Engine | None = None) -> Counts:
+    """The counts for every point in the shape that its k nearest others in (x, y) span. ValueError: not 1 <= k < n."""
+    if not 1 <= k < len(x):
+        raise ValueError(f"k must be at least 1 and below the number of points ({len(x)}), not {k}.")
+    faster = engine or faster_engine(len(x), x.shape[1] + y.shape[1])
+    return (_by_tree if faster == "tree" else _by_blocks)(x, y, k, shape)
 
 
 def faster_engine(n: int, coordinates: int) -> Engine:
@@ -43,14 +52,13 @@ def faster_engine(n: int, coordinates: int) -> Engine:
     return "tree" if coordinates <= math.log(n) else "blocks"
 
 
-def counts_within(x: Floats, radius: Floats, *, engine: Engine | None = None) -> Ints:
-    """The number of other points [n] that are nearer to each point than its radius [n]."""
+def counts_within(x: Floats, radius: Floats, *, closed: bool, engine: Engine | None = None) -> Ints:
+    """The number of other points [n] that are nearer to each point than its radius [n]; `closed`: or just as far."""
     if x.shape[1] == 1:
-        first, last = stretch(np.sort(x[:, 0]), x[:, 0], radius)
-        return last - first - (radius > 0)  # the point itself is inside
+        return _on_a_line(x[:, 0], radius, closed=closed)
     if (engine or faster_engine(*x.shape)) == "tree":
-        return _tree_counts(x, radius)
-    return np.concatenate([_count_inside(block, radius[rows]) for rows, block in _blocks(x)])
+        return _tree_counts(x, radius, closed=closed)
+    return np.concatenate([_count_inside(block, radius[rows], closed=closed) for rows, block in _blocks(x)])
 
 
 def kth_distance(x: Floats, k: int, *, engine: Engine | None = None) -> Floats:
@@ -61,31 +69,72 @@ def kth_distance(x: Floats, k: int, *, engine: Engine | None = None) -> Floats:
         distance[order] = kth_on_a_line(x[order, 0], k)
         return distance
     if (engine or faster_engine(*x.shape)) == "tree":
-        return _queried(x, k)
-    return np.concatenate([_smallest(block, k + 1) for _, block in _blocks(x)])
+        return _queried(x, k)[0]
+    return np.concatenate([_smallest(block, k + 1)[0] for _, block in _blocks(x)])
 
 
-def _queried(points: Floats, k: int) -> Floats:
-    """Distance of each point to its k-th nearest other [n], by a k-d tree."""
+def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
+    """`counts` by k-d trees."""
+    joint = np.concatenate([x, y], axis=1)
+    reach, nearest = _queried(joint, k)
+    if shape == "rectangle":
+        reaches = [np.abs(part[nearest] - part[:, None]).max(axis=(1, 2)) for part in (x, y)]
+    else:
+        reaches = [reach, reach]
+    closed = shape != "cube"
+    in_x, in_y = (counts_within(part, r, closed=closed, engine="tree") for part, r in zip((x, y), reaches, strict=True))
+    equal = np.zeros(len(x), dtype=np.intp)
+    if (reach == 0).any():
+        equal[reach == 0] = _tree_counts(joint, np.zeros(len(x)), closed=True)[reach == 0]
+    return Counts(in_x, in_y, equal)
+
+
+def _by_blocks(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
+    """`counts` by blocks of distances between all points."""
+    parts = []
+    for (_, in_x), (_, in_y) in zip(_blocks(x), _blocks(y), strict=True):
+        joint = np.maximum(in_x, in_y)
+        reach, nearest = _smallest(joint, k + 1)
+        reaches = [reach, reach]
+        if shape == "rectangle":
+            reaches = [np.take_along_axis(part, nearest, axis=1).max(axis=1) for part in (in_x, in_y)]
+        closed = shape != "cube"
+        sides = [_count_inside(part, r, closed=closed) for part, r in zip((in_x, in_y), reaches, strict=True)]
+        equal = _count_inside(joint, reach, closed=True) * (reach == 0)
+        parts.append((*sides, equal))
+    return Counts(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _queried(points: Floats, k: int) -> tuple[Floats, Ints]:
+    """Distance to the k-th nearest other [n], and indices of the k + 1 nearest with the point itself [n, k + 1]."""
     from scipy.spatial import cKDTree
 
-    tree, distance = cKDTree(points, leafsize=_LEAF), np.empty(len(points))
+    tree = cKDTree(points, leafsize=_LEAF)
+    distance, nearest = np.empty(len(points)), np.empty((len(points), k + 1), dtype=np.intp)
     order = tree.indices  # neighbours one after the other find their branches in the cache
-    distance[order] = tree.query(points[order], k=k + 1, p=np.inf)[0][:, -1]
-    return distance
+    near, nearest[order] = tree.query(points[order], k=k + 1, p=np.inf)
+    distance[order] = near[:, -1]
+    return distance, nearest
 
 
-def _tree_counts(points: Floats, radius: Floats) -> Ints:
+def _tree_counts(points: Floats, radius: Floats, *, closed: bool) -> Ints:
     """`counts_within` by a k-d tree."""
     from scipy.spatial import cKDTree
 
     tree, count = cKDTree(points, leafsize=_LEAF_OF_COUNTS), np.empty(len(points), dtype=np.intp)
     order = tree.indices
-    reach = np.nextafter(radius, -1)
+    reach = radius if closed else np.nextafter(radius, -1)
     some = reach[order] >= 0  # an open ball of radius 0 is empty, without the point itself
     count[order[~some]] = 1
     count[order[some]] = tree.query_ball_point(points[order[some]], reach[order[some]], p=np.inf, return_length=True)
     return count - 1
+
+
+def _on_a_line(x: Floats, radius: Floats, *, closed: bool) -> Ints:
+    """`counts_within` of numbers [n]."""
+    at = np.sort(x)
+    first, last = stretch(at, x, radius, closed=closed)
+    return last - first - (closed | (radius > 0))  # the point itself is inside
 
 
 def kth_on_a_line(at: Floats, k: int) -> Floats:
@@ -97,16 +146,17 @@ def kth_on_a_line(at: Floats, k: int) -> Floats:
     return functools.reduce(np.minimum, spans)
 
 
-def stretch(at: Floats, x: Floats, radius: Floats) -> tuple[Ints, Ints]:
-    """Indices first and last of the slice of the sorted numbers `at` whose distance to x is below `radius`; x and
-    radius have the same shape, and so have the results.
+def stretch(at: Floats, x: Floats, radius: Floats, *, closed: bool) -> tuple[Ints, Ints]:
+    """Indices first and last of the slice of the sorted numbers `at` whose distance to x is below `radius`, or not
+    above it (`closed`); x and radius have the same shape, and so have the results.
 
     x + radius is rounded, so numbers at the edge are checked again by their distance.
     """
     padded = np.concatenate([[-np.inf], at, [np.inf]])
 
     def inside(index: Ints) -> Bools:
-        return np.abs(padded[index + 1] - x) < radius
+        distance = np.abs(padded[index + 1] - x)
+        return distance <= radius if closed else distance < radius
 
     first, last = np.searchsorted(at, x - radius, "left"), np.searchsorted(at, x + radius, "right")
     last = np.maximum(last, first)
@@ -131,14 +181,16 @@ def _blocks(x: Floats) -> Iterator[tuple[slice, Floats]]:
         yield rows, cdist(x[rows], x, "chebyshev")
 
 
-def _smallest(block: Floats, k: int) -> Floats:
-    """The k-th smallest number of each row [rows]; faster than numpy."""
+def _smallest(block: Floats, k: int) -> tuple[Floats, Ints]:
+    """The k-th smallest number of each row [rows], and indices of the k smallest [rows, k]; faster than numpy."""
     import torch
 
-    smallest: Floats = torch.topk(torch.from_numpy(block), k, dim=1, largest=False).values[:, -1].numpy()
-    return smallest
+    values, indices = torch.topk(torch.from_numpy(block), k, dim=1, largest=False)
+    return values[:, -1].numpy(), indices.numpy()
 
 
-def _count_inside(block: Floats, radius: Floats) -> Ints:
+def _count_inside(block: Floats, radius: Floats, *, closed: bool) -> Ints:
     """Number of distances per row [rows] below its radius [rows], without the point itself, whose distance is 0."""
+    if closed:
+        return np.count_nonzero(block <= radius[:, None], axis=1) - 1
     return np.maximum(np.count_nonzero(block < radius[:, None], axis=1) - 1, 0)
