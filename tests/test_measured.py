@@ -23,9 +23,9 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.canaries import Canaries, insert, shares
 from reports.measured import contradictions, count_testable
 from reports.report import build
+from tests.pages import Reader
 from tests.prompt_evidence import prompt_evidence
 from tests.test_canaries import _federation
-from tests.test_report import Reader
 
 NAMES = {"run": "r", "method": "promptfl", "task": "glyphs", "seed": 0}
 DELTA = 1e-5
