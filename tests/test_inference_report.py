@@ -6,7 +6,7 @@ import io
 import math
 import re
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -131,10 +131,8 @@ def test_without_a_best_the_gravest_headline_is_quoted() -> None:
     quiet = single(verdict="no leak found", sentence="No leak found: quiet.", signal="loss", attack="loss")
     text = page_of(quiet, single(sentence="Leak: loud.")).text
     assert "● Leak: loud. Gravest of 2 rows of headline scores: 1 leak, 1 no leak found." in text
-    sibling = single(headline=False, signal="lira/offline", sentence="Leak: sibling.")
-    assert (
-        "○ No leak found: quiet. Gravest of 1 row of headline scores: 1 no leak found." in page_of(quiet, sibling).text
-    )
+    sibling = page_of(quiet, single(headline=False, signal="lira/offline", sentence="Leak: sibling.")).text
+    assert "○ No leak found: quiet. Gravest of 1 row of headline scores: 1 no leak found." in sibling
     text = page_of(single(nonmembers="left-out canaries", population="canaries")).text
     assert "Not measured: no headline score has a row for this adversary." in text
     assert "Inserted canaries: ● leak, AUROC 0.600 [0.545, 0.655]." in text
@@ -164,9 +162,8 @@ def test_heads_hold_for_all_of_their_rows() -> None:
     for fewer in ({"members": 70}, {"nonmembers_n": 71}, {"clients": 1}):
         rows = page_of(every, some | fewer).rows
         assert ["prompt-user, prompt: own members against held-out records"] in rows
-        names = [
-            row[0] for row in rows if row and row[0].startswith(("shadow models", "loss")) and " against " in row[0]
-        ]
+        firsts = [row[0] for row in rows if row]
+        names = [name for name in firsts if name.startswith(("shadow models", "loss")) and " against " in name]
         one = counts | fewer
         clients = f"{one['clients']} client{'s' if one['clients'] > 1 else ''}"
         assert names[0].endswith("142 against 146, 2 clients")
@@ -204,11 +201,8 @@ def test_attacks_by_runs(pair: dict[str, bytes]) -> None:
 
 
 def test_many_runs_are_lines_and_only_few_are_unfolded() -> None:
-    cells = [
-        bare(attacked(prompt_evidence(m, e), "shadow", "loss"))
-        for m in ("promptfl", "dpfpl")
-        for e in (INF, 0.4, 0.2, 0.1, 0.05)
-    ]
+    pairs = product(("promptfl", "dpfpl"), (INF, 0.4, 0.2, 0.1, 0.05))
+    cells = [bare(attacked(prompt_evidence(*pair), "shadow", "loss")) for pair in pairs]
     reader = Reader(built(cells)["index.html"])
     tables = [i for i, row in enumerate(reader.rows) if row[:1] == ["Run"]]
     assert reader.rows[tables[1]] == ["Run", "shadow models", "loss", "Best of 2 attacks corrected for picking"]
@@ -232,16 +226,12 @@ def test_seeds_stand_beside_the_first() -> None:
     cells = [bare(attacked(prompt_evidence("dpfpl", 0.1, seed), "shadow", "loss"), "classes") for seed in (0, 1, 2)]
     reader = Reader(built(cells)["index.html"])
     values = [leak_of("server", "loss", 0.1, seed) for seed in (0, 1, 2)]
-    shown = [
-        with_interval(values[0], values[0] - WIDTH, values[0] + WIDTH),
-        f"{mean(values):.3f} ± {stdev(values):.3f} 3 seeds",
-    ]
-    assert shown in [row[1:3] for row in reader.rows]
-    assert "The same verdict in 3 of 3 seeds." in reader.text
     best = [leak_of("server", "shadow", 0.1, seed) for seed in (0, 1, 2)]
-    assert f"{mean(best):.3f} ± {stdev(best):.3f} 3 seeds" in [
-        row[2] for row in reader.rows if row and row[0].startswith("Best of 2")
-    ]
+    first, *means = (with_interval(values[0], values[0] - WIDTH, values[0] + WIDTH),
+                     *(f"{mean(some):.3f} ± {stdev(some):.3f} 3 seeds" for some in (values, best)))  # fmt: skip
+    assert [first, means[0]] in [row[1:3] for row in reader.rows]
+    assert means[1] in [row[2] for row in reader.rows if row and row[0].startswith("Best of 2")]
+    assert "The same verdict in 3 of 3 seeds." in reader.text
 
 
 def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[str, bytes]) -> None:
@@ -268,9 +258,8 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
 
 def test_canaries_too_few_to_show_anything() -> None:
     e = bare(PAIR[0], "canaries")
-    e.tables["canaries"] = (
-        e.tables["canaries"].head(1).assign(number=2, guesses=1, ceiling=0.0, gaussian_ceiling=0.0, needed=math.inf)
-    )
+    few = {"number": 2, "guesses": 1, "ceiling": 0.0, "gaussian_ceiling": 0.0, "needed": math.inf}
+    e.tables["canaries"] = e.tables["canaries"].head(1).assign(**few)
     row = next(row for row in Reader(built([e])["index.html"]).rows if row[:1] == ["mislabelled"])
     assert row[3:] == ["2", "1", "0.00", "0.00", "1e-05", "out of reach"]
 
@@ -436,33 +425,23 @@ def test_figure_3_over_tasks() -> None:
     files = drawn(given)
     assert list(files) == ["figure3.svg", "figure3.pdf", "figure3.csv", "index.html"]
     assert files == drawn(given)
-    data = pd.read_csv(io.BytesIO(files["figure3.csv"]), keep_default_na=False).set_index(
-        ["task", "epsilon", "quantity"]
-    )
+    data = pd.read_csv(io.BytesIO(files["figure3.csv"]), keep_default_na=False)
+    data = data.set_index(["task", "epsilon", "quantity"])
     assert len(data) == 2 * 4 * 4
     success = [100 * success_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
     assert data.value["symbols in dots", "0.1", "success"] == pytest.approx(mean(success))
     assert data.up["symbols in dots", "0.1", "success"] == pytest.approx(stdev(success))
-    assert data.value["symbols in neon", "none", "neighbour"] == pytest.approx(
-        accuracy_of("dpfpl", INF, "neighbour", 0, 8, True) + 0.5
-    )
+    neighbour = accuracy_of("dpfpl", INF, "neighbour", 0, 8, True) + 0.5
+    assert data.value["symbols in neon", "none", "neighbour"] == pytest.approx(neighbour)
     reader = Reader(files["index.html"])
     auroc = [leak_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
     local = [accuracy_of("dpfpl", 0.1, "local", seed, 8, True) for seed in (0, 1)]
-    shown = [
-        f"{mean(local):.1f} ± {stdev(local):.1f}",
-        f"{mean(success):.1f} ± {stdev(success):.1f}",
-        f"{mean(auroc):.3f} ± {stdev(auroc):.3f}",
-    ]
+    shown = [f"{mean(of):.{digits}f} ± {stdev(of):.{digits}f}" for of, digits in ((local, 1), (success, 1), (auroc, 3))]
     row = next(row for row in reader.rows if row[0] == "ε 0.1")
     assert [row[1], row[3], row[4], row[5]] == [*shown, "○ guessing"]
-    assert (
-        "success is below 50 % at ε 0.2 for Oxford Pets and at ε 0.1 for Caltech101 and Oxford Flowers" in reader.text
-    )
-    assert (
-        "Here: symbols-clip, 4 clients, 6 rounds, batches of 8, 50 shadow models, 2 attacked clients and 2 seeds."
-        in reader.text
-    )
+    assert "below 50 % at ε 0.2 for Oxford Pets and at ε 0.1 for Caltech101 and Oxford Flowers" in reader.text
+    scale = "4 clients, 6 rounds, batches of 8, 50 shadow models, 2 attacked clients and 2 seeds."
+    assert f"Here: symbols-clip, {scale}" in reader.text
     check_page(files)
 
 
@@ -478,28 +457,27 @@ def rated(*successes: tuple[float, float]) -> str:
 
 
 def test_figure_3_in_words() -> None:
-    assert rated((80, 5), (60, 5), (49, 5)).startswith("The attack beats guessing with ε 0.4 and without noise.")
-    assert rated((80, 5), (54, 5), (49, 5)).startswith(
-        "The attack beats guessing without noise, and with none of the epsilons."
-    )
-    assert rated((52, 5), (60, 5), (49, 5)).startswith(
-        "The attack beats guessing with ε 0.4, though not without noise: read it as chance."
-    )
-    assert rated((52, 5), (51, 5), (30, 5)).startswith("The attack beats guessing nowhere, not even without noise")
+    for clear, some, much, said in [
+        (80, 60, 49, "with ε 0.4 and without noise."),
+        (80, 54, 49, "without noise, and with none of the epsilons."),
+        (52, 60, 49, "with ε 0.4, though not without noise: read it as chance."),
+        (52, 51, 30, "nowhere, not even without noise"),
+    ]:
+        assert rated((clear, 5), (some, 5), (much, 5)).startswith(f"The attack beats guessing {said}")
     local = accuracy_of("dpfpl", 0.1, "local", 0, 8, True) - accuracy_of("dpfpl", INF, "local", 0, 8, True)
     assert f"ε 0.1 changes accuracy by −{-local:.1f} points on local classes and" in rated((80, 5), (54, 5), (49, 5))
 
 
 def test_figure_3_refuses_what_it_cannot_draw() -> None:
-    with pytest.raises(ValueError, match="at least one task"):
-        drawn({})
-    cells = sweep()
-    with pytest.raises(ValueError, match="'glyphs' must have DP-FPL at two epsilons"):
-        drawn({"glyphs": cells[:1]})
-    with pytest.raises(ValueError, match="with success rates of 'shadow'"):
-        drawn({"glyphs": [replace(e, tables={}) for e in cells]})
-    with pytest.raises(ValueError, match="'glyphs' must have DP-FPL"):
-        drawn({"glyphs": [attacked(prompt_evidence("promptfl", e), "shadow") for e in (INF, 0.1)]})
+    cells, others = sweep(), [attacked(prompt_evidence("promptfl", e), "shadow") for e in (INF, 0.1)]
+    for given, said in [
+        ({}, "at least one task"),
+        ({"glyphs": cells[:1]}, "'glyphs' must have DP-FPL at two epsilons"),
+        ({"glyphs": [replace(e, tables={}) for e in cells]}, "with success rates of 'shadow'"),
+        ({"glyphs": others}, "'glyphs' must have DP-FPL"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            drawn(given)
 
 
 def test_the_synthetic_numbers_differ() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -115,30 +115,23 @@ def test_sentences() -> None:
     clean = only(found, "promptfl", INF)
     assert noise_free_twin(clean, found) is None
     gained = [signed(clean.scores[split].value - 12) for split in ("local", "neighbour")]
-    assert (
-        f"({gained[0]} and {gained[1]} points against before training). Nothing is claimed; nothing is proven (∞)."
-        in sentence(clean, None)
-    )
+    said = f"({gained[0]} and {gained[1]} points against before training). Nothing is claimed; nothing is proven (∞)."
+    assert said in sentence(clean, None)
     assert "Nothing is trained: no record can leak." in sentence(only(found, "zeroshot", INF), None)
-    assert sentence(only(found, "promptfl", 0.1), None).endswith(
-        "0.09 if a record is in every step."
-    )  # within the claim
+    within = sentence(only(found, "promptfl", 0.1), None)  # the claim
+    assert within.endswith("0.09 if a record is in every step.")
 
 
 def test_cards_say_what_differs_against_the_server(few: dict[str, bytes]) -> None:
     text = Reader(few["index.html"]).text
-    assert (
-        text.count("Against the server, ε 0.1: nothing is proven (∞).") == 1
-    )  # DP-FPL's uploads are clear, PromptFL's noised
+    # DP-FPL's uploads are clear, PromptFL's noised
+    assert text.count("Against the server, ε 0.1: nothing is proven (∞).") == 1
 
 
 def test_several_settings_share_a_sentence(seeds: dict[str, bytes]) -> None:
     text = Reader(seeds["index.html"]).text
-    means = [
-        mean(accuracy_of("dpfpl", 0.4, "local", s, r, full) for s in (0, 1))
-        for r in (1, 2, 4, 8)
-        for full in (True, False)
-    ]
+    settings = product((1, 2, 4, 8), (True, False))
+    means = [mean(accuracy_of("dpfpl", 0.4, "local", s, *setting) for s in (0, 1)) for setting in settings]
     assert f"{min(means):.1f} to {max(means):.1f} % on local" in text
     assert text.count("over 8 settings") == 3  # one for every epsilon
 
@@ -351,9 +344,8 @@ def test_clients_own_test_sets_have_a_column_of_their_own(few: dict[str, bytes])
         cells = [f"{f['value']:.1f}" for f in e.findings if f["metric"].startswith("accuracy/")]
         cells.append(f"{float(accuracy_of(*named(e), 'overall', 0, 8, True)) + 0.5:.1f}")
         assert cells in [[cell.split()[0] for cell in row[1:5]] for row in after.rows if len(row) == 7]
-    assert {name: data for name, data in shared.items() if name.endswith(".svg")} == {
-        name: data for name, data in few.items() if name.endswith(".svg")
-    }
+    before_svg, after_svg = ({n: data for n, data in files.items() if n.endswith(".svg")} for files in (few, shared))
+    assert before_svg == after_svg
 
 
 def named(e: Evidence) -> tuple[str, float]:
@@ -378,12 +370,13 @@ def test_a_dirichlet_split_stands_beside_table_4() -> None:
 
 
 def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None:
-    assert beside.compare_with_paper(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl", 0.1)])) is None
-    assert (
-        beside.compare_with_paper(variants([prompt_evidence("dpfpl", 0.3), prompt_evidence("promptfl", 0.3)])) is None
-    )
-    assert beside.compare_with_paper(variants([prompt_evidence("zeroshot"), prompt_evidence("promptfl")])) is None
-    found = beside.compare_with_paper(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl")]))
+    def compared(*cells: tuple[str, float]) -> beside.PaperComparison | None:
+        return beside.compare_with_paper(variants([prompt_evidence(*cell) for cell in cells]))
+
+    assert compared(("dpfpl", INF), ("promptfl", 0.1)) is None
+    assert compared(("dpfpl", 0.3), ("promptfl", 0.3)) is None  # the paper has no such epsilon
+    assert compared(("zeroshot", INF), ("promptfl", INF)) is None
+    found = compared(("dpfpl", INF), ("promptfl", INF))
     assert found is not None
     assert any("too few orders" in sentence for sentence in found.sentences)
 
