@@ -151,9 +151,8 @@ def test_one_method_may_lack_what_another_has() -> None:
     released = [f for f in ONE.findings if f["threat_model"] == "released-model"]
     bare = replace(ONE, tables={"utility": ONE.tables["utility"]}, findings=released)
     text = Reader(built([full, bare])["index.html"]).text
-    assert (
-        text.count("Not measured: no headline score has a row for this adversary.") == 2
-    )  # FedRand's server and owner
+    unmeasured = "Not measured: no headline score has a row for this adversary."
+    assert text.count(unmeasured) == 2  # FedRand's server and owner
 
 
 def test_a_client_that_cannot_be_rebuilt_has_no_number(one: dict[str, bytes]) -> None:
@@ -162,19 +161,15 @@ def test_a_client_that_cannot_be_rebuilt_has_no_number(one: dict[str, bytes]) ->
     assert rows[0] == ["client-00", "not reconstructable took part once", "not reconstructable took part once", filled]
     fresh = "distance 0.31 stale by 1 participation, 2 rounds"
     assert rows[5] == ["client-05", "distance 0.43 stale by 1 participation, 3 rounds", fresh, filled]
-    assert (
-        "literal: 4 of 6 clients, newest: 4 of 6 clients, server-fill: 6 of 6 clients."
-        in Reader(one["index.html"]).text
-    )
+    reached = "literal: 4 of 6 clients, newest: 4 of 6 clients, server-fill: 6 of 6 clients."
+    assert reached in Reader(one["index.html"]).text
 
 
 def test_cells_stand_under_their_k(one: dict[str, bytes]) -> None:
     cells = ONE.tables["cells"]
     cells = cells[(cells.threat_model == "owner")]
-    shown = {
-        signal: f"{auroc:.3f}" + "*" * (p < 0.05)
-        for signal, auroc, p in zip(cells.signal, cells.auroc, cells.p_adjusted, strict=True)
-    }
+    numbers = zip(cells.signal, cells.auroc, cells.p_adjusted, strict=True)
+    shown = {signal: f"{auroc:.3f}" + "*" * (p < 0.05) for signal, auroc, p in numbers}
     rows = Reader(one["index.html"]).rows
     assert ["MaxRényi, order inf", *(shown[f"renyi/inf/{k}/image"] for k in range(0, 101, 10))] in rows
     assert ["Min-K++", "n/a", *(shown[f"minkpp/{k}/caption"] for k in range(10, 101, 10))] in rows
@@ -201,10 +196,9 @@ def test_histogram_counts_what_is_shown(two: dict[str, bytes]) -> None:
     data = pd.read_csv(io.BytesIO(two["figures/scores-loss-base.csv"]))
     scores = ONE.tables["scores"]
     for (threat, kind), part in data[data.method == "fedrand"].groupby(["threat_model", "kind"]):
-        way = {"released-model": "final", "server": "newest", "owner": "true state"}[threat]
-        values = scores[(scores.threat_model == threat) & (scores.way == way) & (scores.kind == kind)][
-            SIBLING
-        ].to_numpy()
+        freshest = {"released-model": "final", "server": "newest", "owner": "true state"}[threat]
+        where = (scores.threat_model == threat) & (scores.way == freshest) & (scores.kind == kind)
+        values = scores.loc[where, SIBLING].to_numpy()
         edges = np.append(part.low, part.high.iloc[-1])
         inside = np.minimum(np.maximum(values, edges[0]), edges[-1])
         counts = [np.sum((inside >= a) & ((inside < b) | (b == edges[-1]))) for a, b in pairwise(edges)]
@@ -253,14 +247,9 @@ def test_bad_evidence_is_refused_before_anything_is_written(given: list[Evidence
 
 
 def test_figures_show_the_freshest_model() -> None:
-    ways = pd.DataFrame(
-        {
-            "method": ["a", "a", "a", "b", "b"],
-            "threat_model": ["server", "server", "owner", "server", "server"],
-            "way": ["literal", "newest", "true state", "server-fill", "literal"],
-            "client": "client-00",
-        }
-    )
+    held = [("a", "server", "literal"), ("a", "server", "newest"), ("a", "owner", "true state")]
+    held += [("b", "server", "server-fill"), ("b", "server", "literal")]
+    ways = pd.DataFrame(held, columns=["method", "threat_model", "way"]).assign(client="client-00")
     assert list(figures.primary(ways).way) == ["newest", "true state", "server-fill"]
 
 
@@ -281,14 +270,5 @@ def test_shades_run_from_confident_to_uncertain() -> None:
 
 def test_small_words() -> None:
     assert [number(x) for x in (0.6125, 1.0, None, np.nan, np.inf)] == ["0.613", "1.000", "n/a", "n/a", "n/a"]
-    words = {
-        None: "none",
-        True: "yes",
-        False: "no",
-        (1, None): "1, none",
-        (): "empty",
-        0.5: "0.5",
-        "x": "x",
-        "inf": "∞",
-    }
-    assert {x: plain(list(x) if isinstance(x, tuple) else x) for x in words} == words
+    given = (None, True, False, [1, None], [], 0.5, "x", "inf")
+    assert [plain(x) for x in given] == ["none", "yes", "no", "1, none", "empty", "0.5", "x", "∞"]
