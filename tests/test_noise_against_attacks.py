@@ -14,9 +14,9 @@ from reports.attack_success import fall, with_leakage
 from reports.evidence import Evidence
 from reports.papers import dpfpl_figure3
 from reports.rows import MethodRow, Score, variants
+from tests.pages import Reader
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_inference_report import INF, bare, drawn
-from tests.test_report import Reader
 
 
 def scored(e: Evidence, shift: float, rng: np.random.Generator, common: np.ndarray[Any, Any]) -> Evidence:

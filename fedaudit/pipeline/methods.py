@@ -11,6 +11,8 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline.plan import Cell
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from trainers.base import Method, Schedule
     from trainers.steps import PrivateMethod
     from trainers.transcript import Transcript

@@ -94,8 +94,8 @@ def provable(
     if no such record reaches the view, infinite if one reaches it without noise.
 
     whose: "own" for a record of the attacked client, "other" for one of another client. every_step: assume that each
-    record was in every step, as DP-FPL's theorem does; otherwise the steps that really ran count. relation: "zero-out",
-    or with `every_step` also "replace": for that no worst case is proven of Poisson samples.
+    record was in every step, as DP-FPL's theorem does; otherwise the steps that really ran count. relation: "zero-out"
+    or "replace". ValueError: "replace" with Poisson sampling, unless `every_step`.
     """
     observed = ledger.view(threat_model, whose=whose)
     if observed.clear:
@@ -105,6 +105,11 @@ def provable(
     if not observed.releases:
         return Provable(0.0, f"no such record reaches this view: {observed.why}")
     sampled = ledger.sampler == "poisson" and not every_step
+    if sampled and relation == "replace":
+        raise ValueError(
+            "relation must be zero-out for Poisson sampling, not replace: no proven worst case is known for replacing "
+            "a record there; counting every step (every_step) bounds both"
+        )
     shifts = [math.hypot(*(m.shift(relation) for m in step)) for step in ledger.steps]
     each = [_epsilon(ledger, exposure, shifts, delta, sampled, every_step) for exposure in ledger.exposures]
     worst = max(range(len(each)), key=each.__getitem__)
