@@ -22,33 +22,23 @@ from attacks.knowledge import Floats
 from attacks.messages.prompts import ReplayedMessages, losses
 from attacks.questions.classes import ClassQuestions
 from fedaudit.backbones.vlm import load
-from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
+from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.tasks.base import Record
 from fedaudit.tasks.metrics import caption_scores
 from tests import maple_toy, prompt_toy, tiny_models
 from tests.asking_toy import Candidates, models, said
+from tests.toy import trained
 from trainers import lora, maple, prompts
 from trainers.base import Method, Participation, Schedule, Site, State
 from trainers.evaluations import Answers, Personalisation, Recognition
 from trainers.protocols import Bench, Evaluation
-from trainers.rounds import train
 from trainers.steps import PrivateMethod
 from trainers.transcript import Transcript
 
 CLIENTS, ROUNDS = 3, 2
 SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients
-
-
-class NoEvaluation:
-    """Asks nothing of any model."""
-
-    def before(self, *_: Any) -> dict[str, dict[str, float]]:
-        return {}
-
-    def after(self, *_: Any, last: bool) -> dict[str, dict[str, float]]:
-        return {}
 
 
 @dataclass(frozen=True)
@@ -120,11 +110,7 @@ class World(ABC):
         listed = tuple(record for own in self.training for record in own)[:: -1 if turned else 1]
         bench = Bench(self.learner, self.training, listed, listed, (listed,) * CLIENTS, left_out=self.left_out)
         schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
-        with Executor(lambda: bench) as executor:
-            return train(
-                method, schedule, evaluation,
-                folder=claim(path), executor=executor, say=print, advance=lambda: None, until=until,
-            )  # fmt: skip
+        return trained(path, method, schedule, bench, evaluation=evaluation, until=until)
 
 
 class LoRA(World):

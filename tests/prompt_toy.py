@@ -16,17 +16,15 @@ from torch import Tensor
 
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import resolve_clip
-from fedaudit.machinery.executor import Executor
-from fedaudit.machinery.store import claim
 from fedaudit.privacy.settings import Privacy
 from tests import tiny_clip
+from tests.toy import trained
 from trainers import learners
 from trainers.base import Participation, Schedule, Update
 from trainers.evaluations import Recognition
 from trainers.prompts import Learner, PromptMethod, Settings
 from trainers.protection import Protection
 from trainers.protocols import Bench
-from trainers.rounds import train
 from trainers.transcript import Transcript
 
 NAMES = ("cat", "the big mountain lion", "digit seven", "dog", "small blue letter")
@@ -136,11 +134,8 @@ def run(
     learner = world.learner(replace(method.settings, clients_per_batch=clients_per_batch))
     bench = Bench(learner, world.training, world.test, left_out=world.left_out)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(schedule.clients)]
-    with Executor(lambda: bench) as executor:
-        return train(
-            method, schedule, Recognition(own, clients_per_batch),
-            folder=claim(path), executor=executor, say=print, advance=advance, until=until,
-        )  # fmt: skip
+    evaluation = Recognition(own, clients_per_batch)
+    return trained(path, method, schedule, bench, evaluation=evaluation, advance=advance, until=until)
 
 
 def made(

@@ -168,7 +168,6 @@ def test_the_order_of_the_records_does_not_matter() -> None:
 def test_scores_add_up_over_rounds_and_other_clients_have_none() -> None:
     """Two messages: the second is explained by half only, and counts for less; the last record could not be the client's."""
     seen, _ = toy_seen(leak=1.0, records=8, known=2)
-    assert seen.rounds is not None
     first = some(np.eye(9)[:, :7], np.eye(9)[0])
     second = some(np.eye(9)[:, :7], np.eye(9)[1] + np.eye(9)[8])
     rounds = dataclasses.replace(seen.rounds, mixtures=(first, second))
@@ -393,7 +392,6 @@ def aurocs(noise: float, *, leaks: bool) -> list[float]:
     for seed in range(8):
         rng = np.random.default_rng(seed)
         seen, member = toy_seen(leak=0.0, records=60, known=10, shadows=4, seed=seed)
-        assert seen.rounds is not None
         rounds = dataclasses.replace(seen.rounds, mixtures=planted(rng, member, noise, leaks=leaks))
         score = decompose.Decompose(decompose.Params()).score(dataclasses.replace(seen, rounds=rounds))["decompose"]
         found.append(float(roc_auc_score(member[~seen.known], score[~seen.known])))

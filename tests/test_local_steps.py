@@ -210,20 +210,6 @@ def test_fedprox_says_where_it_is_promptfl() -> None:
     assert cautions(two) == []
 
 
-def test_the_gradient_of_the_proximal_term_by_hand() -> None:
-    """A record x = 0 has no gradient: from p = 3 away from p_G = 1, a step of rate 0.1 with mu 0.5 goes 0.1 * 0.5 * 2 back."""
-    world = on_a_line([[(0.0, 0)]])
-    settings = Settings(prompt_length=1, batch=1, global_rate=0.1, local_rate=0.1, local_steps=2)
-    method = METHODS["fedprox"].make(METHODS["fedprox"].params(mu=0.5), settings=settings)
-    learner = world.learner(settings)
-
-    cohort = Cohort(learner, world.clients(learner), method)
-    first = next(iter(cohort.steps(1)))
-    assert first.gradient(torch.ones(1, 1, 1)).abs().max() == 0
-    p, p_G = torch.full((1, 1, 1), 3.0), torch.full((1, 1, 1), 1.0)
-    assert first.descend(p, 0.5 * (p - p_G), "p_G").item() == pytest.approx(3 - 0.1 * 0.5 * 2)
-
-
 def quadratic(inner: int, *, envelope: float, rates: tuple[float, float]) -> tuple[float, float]:
     """theta and w after one local step of pFedMe on f(theta) = theta^2 / 2 from w = 1, by hand."""
     theta = w = 1.0

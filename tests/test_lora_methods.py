@@ -8,7 +8,9 @@ from fedaudit.backbones.vlm import load
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.captions import Params as Task
 from fedaudit.tasks.captions import captions
+from tests.toy import trained
 from trainers.base import Participation, Schedule, generator
+from trainers.evaluations import Answers
 from trainers.fedpara import FedPara
 from trainers.fedpara import Params as ParaParams
 from trainers.learners import METHODS
@@ -148,23 +150,11 @@ def test_only_named_projections_are_adapted(federation, tmp_path):
 @pytest.fixture(scope="module")
 def short_run(learner, federation, tmp_path_factory):
     """A FedPara run of two rounds with everything that a transcript holds."""
-    from fedaudit.machinery.executor import Executor
-    from trainers.evaluations import Answers
-    from trainers.rounds import train
-
-    fedpara = method("fedpara")
     training = [[r.id for r in c.training_records] for c in federation.clients]
     evaluation = Answers([r.references for r in federation.test], federation.score)
-    with Executor(lambda: Bench(learner, training, [r.id for r in federation.test])) as executor:
-        return train(
-            fedpara,
-            Schedule(rounds=2, clients=2, per_round=1),
-            evaluation,
-            folder=claim(tmp_path_factory.mktemp("run")),
-            executor=executor,
-            say=print,
-            advance=lambda: None,
-        )
+    bench = Bench(learner, training, [r.id for r in federation.test])
+    schedule = Schedule(rounds=2, clients=2, per_round=1)
+    return trained(tmp_path_factory.mktemp("run"), method("fedpara"), schedule, bench, evaluation=evaluation)
 
 
 def test_exported_adapters_load_in_peft_and_are_the_same_model(short_run: Transcript, learner, federation, tmp_path):

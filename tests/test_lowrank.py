@@ -47,7 +47,6 @@ def test_factors_that_are_put_in_from_outside_get_the_gradient():
     leaf = torch.randn(6, 5).double().requires_grad_()
     names = {"lora_A.default.weight": leaf, "lora_B.default.weight": torch.randn(7, 6).double()}
     torch.func.functional_call(layer, names, torch.randn(4, 5).double()).sum().backward()
-    assert leaf.grad is not None
     assert leaf.grad.abs().max() > 0
 
 

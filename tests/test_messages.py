@@ -93,8 +93,6 @@ def test_without_noise_clients_are_rebuilt_exactly(
     start = method.model(transcript.broadcast(0))["prompt"]
     for k in range(3):
         found, true = messages.rebuilt(k).state, owner.private(k)
-        assert found is not None
-        assert true is not None
         assert found.keys() == true.keys() == {"prompt"}
         close(found["prompt"], true["prompt"], atol=1e-6)
         assert relative(start, true["prompt"]) > 0.05
@@ -137,8 +135,6 @@ def test_dpfpl_is_rebuilt_approximately(trained: Trained, monkeypatch: pytest.Mo
         whole = []
         for k in range(3):
             found, true = messages.rebuilt(k).state, transcript.own_model(last, k)
-            assert found is not None
-            assert true is not None
             whole.append(relative(found["prompt"], true["prompt"]))
         return own, whole
 
@@ -155,8 +151,6 @@ def test_dpfpl_is_rebuilt_approximately(trained: Trained, monkeypatch: pytest.Mo
 def test_the_replay_repeats_bit_by_bit(trained: Trained) -> None:
     method, transcript = trained("dpfpl", {"rank": 2})
     one, other = (messages_of(method, transcript).rebuilt(0).state for _ in range(2))
-    assert one is not None
-    assert other is not None
     assert torch.equal(one["prompt"], other["prompt"])
 
 
@@ -169,8 +163,6 @@ def test_with_noise_the_replay_is_that_of_a_run_without_it(trained: Trained) -> 
         for r in (rounds := transcript.participations(k)):
             p_L = p_L - SETTINGS.local_rate * transcript.upload(r, k)["gradient"]
         found, true = messages.rebuilt(k).state, transcript.own_model(rounds[-1], k)
-        assert found is not None
-        assert true is not None
         close(found["prompt"], transcript.broadcast(rounds[-1] + 1)["p_G"] + p_L, atol=1e-6)
         assert relative(found["prompt"], true["prompt"]) > 0.05
 
@@ -178,7 +170,6 @@ def test_with_noise_the_replay_is_that_of_a_run_without_it(trained: Trained) -> 
 def test_of_transport_the_local_prompt_stays_at_its_start(trained: Trained) -> None:
     method, transcript = trained("fedotp", {"match": "ot"}, SCHEDULE)
     found = messages_of(method, transcript).rebuilt(1).state
-    assert found is not None
     assert torch.equal(found["prompt"][0], transcript.broadcast(SCHEDULE.rounds)["p_G"])
     assert torch.equal(found["prompt"][1], transcript.broadcast(0)["p_L"])
 
@@ -206,8 +197,6 @@ def test_coverage_says_who_can_be_rebuilt_and_how_far_from_the_truth(trained: Tr
         assert (table.stale_rounds == 0).all()
         assert (table.distance < 1e-4).all() if exact else table.distance.between(0.01, 1).all()
         found, true = messages.rebuilt(1).state, transcript.own_model(transcript.participations(1)[-1], 1)
-        assert found is not None
-        assert true is not None
         start = method.model(transcript.broadcast(0))["prompt"]
         by_hand = relative(found["prompt"] - start, true["prompt"] - start)
         assert table.distance[1] == pytest.approx(by_hand, rel=1e-4, abs=1e-9)
@@ -217,13 +206,7 @@ def test_coverage_says_who_can_be_rebuilt_and_how_far_from_the_truth(trained: Tr
     table = coverage_table([few.rebuilt(k) for k in range(3)], transcript)
     assert table.reconstructable.sum() == 2
     assert set(table.why) == {"", "never sent anything"}
-
-
-def test_a_client_that_never_came_cannot_be_rebuilt(trained: Trained) -> None:
-    schedule = Schedule(rounds=1, clients=3, per_round=2, seed=1)
-    method, transcript = trained("fedotp", {}, schedule)
-    messages = messages_of(method, transcript)
-    assert [k for k in range(3) if messages.rebuilt(k).state is not None] == transcript.cohort(0)
+    assert [k for k in range(3) if few.rebuilt(k).state is not None] == transcript.cohort(0)
 
 
 @pytest.mark.parametrize("threat_model", ["prompt-user", "released-model", "owner"])
@@ -411,12 +394,6 @@ def test_the_history_is_under_broadcasts_with_the_public_start(
         expected = [float(slow_loss(prompt, record)) for record in records]
         np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-5)
     assert abs(found[2] - found[0]).max() > 0.01
-
-
-def test_a_prompt_user_has_no_history(trained: Trained) -> None:
-    method, transcript = trained("fedotp", {})
-    with pytest.raises(LacksCapability, match="prompt-user does not see broadcasts"):
-        history(view_of(transcript, "prompt-user"), method, ["0-0"], [1])
 
 
 def test_where_nothing_is_broadcast_the_history_is_flat(trained: Trained) -> None:

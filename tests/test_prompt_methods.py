@@ -90,11 +90,6 @@ def schedule_of(privacy: str) -> Schedule:
 # --- training equals the slow oracles -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_prompt_method_has_a_slow_oracle(name: str) -> None:
-    assert prompt_oracle.oracle_of(name)
-
-
 def test_every_slow_oracle_is_of_a_method() -> None:
     assert prompt_oracle.ORACLES.keys() <= METHODS.keys()
 
@@ -264,19 +259,14 @@ def costs(M: int, P: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("M", "P", "seed"), COSTS)
-def test_a_plan_has_its_marginals(M: int, P: int, seed: int) -> None:
+def test_a_plan_is_that_of_the_slow_iteration_and_has_its_marginals(M: int, P: int, seed: int) -> None:
     """A prompt receives 0.8 / P exactly, a patch gives at most 1 / M (to 1 % after 100 iterations)."""
-    plan = transport_plan(costs(M, P, seed))
-    assert plan.shape == (M, P)
+    cost = costs(M, P, seed)
+    plan = transport_plan(cost)
+    close(plan, torch.tensor(prompt_oracle.slow_plan(cost.tolist()), dtype=torch.float64), atol=1e-12)
     assert float(plan.min()) >= 0
     assert plan.sum(0).tolist() == pytest.approx([0.8 / P] * P, abs=1e-12)
     assert float(plan.sum(1).max()) <= 1.01 / M
-
-
-@pytest.mark.parametrize(("M", "P", "seed"), COSTS)
-def test_a_plan_is_that_of_the_slow_iteration(M: int, P: int, seed: int) -> None:
-    cost = costs(M, P, seed)
-    close(transport_plan(cost), torch.tensor(prompt_oracle.slow_plan(cost.tolist()), dtype=torch.float64), atol=1e-12)
 
 
 @pytest.mark.parametrize(("M", "P", "seed"), COSTS)
@@ -392,7 +382,6 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
         method = made("fedpgp", {"rank": 2, "mu": mu, "temperature": 0.2}, settings)
         start = method.start(world.learner().initial(generator(0, "initial")))
         found[mu] = one_round(method, world, start)
-    assert start is not None
     leaves = {name: start[name].double().requires_grad_() for name in ("p_G", "u", "v")}
     t_0, t_G, t_i = (
         prompt_oracle.text_features(world.clip, p, world.classes)
@@ -431,78 +420,47 @@ def test_the_factors_start_as_draws_of_their_own(rank: int) -> None:
     assert float(correlations.abs().max()) < 5 / math.sqrt(400)
 
 
-def test_factors_change_nothing_that_other_methods_start_from() -> None:
-    """p_G and p_L are the first draws of the run's generator, as before there were factors."""
-    initial, g = federation().learner().initial(generator(3, "initial")), generator(3, "initial")
-    assert torch.equal(initial["p_G"], 0.02 * torch.randn(4, 16, generator=g))
-    assert torch.equal(initial["p_L"], 0.02 * torch.randn(4, 16, generator=g))
-
-
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 LINE = Settings(prompt_length=1, batch=2, global_rate=0.1, local_rate=0.5)
 A_AND_B = [[(2.0, 0), (4.0, 1)], [(6.0, 0), (6.0, 0), (6.0, 0)]]
 
 
-def by_hand(
-    name: str, params: dict[str, Any], state: dict[str, float], *, clip_norm: float | None = None
-) -> tuple[Any, list[Any]]:
-    """One round of clients A and B (numbers x with labels): the server's next state and their updates.
+DPFPL_STARTS = [{"rank": 0}, {"rank": 1}, {"rank": 1, "residual": False}]
+BY_HAND: list[tuple[str, dict[str, Any], float | None, str, list[float], float | None]] = [
+    # mean gradients 0.5 and -3, uploads -0.05 and 0.3, n = 2 and 3: p_G = 2/5 * -0.05 + 3/5 * 0.3 = 0.16
+    ("promptfl", {}, None, "p_G", [-0.05, 0.3], 0.16),
+    # clipped to 1.5: A (-1 + 1.5) / 2 = 0.25, B (-1.5 - 1.5) / 2 = -1.5; uploads -0.025 and 0.15, averaged alike
+    ("promptfl", {}, 1.5, "p_G", [-0.025, 0.15], 0.0625),
+    # each by its own mean gradient: 0 - 0.5 * 0.5 = -0.25 and 0 + 0.5 * 3 = 1.5; nothing is sent
+    ("local", {}, None, "p_L", [-0.25, 1.5], None),
+    # p_G = 1 and p_L = -1 add up to 0; in one dimension u and v are 1 or -1, and eq. 4 is G + G - G. p_L: -1 - 0.5 * 0.5
+    # and -1 + 0.5 * 3; p_G: 1 - 0.1 * (0.5 - 3) / 2 = 1.125: clients count alike, whatever their n
+    *(("dpfpl", params, None, "p_L", [-1.25, 0.5], 1.125) for params in DPFPL_STARTS),
+    # clipped to 1.5: 0.25 and -1.5. p_L: -1.125 and -0.25; p_G: 1 - 0.1 * (0.25 - 1.5) / 2
+    *(("dpfpl", params, 1.5, "p_L", [-1.125, -0.25], 1.0625) for params in DPFPL_STARTS),
+]
 
-    Similarities of x are (p x, 0), so that with p = 0 both classes have probability 1/2 and the gradient of a record in p is -x / 2 for
-    class 0, x / 2 for class 1: A -1 and 2, B -3 thrice, of which a batch of two takes two.
-    """
+
+@pytest.mark.parametrize(("name", "params", "clip_norm", "tensor", "of_clients", "of_server"), BY_HAND, ids=named)
+def test_a_round_by_hand(
+    name: str, params: dict[str, Any], clip_norm: float | None, tensor: str, of_clients: list[float], of_server: Any
+) -> None:
+    """Clients A and B have numbers x with labels. Similarities of x are (p x, 0), so that with p = 0 both classes have probability 1/2 and
+    the gradient of a record in p is -x / 2 for class 0, x / 2 for class 1: A -1 and 2, B -3 thrice, of which a batch of two takes two."""
     method = METHODS[name].load()(METHODS[name].own(METHODS[name].params(**params)), settings=LINE)
     if clip_norm is not None:
-        method = with_noise(
-            method, Privacy(epsilon=1, clip_norm=clip_norm), dict.fromkeys((*method.local, *method.shared), 0.0)
-        )
-    start = {n: torch.tensor([[value]]) for n, value in state.items()}
-    world = on_a_line(A_AND_B)
+        silent = dict.fromkeys((*method.local, *method.shared), 0.0)
+        method = with_noise(method, Privacy(epsilon=1, clip_norm=clip_norm), silent)
+    values = {"p_G": 1.0, "p_L": -1.0} if name == "dpfpl" else {tensor: 0.0}
+    start, world = {n: torch.tensor([[value]]) for n, value in values.items()}, on_a_line(A_AND_B)
     updates = one_round(method, world, start)
+    assert [float((u.upload | u.private)[tensor]) for u in updates] == pytest.approx(of_clients)
+    if of_server is None:
+        assert [update.upload for update in updates] == [{}, {}]
+        return
     uploads = [Upload(k, len(world.training[k]), update.upload) for k, update in enumerate(updates)]
-    return method.aggregate(start, uploads, Site(0, 0)), updates
-
-
-def test_promptfl_by_hand() -> None:
-    """Mean gradients 0.5 and -3, uploads -0.05 and 0.3, n = 2 and 3: p_G = 2/5 * -0.05 + 3/5 * 0.3 = 0.16."""
-    server, updates = by_hand("promptfl", {}, {"p_G": 0.0})
-    assert [float(update.upload["p_G"]) for update in updates] == pytest.approx([-0.05, 0.3])
-    assert float(server["p_G"]) == pytest.approx(0.16)
-
-
-def test_private_promptfl_by_hand() -> None:
-    """Clipped to 1.5: A (-1 + 1.5) / 2 = 0.25, B (-1.5 - 1.5) / 2 = -1.5; uploads -0.025 and 0.15, averaged alike: 0.0625."""
-    server, updates = by_hand("promptfl", {}, {"p_G": 0.0}, clip_norm=1.5)
-    assert [float(update.upload["p_G"]) for update in updates] == pytest.approx([-0.025, 0.15])
-    assert float(server["p_G"]) == pytest.approx(0.0625)
-
-
-def test_local_by_hand() -> None:
-    """Each by its own mean gradient: 0 - 0.5 * 0.5 = -0.25 and 0 + 0.5 * 3 = 1.5; nothing is sent."""
-    _, updates = by_hand("local", {}, {"p_L": 0.0})
-    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-0.25, 1.5])
-    assert [update.upload for update in updates] == [{}, {}]
-
-
-@pytest.mark.parametrize("params", [{"rank": 0}, {"rank": 1}, {"rank": 1, "residual": False}], ids=named)
-def test_dpfpl_by_hand(params: dict[str, Any]) -> None:
-    """p_G = 1 and p_L = -1 add up to 0. In one dimension u and v are 1 or -1, and eq. 4 is G + G - G.
-
-    p_L: -1 - 0.5 * 0.5 = -1.25 and -1 + 0.5 * 3 = 0.5. p_G: 1 - 0.1 * (0.5 - 3) / 2 = 1.125: clients count alike, whatever their n.
-    """
-    server, updates = by_hand("dpfpl", params, {"p_G": 1.0, "p_L": -1.0})
-    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-1.25, 0.5])
-    assert [float(update.upload["gradient"]) for update in updates] == pytest.approx([0.5, -3])
-    assert float(server["p_G"]) == pytest.approx(1.125)
-
-
-@pytest.mark.parametrize("params", [{"rank": 0}, {"rank": 1}, {"rank": 1, "residual": False}], ids=named)
-def test_clipped_dpfpl_by_hand(params: dict[str, Any]) -> None:
-    """Clipped to 1.5: A (-1 + 1.5) / 2 = 0.25 and B -1.5. p_L: -1.125 and -0.25; p_G: 1 - 0.1 * (0.25 - 1.5) / 2 = 1.0625."""
-    server, updates = by_hand("dpfpl", params, {"p_G": 1.0, "p_L": -1.0}, clip_norm=1.5)
-    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-1.125, -0.25])
-    assert float(server["p_G"]) == pytest.approx(1.0625)
+    assert float(method.aggregate(start, uploads, Site(0, 0))["p_G"]) == pytest.approx(of_server)
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from sklearn.metrics import roc_auc_score
 from attacks.answers import ClassAnswers, TextAnswers
 from attacks.facts import ATTACKS
 from attacks.knowledge import Knowledge, Rounds, Shadows
-from attacks.likelihood import likelihood_ratios
 from attacks.tokens.signals import joined, row_signals
 from tests import inference_oracle as oracle
 from tests.knowledge_toy import picked, some_of
@@ -228,16 +227,6 @@ def test_lira_and_rmia_take_the_mean_log_probability_of_the_words(variance):
     expected = oracle.rmia(target, shadows, seen.shadows.member, seen.known, gamma=1.0, a=0.3)
     for score, slow in zip(found.values(), expected, strict=True):
         np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10)
-
-
-def test_calibrating_by_the_public_base_changes_no_score_of_lira():
-    """A record's own shift is the same in all models."""
-    seen, *_ = texts(1.0, 40)
-    shift = seen.base.loss
-    shadows = seen.shadows.confidence
-    plain = likelihood_ratios(seen.answers.confidence, shadows, seen.shadows.member)
-    calibrated = likelihood_ratios(seen.answers.confidence + shift, shadows + shift, seen.shadows.member)
-    np.testing.assert_allclose(plain, calibrated, rtol=0, atol=1e-9)
 
 
 def test_the_shadow_network_sees_what_training_changed_in_the_caption():
