@@ -32,6 +32,15 @@ SIZES = (10, 6, 3)  # records of the clients: two batches of four in an epoch, o
 PATCHES = 5
 SCHEDULE = Schedule(rounds=5, clients=3, per_round=3, seed=1)
 NONE = Privacy(epsilon=math.inf)
+PRIVACY = {
+    "none": NONE,
+    "record": Privacy(epsilon=30, clip_norm=2),
+    "batch": Privacy(epsilon=30, clip_norm=2, clip="batch"),
+    "batch, short": Privacy(epsilon=30, clip_norm=1e6, clip="batch"),
+    "poisson": Privacy(epsilon=30, clip_norm=2, sampler="poisson"),
+    "poisson, batch": Privacy(epsilon=30, clip_norm=2, sampler="poisson", clip="batch"),
+    "poisson, none": Privacy(epsilon=math.inf, sampler="poisson"),
+}
 METHODS = {name: plugin for name, plugin in learners.METHODS.items() if plugin.facts.learner == "prompts"}
 SETTINGS = Settings(prompt_length=4, batch=4, global_rate=0.1, local_rate=0.06)
 
@@ -162,6 +171,11 @@ def one_round(method: PromptMethod, world: Federation, state: dict[str, Tensor],
     clients = world.clients(learner, r=r)
     received = [method.download(state, client) for client in clients]
     return learner.work(method, received, [state] * len(clients), clients)
+
+
+def named(case: Any) -> str:
+    """Names parameters of a method in the ids of its tests."""
+    return ":".join(f"{k}={v}" for k, v in case.items()) if isinstance(case, dict) else str(case)
 
 
 def close(found: Tensor, expected: Tensor, *, atol: float = 2e-5) -> None:

@@ -24,7 +24,7 @@ from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
 from tests.asking_toy import said
-from tests.prompt_toy import METHODS, SCHEDULE, SETTINGS, close, federation, made, on_a_line, run, with_noise
+from tests.prompt_toy import METHODS, SCHEDULE, SETTINGS, close, federation, made, named, on_a_line, run, with_noise
 from trainers import dpfpl
 from trainers.base import Schedule, State
 from trainers.prompts import Learner, PromptMethod
@@ -69,10 +69,6 @@ def view_of(transcript: Transcript, threat_model: str = "server") -> View:
 
 def messages_of(method: PromptMethod, transcript: Transcript) -> ReplayedMessages:
     return ReplayedMessages(view_of(transcript), method, federation().learner())
-
-
-def named(case: Any) -> str:
-    return ":".join(f"{k}={v}" for k, v in case.items()) if isinstance(case, dict) else str(case)
 
 
 def relative(found: Tensor, true: Tensor) -> float:
@@ -219,19 +215,6 @@ def test_only_the_server_has_messages(trained: Trained, threat_model: str) -> No
 # --- what records look like -----------------------------------------------------------------------------------------
 
 
-def slow_loss(prompt: Tensor, record: str) -> Tensor:
-    """In double precision, through open_clip's own transformer."""
-    world = federation()
-    text = prompt_oracle.text_features(world.clip, prompt.double(), world.classes)
-    similarities = text @ world.features[world.ids.index(record)].double()
-    return prompt_oracle.cross_entropy(similarities, world.labels[record], world.clip.scale)
-
-
-def slow_gradient(prompt: Tensor, record: str) -> Tensor:
-    leaf = prompt.double().requires_grad_()
-    return torch.autograd.grad(slow_loss(leaf, record), leaf)[0]
-
-
 def stepped(method: PromptMethod, transcript: Transcript, r: int, k: int) -> Tensor:
     """A client's prompt right after its own step, from what it really held."""
     server, sent, kept = transcript.broadcast(r), transcript.upload(r, k), transcript.private(r, k)
@@ -271,13 +254,15 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(
                 if k not in cohort:
                     assert np.isnan(found.loss[t, k, i])
                 else:
-                    expected = slow_loss(stepped(method, transcript, r, k), record)
+                    expected = prompt_oracle.record_loss(federation(), stepped(method, transcript, r, k), record)
                     assert found.loss[t, k, i] == pytest.approx(float(expected), abs=1e-5)
                 if k not in cohort or target not in cohort:
                     away += 1
                     assert np.isnan(found.cosine[t, k, i])
                 else:
-                    down = -slow_gradient(began(method, transcript, r, target), record).flatten()
+                    down = -prompt_oracle.record_gradient(
+                        federation(), began(method, transcript, r, target), record
+                    ).flatten()
                     update = updates(transcript, r, k).flatten().double()
                     expected = torch.cosine_similarity(update, down, dim=0)
                     assert found.cosine[t, k, i] == pytest.approx(float(expected), abs=1e-5)
@@ -293,7 +278,7 @@ def test_in_a_private_run_the_servers_noise_is_no_part_of_a_clients_step(trained
         sent = messages.exchanges[0].upload["gradient"][i]
         start = transcript.broadcast(0)
         prompt = start["p_G"] + start["p_L"] - (SETTINGS.global_rate + SETTINGS.local_rate) * sent
-        expected = [float(slow_loss(prompt, record)) for record in records]
+        expected = [float(prompt_oracle.record_loss(federation(), prompt, record)) for record in records]
         np.testing.assert_allclose(found.loss[0, k], expected, rtol=0, atol=1e-5)
 
 
@@ -357,7 +342,7 @@ def test_norms_of_gradients_equal_autograd_record_by_record(records: int) -> Non
     prompt = 0.1 * torch.randn(4, world.clip.width, generator=torch.Generator().manual_seed(3))
     ids: Sequence[str] = world.ids[:records]
     found = gradient_norms(method, world.learner(), {"prompt": prompt}, ids)
-    slow = [float(slow_gradient(prompt, record).norm()) for record in ids]
+    slow = [float(prompt_oracle.record_gradient(federation(), prompt, record).norm()) for record in ids]
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, slow, rtol=1e-5)
 
@@ -391,7 +376,7 @@ def test_the_history_is_under_broadcasts_with_the_public_start(
     public = transcript.broadcast(0)
     for t, r in enumerate(rounds):
         prompt = method.prompt(public | {"p_G": transcript.broadcast(r)["p_G"]})
-        expected = [float(slow_loss(prompt, record)) for record in records]
+        expected = [float(prompt_oracle.record_loss(federation(), prompt, record)) for record in records]
         np.testing.assert_allclose(found[t], expected, rtol=0, atol=1e-5)
     assert abs(found[2] - found[0]).max() > 0.01
 

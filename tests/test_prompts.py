@@ -57,15 +57,6 @@ def prompts(n: int, *, seed: int = 0) -> Tensor:
 # --- gradients of records -------------------------------------------------------------------------------------------
 
 
-def slow_gradient(world: Federation, prompt: Tensor, record: str) -> Tensor:
-    leaf = prompt.double().requires_grad_()
-    similarities = (
-        prompt_oracle.text_features(world.clip, leaf, world.classes) @ world.features[world.ids.index(record)].double()
-    )
-    loss = prompt_oracle.cross_entropy(similarities, world.labels[record], world.clip.scale)
-    return torch.autograd.grad(loss, leaf)[0]
-
-
 @pytest.mark.parametrize("sizes", [(10, 6, 3), (5, 4, 9, 1, 2, 7, 4, 5, 6, 3, 8)])
 def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, ...]) -> None:
     """[R, N, b, d] of a few clients and of more than one backward pass takes at once; with a mean of them where nothing is clipped."""
@@ -78,7 +69,7 @@ def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, 
     for k, client in enumerate(ours.clients):
         records = [client.records[i] for i in epoch_batch(client, 4, len(client.earlier_rounds))]
         assert ours.batch.weights[:, k].tolist() == [1] * len(records) + [0] * (4 - len(records))
-        slow = torch.stack([slow_gradient(world, own[k], record) for record in records])
+        slow = torch.stack([prompt_oracle.record_gradient(world, own[k], record) for record in records])
         close(found[: len(records), k], slow)
         close(mean[0, k], slow.mean(0))
         assert float(slow.abs().max()) > 0.1
@@ -282,7 +273,7 @@ def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip:
     slow = [
         torch.stack(
             [
-                slow_gradient(world, prompt, client.records[i])
+                prompt_oracle.record_gradient(world, prompt, client.records[i])
                 for i in epoch_batch(client, 4, len(client.earlier_rounds))
             ]
         )

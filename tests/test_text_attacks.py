@@ -9,14 +9,13 @@ import math
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from sklearn.metrics import roc_auc_score
 
 from attacks.answers import ClassAnswers, TextAnswers
 from attacks.facts import ATTACKS
 from attacks.knowledge import Knowledge, Rounds, Shadows
 from attacks.tokens.signals import joined, row_signals
 from tests import inference_oracle as oracle
-from tests.knowledge_toy import picked, some_of
+from tests.knowledge_toy import auroc, by_chance, picked, scores_of, some_of
 
 WORDS, HARD, NOISE = 12, 1.0, 0.4  # of the vocabulary; standard deviations of logits, among tokens and among models
 ROUNDS, SHADOWS, KNOWN = 4, 24, 12  # models of the adversary's own; known non-members, the last records
@@ -77,15 +76,6 @@ def over_rounds(member, leak, rng):
     return Rounds(1, loss, cosine, start_loss=began, residual=residual)
 
 
-# parameters of attacks whose defaults see nothing here: no word of the twelve is below a probability of about 0.01
-ON_TOY: dict[str, dict[str, float]] = {}
-
-
-def scores_of(plugin, seen, **params):
-    params = ON_TOY.get(plugin.name, {}) | params
-    return plugin.make(dataclasses.replace(plugin.params(), **params)).score(seen)
-
-
 @each
 def test_every_score_is_one_number_per_record_and_its_headlines_are_among_them(plugin):
     seen, *_ = texts(1.0)
@@ -98,21 +88,16 @@ def test_every_score_is_one_number_per_record_and_its_headlines_are_among_them(p
 @each
 def test_a_planted_leak_is_found_and_without_one_nothing_is(plugin):
     (seen, member, _), (null, nobody, _) = texts(2.5, 200), texts(0.0, 200)
-    second = np.random.default_rng(9).random(200) < 0.5
-    bound = 4 * math.sqrt(189 / (12 * 80 * 80))  # standard deviations of the AUROC of about 94 + 94
-
-    def auroc(member, score):
-        return roc_auc_score(member[:-KNOWN], score[:-KNOWN])
-
+    second, bound = np.random.default_rng(9).random(200) < 0.5, by_chance(80, 80)
     leaking, chance = scores_of(plugin, seen), scores_of(plugin, null)
     before = {} if plugin.facts.needs else scores_of(plugin, seen.before_training())
     for signal in (signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")):
-        assert np.ptp(leaking[signal][:-KNOWN]) > 0, f"{signal} is the same for all texts of the toy: see ON_TOY"
-        assert auroc(member, leaking[signal]) > 0.7
-        assert abs(auroc(second, leaking[signal]) - 0.5) < bound  # a coin that nobody trained by
-        assert abs(auroc(nobody, chance[signal]) - 0.5) < bound
+        assert np.ptp(leaking[signal][:-KNOWN]) > 0, f"{signal} is the same for all texts of the toy"
+        assert auroc(seen, member, leaking[signal]) > 0.7
+        assert abs(auroc(seen, second, leaking[signal]) - 0.5) < bound  # a coin that nobody trained by
+        assert abs(auroc(null, nobody, chance[signal]) - 0.5) < bound
         if not plugin.facts.needs:  # what is seen of rounds has no such control
-            assert abs(auroc(member, before[signal]) - 0.5) < bound
+            assert abs(auroc(seen, member, before[signal]) - 0.5) < bound
 
 
 @each_alone

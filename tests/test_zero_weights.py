@@ -17,6 +17,7 @@ from tests import prompt_oracle
 from tests.method_worlds import WORLDS
 from tests.prompt_toy import (
     NONE,
+    PRIVACY,
     SETTINGS,
     Federation,
     close,
@@ -24,7 +25,7 @@ from tests.prompt_toy import (
     made,
     run,
 )
-from tests.test_local_steps import LOCAL, PARAMS, PRIVACY, SCHEDULE, TRAINING, same
+from tests.test_local_steps import LOCAL, PARAMS, SCHEDULE, TRAINING
 from tests.whole_runs import contents
 from trainers.base import Participation, State, generator
 from trainers.lora import Learner
@@ -63,7 +64,7 @@ def test_training_is_the_slow_oracles_and_the_ledger_that_of_any_coins(
     method = of(name, steps, privacy)
     fast = run(tmp_path / "fast", method, world(), SCHEDULE)
     oracle = prompt_oracle.oracle_of(name)(world(), method.params, STEPS[steps], PRIVACY[privacy], SCHEDULE)
-    same(fast, oracle.run())
+    prompt_oracle.same(fast, oracle.run())
     other = run(tmp_path / "other", method, world(frozenset({"0-0", "1-1"})), SCHEDULE)
     assert ledger_of(fast, method) == ledger_of(other, method)
     for r in range(SCHEDULE.rounds):
