@@ -169,15 +169,6 @@ def test_rounds_hold_what_each_said() -> None:
 # --- the projection residual ----------------------------------------------------------------------------------------
 
 
-def test_the_residual_by_hand() -> None:
-    """One direction, (3, 4, 0) / 5: of (0, 5, 0) the projection has length 4, the residual 3, of (0, 0, 2) all is left."""
-    start = torch.ones(2, 3)
-    directions = row_space(torch.tensor([[3.0, 4.0, 0.0], [-6.0, -8.0, 0.0]]), start)
-    assert directions.shape == (1, 3)
-    inputs = torch.tensor([[3.0, 4.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 2.0]])
-    np.testing.assert_allclose(residuals(inputs, directions), [0, 0.6, 1], rtol=0, atol=1e-7)
-
-
 def test_one_step_of_sgd_holds_its_inputs_as_far_as_the_rank_goes() -> None:
     """The gradient in A is B^T sum_t d_t x_t^T: six inputs and rank 8 are held whole, twelve are not."""
     generator = torch.Generator().manual_seed(0)

@@ -287,15 +287,6 @@ def test_every_step_noises_the_same_releases() -> None:
         _ = cohort.noised
 
 
-def test_steps_have_minibatches_and_noise_of_their_own() -> None:
-    cohort = private_cohort(3)
-    steps = list(cohort.steps())
-    chosen = [tuple(s.batch.labels[:, 0].tolist()) + tuple(s.batch.images[:, 0].flatten().tolist()) for s in steps]
-    assert len(set(chosen)) == 3
-    draws = [s.noise(torch.zeros(3, 4, 16), "p_G") for s in steps]
-    assert len({tuple(d.flatten().tolist()) for d in draws}) == 3
-
-
 def test_noise_is_that_of_the_client_with_the_most_to_hide() -> None:
     """Poisson: by whoever is sampled oftener or steps more; epochs: by who is in more of them. Nominal: the largest T."""
     far, sizes = {"p_G": 1.0}, [40, 10]

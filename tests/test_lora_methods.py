@@ -126,21 +126,6 @@ def test_local_epochs_give_the_papers_number_of_steps(federation, tmp_path):
     assert [epochs.steps(n) for n in (1, 4, 5, 10)] == [2, 2, 4, 6]
 
 
-def test_a_batch_in_parts_has_the_gradients_of_the_whole(learner, records, monkeypatch):
-    """Texts of unequal length: the parts are weighted by their tokens."""
-    whole = learner.train(learner.initial(generator(0, "initial")), records, generator(1, "x"), lambda a: a)
-    assert len(learner._parts(records[:8])) == 1
-    monkeypatch.setattr(learner, "_bytes_per_token", 10**7)  # two or three records a part
-    assert 2 <= len(learner._parts(records[:8])) <= 8
-    parts = learner.train(learner.initial(generator(0, "initial")), records, generator(1, "x"), lambda a: a)
-    moved = {n: t - learner.initial(generator(0, "initial"))[n] for n, t in whole.items()}
-    for name, t in parts.items():
-        if name.endswith(
-            ".B"
-        ):  # one AdamW step moves every entry by about the learning rate, in the gradient's direction
-            assert torch.nn.functional.cosine_similarity(t.flatten(), moved[name].flatten(), dim=0) > 0.99
-
-
 def test_only_named_projections_are_adapted(federation, tmp_path):
     some = make_learner(federation, tmp_path, target_modules="q_proj,v_proj")
     assert len(some.parameters) == 6 * 2 * 2

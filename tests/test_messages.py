@@ -24,7 +24,7 @@ from audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
 from tests.asking_toy import said
-from tests.prompt_toy import METHODS, SCHEDULE, SETTINGS, close, federation, made, named, on_a_line, run, with_noise
+from tests.prompt_toy import SCHEDULE, SETTINGS, close, federation, made, named, run, with_noise
 from trainers import dpfpl
 from trainers.base import Schedule, State
 from trainers.prompts import Learner, PromptMethod
@@ -280,37 +280,6 @@ def test_in_a_private_run_the_servers_noise_is_no_part_of_a_clients_step(trained
         prompt = start["p_G"] + start["p_L"] - (SETTINGS.global_rate + SETTINGS.local_rate) * sent
         expected = [float(prompt_oracle.record_loss(federation(), prompt, record)) for record in records]
         np.testing.assert_allclose(found.loss[0, k], expected, rtol=0, atol=1e-5)
-
-
-def test_the_update_of_a_batch_of_one_record_is_its_own_descent() -> None:
-    """On a line: client 0 has the record (2, class 0) alone, client 1 the same number in the other class."""
-    world = on_a_line([[(2.0, 0)], [(2.0, 1)]])
-    method = METHODS["fedotp"].make(METHODS["fedotp"].params(), settings=replace(SETTINGS, prompt_length=1))
-    learner = world.learner(method.settings)
-
-    class Seen:
-        """A server's view of one round."""
-
-        clients, rounds, public = range(2), 1, {"p_G": torch.tensor([[0.1]]), "p_L": torch.tensor([[0.2]])}
-
-        def gives(self, capability: str) -> bool:
-            return True
-
-        def broadcast(self, r: int) -> State:
-            return self.public
-
-        def uploads(self, r: int) -> dict[int, State]:
-            p = 1 / (1 + math.exp(2 * 0.3))  # of class 1; the loss has the slope -2 p in the prompt for class 0
-            return {0: {"gradient": torch.tensor([[-2 * p]])}, 1: {"gradient": torch.tensor([[2 * (1 - p)]])}}
-
-        def records(self, r: int, client: int) -> int:
-            return 1
-
-    seen = ReplayedMessages(Seen(), method, learner)  # type: ignore[arg-type]
-    found = said(seen, 0, world.training[0], [0])
-    assert found.cosine[0, :, 0].tolist() == [1, -1]
-    moved = 0.3 + (SETTINGS.global_rate + SETTINGS.local_rate) * 2 / (1 + math.exp(0.6))
-    assert found.loss[0, 0, 0] == pytest.approx(math.log1p(math.exp(-2 * moved)), abs=1e-6)
 
 
 def plain_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, record: str) -> Tensor:

@@ -44,10 +44,10 @@ BATCH = Privacy(epsilon=10, clip_norm=2, clip="batch")
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
-def cohort(method: PromptMethod, world: Federation, *, r: int = 0, only: slice = slice(None)) -> Step:
+def cohort(method: PromptMethod, world: Federation) -> Step:
     """The first step of a round."""
     learner = world.learner(method.settings)
-    return next(Cohort(learner, world.clients(learner, r=r)[only], method).steps())
+    return next(Cohort(learner, world.clients(learner), method).steps())
 
 
 def prompts(n: int, *, seed: int = 0) -> Tensor:
@@ -73,25 +73,6 @@ def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, 
         close(found[: len(records), k], slow)
         close(mean[0, k], slow.mean(0))
         assert float(slow.abs().max()) > 0.1
-
-
-@pytest.mark.parametrize("privacy", [NONE, RECORD, BATCH], ids=["none", "record", "batch"])
-def test_padding_never_matters(privacy: Privacy) -> None:
-    """A client with three records beside clients with four: what fills its batch up changes nothing."""
-    world, own = federation(), prompts(3)
-    method = made("local", {}, privacy)
-    ours, other = cohort(method, world), cohort(method, world)
-    padded = other.batch.weights == 0
-    assert padded.sum() == 1
-    images, labels = other.batch.images.clone(), other.batch.labels.clone()
-    images[padded] = -images[padded] + 3
-    labels[padded] = (labels[padded] + 1) % 5
-    other.batch = dataclasses.replace(other.batch, images=images, labels=labels)
-    found, changed = (one.clip(one.gradient(own), "p_L") for one in (ours, other))
-    assert torch.equal(found, changed)
-    alone = cohort(method, world, only=slice(2, 3))
-    assert alone.batch.weights.shape == (3, 1)
-    close(alone.clip(alone.gradient(own[2:]), "p_L")[0], found[2], atol=1e-6)
 
 
 # --- clipping and noise as they run ---------------------------------------------------------------------------------
@@ -128,32 +109,21 @@ def noisy(name: str, params: dict[str, Any]) -> PromptMethod:
     return with_noise(method, Privacy(epsilon=1, clip_norm=1), {n: STDS[n] for n in (*method.local, *method.shared)})
 
 
-def drawn(
-    name: str, params: dict[str, Any], world: Federation, *, r: int, seed: int = 0, only: list[int] | None = None
-) -> tuple[Any, ...]:
-    """The noise of a round, per client and the server's: what the states moved by, over the learning rate."""
-    method = noisy(name, params)
-    learner = world.learner(LINE)
-    clients = [c for c in world.clients(learner, seed=seed, r=r) if only is None or c.client in only]
-    start = {n: torch.zeros(6, 1) for n in ("p_G", "p_L")}
+def drawn(world: Federation, r: int) -> tuple[Tensor, Tensor]:
+    """The noise of a round of FedOTP, [n, 6] of the clients and [6] of the server: what moved, over the learning rate."""
+    method, learner = noisy("fedotp", {}), world.learner(LINE)
+    clients, start = world.clients(learner, r=r), {n: torch.zeros(6, 1) for n in ("p_G", "p_L")}
     updates = learner.work(method, [start] * len(clients), [start] * len(clients), clients)
-    server = method.aggregate(
-        start, [Upload(c.client, 2, u.upload) for c, u in zip(clients, updates, strict=True)], Site(seed, r)
-    )
-    own = {
-        c.client: {n: -t / LINE.local_rate for n, t in u.private.items()} for c, u in zip(clients, updates, strict=True)
-    }
-    return own, -server["p_G"] / LINE.global_rate if "p_G" in server else None, updates
+    assert not any(update.upload["gradient"].any() for update in updates)  # messages are bare
+    server = method.aggregate(start, [Upload(k, 2, update.upload) for k, update in enumerate(updates)], Site(0, r))
+    local = torch.stack([update.private["p_L"].flatten() for update in updates])
+    return -local / LINE.local_rate, -server["p_G"].flatten() / LINE.global_rate
 
 
 def test_noise_has_its_size_and_is_drawn_for_each_release_client_and_round_apart() -> None:
     """4 clients, 200 rounds, 6 entries: standard deviations within 5 %, every correlation below 5 / sqrt(n)."""
     world = silent(4)
-    rounds = [drawn("fedotp", {}, world, r=r) for r in range(200)]
-    local = torch.stack(
-        [torch.stack([own[k]["p_L"].flatten() for k in range(4)]) for own, _, _ in rounds]
-    )  # [200, 4, 6]
-    server = torch.stack([noise.flatten() for _, noise, _ in rounds])  # [200, 6]
+    local, server = map(torch.stack, zip(*(drawn(world, r) for r in range(200)), strict=True))  # [200, 4, 6], [200, 6]
     assert float(local.std()) == pytest.approx(0.3, rel=0.05)
     assert float(server.std()) == pytest.approx(0.7, rel=0.07)
     assert abs(float(local.mean())) < 5 * 0.3 / math.sqrt(4800)
@@ -178,8 +148,6 @@ def test_the_server_noises_the_average_once() -> None:
             assert mechanism.sensitivity == pytest.approx(1 / (2 * n))
         assert torch.equal(*found)
         assert float(found[0].abs().max()) > 0
-    _, _, updates = drawn("dpfpl", {"rank": 1}, silent(3), r=0)
-    assert all(not update.upload["gradient"].any() for update in updates)
 
 
 # --- the noise that is asked for ------------------------------------------------------------------------------------

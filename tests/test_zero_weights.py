@@ -242,11 +242,3 @@ def test_adamw_takes_a_step_where_nothing_weighs() -> None:
         close(found[name], p, atol=1e-5)
         once = start[name] * (1 - rate * decay) - rate * g[name] / (g[name].abs() + 1e-8)
         assert float((once - p).abs().max()) > rate / 2  # a batch that is passed over would end here
-
-
-def test_a_client_of_nothing_but_zero_weights_only_decays() -> None:
-    learner, records = adapters(batch=2, local_steps=3, weight_decay=0.5)
-    start = start_of(learner)
-    found = trained(learner, start, records, set(records))
-    for name, p in start.items():
-        close(found[name], p * (1 - learner.settings.learning_rate * 0.5) ** 3, atol=1e-6)
