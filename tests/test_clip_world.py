@@ -130,15 +130,6 @@ class TestCaptions:
             if "latin" in words:
                 assert not {"georgian", "arabic", "greek"} & kinds
 
-    def test_kinds_that_a_noun_can_mean(self):
-        assert symbols.FIRST.kinds("letter") == {"capital", "lowercase"}
-        assert symbols.SECOND.kinds("letter") == {"capital", "lowercase", "georgian"}
-        assert symbols.SECOND.kinds("latin") == {"digit", "capital", "lowercase"}
-        assert symbols.SECOND.kinds("") == set(symbols.SECOND.shares)
-        for language in (symbols.FIRST, symbols.SECOND):
-            assert sum(language.shares.values()) == pytest.approx(1)
-            assert list(language.shares) == list(language.nouns)
-
     def test_every_word_is_known(self):
         rng = np.random.default_rng(2)
         for stage, language in ((1, symbols.FIRST), (2, symbols.SECOND)):

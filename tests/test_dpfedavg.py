@@ -29,7 +29,6 @@ from fedaudit.tasks.base import Record
 from tests import tiny_models
 from tests.gaussian import gaussian_epsilon, sampled_epsilon
 from tests.toy import trained
-from tests.whole_runs import contents
 from trainers.base import Participation, Schedule, State, generator, weighted_mean
 from trainers.dpfedavg import RELEASE, Descent, DPFedAvg, Params
 from trainers.learners import METHODS
@@ -373,15 +372,6 @@ def test_what_is_claimed_is_proven_against_everybody(tmp_path: Path, world: Lear
     assert (table.claimed == 4).all()
     assert (table.provable <= 4).all()
     assert (table.provable > 0).all()
-
-
-def test_resumed_it_is_the_whole_run(tmp_path: Path, world: Learner) -> None:
-    """Noise and minibatches follow from seed, client, round and step, not from what ran before in the process."""
-    method = made(PRIVACY["poisson"])
-    whole, half = run(tmp_path / "whole", method, world), tmp_path / "half"
-    for until in (1, 2):
-        run(half, method, world, until=until)
-    assert contents(half) == contents(whole.folder.path)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -28,6 +28,11 @@ each = pytest.mark.parametrize("plugin", EVERY, ids=lambda plugin: plugin.name)
 each_of_models = pytest.mark.parametrize("plugin", OF_MODELS, ids=lambda plugin: plugin.name)
 
 
+def with_shadows(seen, **changes):
+    """The same with other fields of what is known of its shadows."""
+    return dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, **changes))
+
+
 def some_seen(target, shadows, member, labels, known=None):
     """A `Knowledge` of these probabilities [n, C] and [S, n, C], the public start uniform."""
     with np.errstate(divide="ignore"):
@@ -475,7 +480,7 @@ def test_quantile_and_difficulty_by_hand():
     found = quantile.Quantile(quantile.Params()).score(seen)
     assert found["quantile"][0] == 0.5
     assert found["quantile/difficulty"][0] == pytest.approx(math.log(0.5) - math.log(0.2 * 0.5 * 0.8) / 3)
-    always = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=np.ones((4, 1), bool)))
+    always = with_shadows(seen, member=np.ones((4, 1), bool))
     assert all(np.isnan(score).all() for score in quantile.Quantile(quantile.Params()).score(always).values())
 
 
@@ -517,11 +522,11 @@ def test_classes_without_shadows_of_both_kinds_are_nan_and_change_nothing():
     found = shadow.Shadow(shadow.Params()).score(seen)["shadow"]
     member = seen.shadows.member & (seen.labels != 2)
     member |= seen.labels == 3
-    fewer = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=member))
+    fewer = with_shadows(seen, member=member)
     again = shadow.Shadow(shadow.Params()).score(fewer)["shadow"]
     assert np.isnan(again[seen.labels >= 2]).all()
     np.testing.assert_allclose(again[seen.labels < 2], found[seen.labels < 2], rtol=0, atol=1e-3)
-    nobody = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=np.zeros_like(member)))
+    nobody = with_shadows(seen, member=np.zeros_like(member))
     assert np.isnan(shadow.Shadow(shadow.Params()).score(nobody)["shadow"]).all()
 
 

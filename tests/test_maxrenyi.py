@@ -162,13 +162,6 @@ def test_a_description_of_one_word_keeps_the_row_that_predicts_it():
     assert spans["desp"] == spans["inst_desp"] == slice(5, 6)
 
 
-def test_siblings_are_of_the_caption_only():
-    names = cell_names(["image", "instruction"])
-    assert len(names) == 2 * 44
-    assert all(name.startswith("renyi/") for name in names)
-    assert set(cell_names(["caption"])) - set(cell_names(["image"])) >= {"zlib/caption", "mink/20/caption"}
-
-
 def test_a_memorised_record_scores_higher_in_every_cell():
     """The targets' logits raised by 6 and by 12: one sign for all cells."""
     rng = np.random.default_rng(0)

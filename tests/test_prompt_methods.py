@@ -34,11 +34,10 @@ from tests.prompt_toy import (
     run,
     with_noise,
 )
-from trainers import dpfpl, fedotp, fedpgp
+from trainers import dpfpl, fedotp
 from trainers.base import Schedule, Site, Upload, generator
 from trainers.dpfpl import DPFPL, full_gradient, power_iteration
 from trainers.fedotp import _on_device, _on_host, transport_plan, transport_scores
-from trainers.fedpgp import FedPGP
 from trainers.prompts import Settings
 from trainers.transcript import Transcript
 
@@ -83,13 +82,6 @@ def schedule_of(privacy: str) -> Schedule:
 
 def test_every_slow_oracle_is_of_a_method() -> None:
     assert prompt_oracle.ORACLES.keys() <= METHODS.keys()
-
-
-def test_a_new_method_is_told_what_to_write() -> None:
-    with pytest.raises(
-        AssertionError, match=r"^newest has no slow version yet: write a class into tests/prompt_oracle\.py"
-    ):
-        prompt_oracle.oracle_of("newest")
 
 
 @pytest.mark.parametrize(("name", "params", "privacy"), NOISED, ids=named)
@@ -366,24 +358,6 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
         for name in ("u", "v"):
             close(without.private[name] - with_term.private[name], SETTINGS.local_rate * expected[name], atol=2e-6)
     assert min(float(g.norm()) for g in expected.values()) > 0.003  # 300 times the clip norm
-
-
-@pytest.mark.parametrize("rank", [1, 2, 4])
-def test_the_factors_start_as_draws_of_their_own(rank: int) -> None:
-    """u [b, k] and v [k, d] are N(0, 0.02^2) at every rank, correlated with nothing else that methods start from."""
-    initial = [federation().learner().initial(generator(seed, "initial")) for seed in range(400)]
-    method = FedPGP(fedpgp.Params(rank=rank), SETTINGS)
-    start = [method.start(one) for one in initial]
-    assert (start[0]["u"].shape, start[0]["v"].shape) == ((4, rank), (rank, 16))
-    assert all(torch.equal(one["p_G"], state["p_G"]) for one, state in zip(initial, start, strict=True))
-    drawn = torch.stack(
-        [torch.cat([state["u"].flatten(), state["v"].flatten(), one["p_G"][0], one["p_L"][0]]) / 0.02
-         for one, state in zip(initial, start, strict=True)]
-    )  # fmt: skip
-    assert float(drawn.mean(0).abs().max()) < 5 / math.sqrt(400)
-    assert float((drawn.var(0) - 1).abs().max()) < 5 * math.sqrt(2 / 400)
-    correlations = torch.corrcoef(drawn.T) - torch.eye(drawn.shape[1])
-    assert float(correlations.abs().max()) < 5 / math.sqrt(400)
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------
