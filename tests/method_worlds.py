@@ -49,9 +49,10 @@ class World(ABC):
     training: tuple[tuple[str, ...], ...]
     left_out: frozenset[str] = frozenset()  # of these the records that weigh 0
 
-    @abstractmethod
     def make(self, plugin: Plugin) -> Method[Any]:
-        """A method with its own defaults."""
+        """A method with its own defaults, and the learner's settings where it holds some."""
+        made: Method[Any] = plugin.make(plugin.params())
+        return dataclasses.replace(made, settings=self.learner.settings) if isinstance(made, PrivateMethod) else made
 
     @abstractmethod
     def equal(self) -> World:
@@ -116,12 +117,6 @@ class World(ABC):
 class LoRA(World):
     """Adapters of a tiny random model, one local step."""
 
-    def make(self, plugin: Plugin) -> Method[Any]:
-        made: Method[Any] = plugin.make(plugin.params())
-        if isinstance(made, PrivateMethod):
-            return dataclasses.replace(made, settings=self.learner.settings)
-        return made
-
     def equal(self) -> World:
         return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
 
@@ -154,10 +149,6 @@ class LoRA(World):
 
 class Prompts(World):
     """Prompts on a tiny random CLIP."""
-
-    def make(self, plugin: Plugin) -> Method[Any]:
-        made: Method[Any] = plugin.make(plugin.params(), settings=self.learner.settings)
-        return made
 
     def equal(self) -> World:
         return _prompts(EQUAL)
@@ -207,10 +198,6 @@ class Prompts(World):
 
 class DualPrompts(Prompts):
     """Dual prompts on the same CLIP, whose pictures are random tokens."""
-
-    def make(self, plugin: Plugin) -> Method[Any]:
-        made: Method[Any] = plugin.make(plugin.params())
-        return made
 
     def equal(self) -> World:
         return _dual(EQUAL)
