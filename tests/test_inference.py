@@ -312,37 +312,33 @@ SEES = {
 }
 OBSERVED = "only the server observes the other clients' messages (--trajectory)"
 SENDS, TRAINS = "this method sends nothing", "this method trains nothing"
-ALLOWED: dict[str, dict[str, dict[str, str | None]]] = {
-    "--method dpfpl": {
-        "prompt-user": {"cosine": SEES["sums"], "slope": SEES["broadcasts"], "loss": None, "lira": None},
-        "released-model": {"cosine": SEES["sums"], "slope": None, "loss": None, "lira": None},
-        "server": {"cosine": None, "slope": None, "loss": None, "lira": None},
-        "owner": {"cosine": SEES["sums"], "slope": None, "loss": None, "lira": None},
-    },
-    "--method local": {
-        "prompt-user": {"cosine": SEES["sums"], "slope": SEES["broadcasts"], "loss": None, "lira": None},
-        "released-model": dict.fromkeys(("cosine", "slope", "loss", "lira"), SENDS),
-        "server": dict.fromkeys(("cosine", "slope", "loss", "lira"), SENDS),
-        "owner": {"cosine": SEES["sums"], "slope": SENDS, "loss": None, "lira": None},
-    },
-    "--method zeroshot": {
-        threat_model: dict.fromkeys(("cosine", "slope", "loss", "lira"), TRAINS) for threat_model in ADVERSARIES
-    },
-    "--method dpfpl --trajectory observed": {
-        "prompt-user": {"cosine": SEES["sums"], "slope": SEES["broadcasts"], "loss": None, "lira": OBSERVED},
-        "released-model": {"cosine": SEES["sums"], "slope": None, "loss": None, "lira": OBSERVED},
-        "server": {"cosine": None, "slope": None, "loss": None, "lira": None},
-        "owner": {"cosine": SEES["sums"], "slope": None, "loss": None, "lira": OBSERVED},
-    },
+ATTACKED = ("cosine", "slope", "loss", "lira")
+USUAL: dict[str, dict[str, str]] = {  # why some of these do not run
+    "prompt-user": {"cosine": SEES["sums"], "slope": SEES["broadcasts"]},
+    "released-model": {"cosine": SEES["sums"]},
+    "server": {},
+    "owner": {"cosine": SEES["sums"]},
 }
+NOTHING_SENT = dict.fromkeys(ATTACKED, SENDS)
+REFUSED = {
+    "--method dpfpl": USUAL,
+    "--method local": USUAL | {
+        "released-model": NOTHING_SENT, "server": NOTHING_SENT, "owner": {"cosine": SEES["sums"], "slope": SENDS},
+    },
+    "--method zeroshot": dict.fromkeys(ADVERSARIES, dict.fromkeys(ATTACKED, TRAINS)),
+    "--method dpfpl --trajectory observed": {
+        name: why if name == "server" else why | {"lira": OBSERVED} for name, why in USUAL.items()
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("threat_model", ADVERSARIES)
-@pytest.mark.parametrize("words", ALLOWED)
+@pytest.mark.parametrize("words", REFUSED)
 def test_what_does_not_run_says_why(words: str, threat_model: str) -> None:
-    plan = cli.read_command([*words.split(), "--attack", "cosine,slope,loss,lira", "--epsilon", "none"]).plan
+    plan = cli.read_command([*words.split(), "--attack", ",".join(ATTACKED), "--epsilon", "none"]).plan
     found = permitted.refusal_reasons(plan.cells[0], threat_model)
-    for attack, expected in ALLOWED[words][threat_model].items():
+    for attack in ATTACKED:
+        expected = REFUSED[words][threat_model].get(attack)
         sees = expected in SEES.values()
         assert found[attack] == (f"the threat model {threat_model} {expected}" if sees else expected), attack
 

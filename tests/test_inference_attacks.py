@@ -426,13 +426,6 @@ def test_rmia_equals_the_double_loop(seen, gamma, a):
         np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10)
 
 
-def test_a_is_the_least_squares_of_what_is_missing_to_one():
-    assert rmia.fit_a(np.array([0.7, 0.5, NAN]), np.array([0.4, 0.0, 0.3])) == pytest.approx(0.5)
-    assert rmia.fit_a(np.array([0.2, 0.1]), np.array([0.4, 0.3])) == 1.0  # members less likely than others
-    assert rmia.fit_a(np.array([1.0]), np.array([1.0])) == 1.0
-    assert rmia.fit_a(np.array([NAN]), np.array([0.5])) == 1.0
-
-
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, math.e])
 def test_sorting_equals_the_double_loop(gamma):
     rng = np.random.default_rng(0)

@@ -112,22 +112,11 @@ def case(name, rng):
     return peaked
 
 
+SHAPES = "peaked/certain/underflow/masked/one word left/two words left/ties/float32 minimum/uniform/near one half/small and large"
 CASES = [
     *(f"normal {words} {scale}" for words in (2, 3, 50, 700) for scale in (0.01, 1, 5, 100)),
-    "normal 6000 1",
-    "normal 6000 3",
-    *(
-        "peaked",
-        "certain",
-        "underflow",
-        "masked",
-        "one word left",
-        "two words left",
-        "ties",
-        "float32 minimum",
-        "uniform",
-    ),
-    *("near one half", "small and large"),
+    *("normal 6000 1", "normal 6000 3"),
+    *SHAPES.split("/"),
 ]
 
 
