@@ -235,15 +235,6 @@ def test_momentum_by_hand() -> None:
     assert torch.equal(next(again.steps()).descend(p, p, "p_G"), p - settings.global_rate * p)  # each round begins anew
 
 
-def test_momentum_changes_training(tmp_path: Path) -> None:
-    for name in TRAINING:
-        plain = of(name, "2 steps", NONE)
-        heavy = made(name, PARAMS.get(name, {}), NONE, SCHEDULE, dataclasses.replace(LOCAL["2 steps"], momentum=0.9))
-        one, two = (run(tmp_path / f"{name} {i}", m, federation(), SCHEDULE) for i, m in enumerate((plain, heavy)))
-        for tensor, t in one.private(0, 0).items():
-            assert not torch.equal(t, two.private(0, 0)[tensor])
-
-
 # --- what the ledger refuses ----------------------------------------------------------------------------------------
 
 

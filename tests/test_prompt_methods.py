@@ -438,31 +438,6 @@ def test_blocks_of_rounds_equal_one_go(tmp_path: Path, whole: Any) -> None:
     assert files(tmp_path) == files(whole("dpfpl", {"rank": 1}, "record").folder.path)
 
 
-@pytest.mark.parametrize(
-    ("name", "own"), [("dpfpl", {"p_L"}), ("fedotp", {"p_L"}), ("fedpgp", {"u", "v"}), ("local", {"p_L"})]
-)
-def test_a_client_that_is_away_keeps_what_it_holds(tmp_path: Path, name: str, own: set[str]) -> None:
-    """It goes on from its own part of its last participation, with the server's part of now; at first from the public start."""
-    schedule = Schedule(rounds=8, clients=3, per_round=1, seed=1)
-    method = made(name, VARIANTS.get(name, [{}])[0], schedule=schedule)
-    transcript, world = run(tmp_path, method, federation(), schedule), federation()
-    learner = world.learner()
-    gaps = 0
-    for r in range(schedule.rounds):
-        (k,) = transcript.cohort(r)
-        earlier = transcript.participations(k, before=r)
-        held = transcript.private(earlier[-1], k) if earlier else transcript.broadcast(0)
-        gaps += bool(earlier) and earlier[-1] < r - 1
-        client = world.clients(learner, seed=1, r=r, earlier=earlier)[k]
-        (again,) = learner.work(method, [method.download(transcript.broadcast(r), client)], [held], [client])
-        private = transcript.private(r, k)
-        assert private.keys() == {*own, *again.upload}
-        for name_of, tensor in (again.upload | again.private).items():
-            assert torch.equal(private[name_of], tensor)
-    assert gaps >= 2
-    assert {transcript.cohort(r)[0] for r in range(8)} == {0, 1, 2}
-
-
 def test_what_prompt_users_owner_and_server_get(tmp_path: Path) -> None:
     """A user has p_G of after the round with the client's own p_L; the server has gradients; what the client keeps is in no message."""
     transcript = run(tmp_path, made("dpfpl", {"rank": 2}, PRIVACY["record"], SCHEDULE), federation(), SCHEDULE)
