@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from attacks.base import View
 from fedaudit.machinery.errors import InputError
@@ -163,9 +164,7 @@ def rests(subject: Subject) -> None:
     public = world.meaning(method.model(start))
     for r in range(ROUNDS):
         for k in range(CLIENTS):
-            model = run.own_model(r, k)
-            assert model is not None
-            assert close(world.meaning(model), public)
+            assert close(world.meaning(run.own_model(r, k)), public)
             assert close_where_both(run.upload(r, k) | run.private(r, k), start)
         assert close_where_both(run.server(r + 1), start)
 
@@ -191,7 +190,7 @@ def equals_the_plain_run(subject: Subject) -> None:
 def learns(subject: Subject) -> None:
     """Clients' own models fit their records better than the start, and nobody sends zeros; what does not train rests."""
     run, start, last = subject.run, subject.start, ROUNDS - 1
-    losses = [subject.world.loss(subject.method, model_of(run, last, k), k) for k in range(CLIENTS)]
+    losses = [subject.world.loss(subject.method, run.own_model(last, k), k) for k in range(CLIENTS)]
     public = subject.method.model(start)
     before = [subject.world.loss(subject.method, public, k) for k in range(CLIENTS)]
     assert all(map(math.isfinite, losses))
@@ -308,12 +307,6 @@ def of_one(state: State) -> State:
     return {name: tensor[None] for name, tensor in state.items()}
 
 
-def model_of(run: Transcript, r: int, client: int) -> State:
-    model = run.own_model(r, client)
-    assert model is not None
-    return model
-
-
 def nudged(state: State) -> State:
     """Not by the same number everywhere, which a layer norm would take out again."""
     g = torch.Generator().manual_seed(0)
@@ -415,26 +408,19 @@ def received(change: Callable[[Sequence[Upload]], Sequence[Upload]]) -> Callable
     )
 
 
-def zeros(state: State, *_: State) -> State:
-    return {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+def every(change: Callable[[Tensor], Tensor]) -> Callable[..., State]:
+    """Changes each tensor of a state."""
+    return lambda state, *_: {name: change(tensor) for name, tensor in state.items()}
+
+
+zeros, pushed = every(torch.zeros_like), every(lambda tensor: tensor + 0.01)
+unseeded = every(lambda tensor: tensor + 0.01 * torch.rand(()))
+by_place = every(lambda tensor: tensor * torch.arange(1.0, 1 + len(tensor))[:, None, None])  # in the cohort
 
 
 def idle(state: State, server: State, own: State) -> State:
     """As if nothing had been trained."""
     return zeros(state) | {name: t for name, t in (own | server).items() if name in state}
-
-
-def pushed(state: State, *_: State) -> State:
-    return {name: tensor + 0.01 for name, tensor in state.items()}
-
-
-def unseeded(state: State, *_: State) -> State:
-    return {name: tensor + 0.01 * torch.rand(()) for name, tensor in state.items()}
-
-
-def by_place(state: State, *_: State) -> State:
-    """Depends on a client's place in the cohort."""
-    return {name: tensor * torch.arange(1.0, 1 + len(tensor))[:, None, None] for name, tensor in state.items()}
 
 
 def deaf(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
@@ -539,20 +525,18 @@ def hoarding(original: Any, self: Any, server: State, uploads: Sequence[Upload],
     return found | sent
 
 
-def indiscreet(cls: type) -> type:
-    """Says of no table that it is its clients'."""
-    return type("Faulty", (cls,), {"by_client": ()})
+def replaced(**fields: Any) -> Callable[[type], type]:
+    """Makes subclasses of which these are others."""
+    return lambda cls: type("Faulty", (cls,), fields)
 
 
-def renamed(cls: type) -> type:
-    def aggregate(self: Any, server: State, messages: Sequence[Upload], site: Site) -> State:
-        return server
-
-    return type("Faulty", (cls,), {"aggregate": aggregate})
+def aggregate(self: Any, server: State, messages: Sequence[Upload], site: Site) -> State:
+    """Calls the uploads something else."""
+    return server
 
 
 FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...] = (
-    (signatures, "another signature", renamed, ("fedavg", "dpfpl")),
+    (signatures, "another signature", replaced(aggregate=aggregate), ("fedavg", "dpfpl")),
     (repeats, "a generator of nobody's", updated(unseeded), ("fedavg", "promptfl", "local")),
     (order, "weights by place", received(mixed_up), ("fedavg", "promptfl")),
     (order, "clients by place", updated(by_place), ("promptfl", "dpfpl")),
@@ -576,7 +560,7 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (uses, "records that are never looked at", misread(idle_mostly), ("fedavg", "promptfl")),
     (is_audited, "momentum in the released model", altered(aggregate=outspoken, download=without_velocity), ("fedavg",)),
     (is_audited, "all of a state in a model", altered(model=unsorted), ("pfedme", "dp2fl")),
-    (releases_nobody, "clients' tables in the released model", indiscreet, ("dp2fl",)),
+    (releases_nobody, "clients' tables in the released model", replaced(by_client=()), ("dp2fl",)),
 )  # fmt: skip
 
 

@@ -112,22 +112,11 @@ def case(name, rng):
     return peaked
 
 
+SHAPES = "peaked/certain/underflow/masked/one word left/two words left/ties/float32 minimum/uniform/near one half/small and large"
 CASES = [
     *(f"normal {words} {scale}" for words in (2, 3, 50, 700) for scale in (0.01, 1, 5, 100)),
-    "normal 6000 1",
-    "normal 6000 3",
-    *(
-        "peaked",
-        "certain",
-        "underflow",
-        "masked",
-        "one word left",
-        "two words left",
-        "ties",
-        "float32 minimum",
-        "uniform",
-    ),
-    *("near one half", "small and large"),
+    *("normal 6000 1", "normal 6000 3"),
+    *SHAPES.split("/"),
 ]
 
 
@@ -154,27 +143,6 @@ def test_takes_every_floating_type(dtype, compat):
     if dtype != torch.bfloat16:
         same = row_signals(logits.detach().numpy(), targets.numpy(), compat=compat)
         assert all(np.array_equal(a, b) for a, b in zip(flat(got).values(), flat(same).values(), strict=True))
-
-
-def test_two_words_by_hand():
-    """p = (3/4, 1/4)."""
-    s = flat(row_signals(np.log([[3.0, 1.0], [3.0, 1.0]]), [0, 1]))
-    log, root3 = math.log, math.sqrt(3)
-    by_hand = {
-        "log_prob": (log(3 / 4), log(1 / 4)),
-        "mean": (0.75 * log(3) - log(4),) * 2,
-        "var": (3 / 16 * log(3) ** 2,) * 2,
-        "gap": (log(3),) * 2,
-        "renyi 0.5": (2 * log((root3 + 1) / 2),) * 2,
-        "renyi 1": (log(4) - 0.75 * log(3),) * 2,
-        "renyi 2": (log(1.6),) * 2,
-        "renyi inf": (log(4 / 3),) * 2,
-        "modified 0.5": (1 - root3 / 2, 1.5),
-        "modified 1": (-0.5 * log(3 / 4), 1.5 * log(4)),
-        "modified 2": (1 / 8, 9 / 8),
-    }
-    for name, values in by_hand.items():
-        np.testing.assert_allclose(s[name], values, rtol=1e-14, err_msg=name)
 
 
 def test_vlmia_clamp_by_hand():
@@ -324,15 +292,10 @@ GOOD = np.zeros((3, 5))
     ("logits", "ids", "message"),
     [
         (GOOD, [0, 5, 0], r"ids must be words in 0\.\.4, not 5 in row 1"),
-        (GOOD, [0, 0, -100], r"ids must be words in 0\.\.4, not -100 in row 2"),
         (GOOD, [0, 0], r"ids must be integers of shape \(3,\), not int64 \(2,\)"),
-        (GOOD, [[0], [0], [0]], r"ids must be integers of shape \(3,\)"),
         (GOOD, [0.0, 1.0, 2.0], r"ids must be integers of shape \(3,\), not float64"),
         (GOOD[:1], [0], r"logits and ids must hold at least 2 tokens to predict one, not 1"),
         (GOOD[:0], [], r"logits must be floating point \[rows >= 1, words >= 2\], not float64 \(0, 5\)"),
-        (GOOD[:, :1], [0, 0, 0], r"logits must be .* not float64 \(3, 1\)"),
-        (GOOD[None], [0], r"logits must be .* not float64 \(1, 3, 5\)"),
-        (GOOD.astype(int), [0, 0, 0], r"logits must be floating point .* not int64"),
         (torch.zeros(3, 5, dtype=torch.long), [0, 0, 0], r"logits must be floating point .* not torch.int64"),
     ],
 )
