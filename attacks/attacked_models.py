@@ -1,8 +1,6 @@
 """Which client is attacked, through which models, and which records each model is queried with. The constants here, and
 `attacks.questions`, bound the cost of attacks."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 A view never tells who is a member. Each method needs a capability; LacksCapability if the threat model lacks it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any

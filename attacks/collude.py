@@ -11,8 +11,6 @@ unless the lattice has vectors shorter than that. It has some when users' points
 the whole field, t + 1 users already learn everything (`tests/test_attacks_on_shares.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Facts about attacks: the class `Facts` of each attack's file, read without importing it. Imports nothing heavy."""
 
-from __future__ import annotations
-
 from fedaudit.machinery.plugins import Plugins
 
 

@@ -1,7 +1,5 @@
 """Loss gradients of single records: attacks compare their directions with clients' updates, or use their norms."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -12,8 +12,6 @@ with c users knows c points; SecFPP excludes this. Without masks all this holds 
 so that c users reveal ell (c - 1) numbers of any other user's prompt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ file below attacks/ in `SIGNALS`. A declared name may have fields in braces: "mi
 that form, and its readable names have the same fields.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import NamedTuple

@@ -5,18 +5,12 @@ the classes, and records of the clients' distributions. Shadow models need no mo
 in its file (`Facts.needs`).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from attacks.facts import AttackFacts
+from fedaudit.machinery.plugins import Plugin
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find
 from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.learners import LearnerFacts, every_learner, facts
-
-if TYPE_CHECKING:
-    from fedaudit.machinery.plugins import Plugin
 
 
 class LacksCapability(PermissionError):
@@ -53,9 +47,5 @@ def refusal(attack: Plugin[AttackFacts], threat_model: str, *learners: LearnerFa
     able = [one for one in learners or map(facts, every_learner()) if lacks(attack, one) is None]
     if able and all(threat_model not in (*learner.threat_models, *learner.on_shares) for learner in able):
         return f"{able[0].title} methods {SENTENCES[threat_model].lacks}"
-    try:
-        for capability in attack.facts.needs:
-            require(threat_model, capability)
-    except LacksCapability as lack:
-        return str(lack)
-    return None
+    sees = find(THREAT_MODELS, threat_model, "threat model").sees
+    return next((str(LacksCapability(threat_model, one)) for one in attack.facts.needs if one not in sees), None)

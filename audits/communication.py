@@ -37,5 +37,5 @@ def messages(transcript: Transcript) -> pd.DataFrame:
         record = transcript.round(r)
         both = 2 * whole * len(record["cohort"])
         complete = sum(not message["kept"] for message in record["uploads"].values())
-        rows.append((r, record["bytes_down"], record["bytes_up"], both, len(record["cohort"]), complete))
+        rows.append((r, record["bytes_down"], record["bytes_up"], both, len(record["uploads"]), complete))
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -140,8 +140,8 @@ def world_names(settings: Sequence[Point]) -> dict[str, str]:
     """By world its name in tables: the task, numbered if several worlds have the same task."""
     tasks = {p.world: str(p.runs[0].setting.get("task.name", p.runs[0].setting.get("task", ""))) for p in settings}
     several = {task for task in tasks.values() if list(tasks.values()).count(task) > 1}
-    count = itertools.count(1)
-    return {world: f"{task} {next(count)}" if task in several else task for world, task in tasks.items()}
+    count = {task: itertools.count(1) for task in several}
+    return {world: f"{task} {next(count[task])}" if task in several else task for world, task in tasks.items()}
 
 
 def utility_names(runs: Iterable[AuditedRun]) -> list[str]:
@@ -155,8 +155,8 @@ def utilities(run: AuditedRun) -> dict[str, dict[str, Any]]:
     utilities of answers are the last round's, without an interval."""
     at_end = {f["metric"].partition("/")[2]: dict(f) for f in run.findings if str(f["metric"]).startswith("accuracy/")}
     for name in METRICS:
-        if len(lines := by_round(run, name)):
-            at_end[name] = {"value": float(lines.iloc[-1]), "low": None, "high": None, "confidence": 0.95}
+        if len(trained := by_round(run, name).loc[0:]):
+            at_end[name] = {"value": float(trained.iloc[-1]), "low": None, "high": None, "confidence": 0.95}
     return at_end
 
 

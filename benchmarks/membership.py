@@ -31,7 +31,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_plan import question_plan_of
+from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.shadow_trainings import recipe_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
@@ -59,7 +59,7 @@ def prepare(words: str, out: str) -> Setting:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
         federation = workshop.federation
-        asking = replace(question_plan_of(cell, federation), stand_ins=plan.adversary.shadows)
+        asking = replace(QuestionPlan.of(cell, federation), stand_ins=plan.adversary.shadows)
         question_sets = asking.answer_all(lambda: workshop.attackers, progress)
     seen = {one.target.client: one.knowledge() for one in question_sets if one.threat_model == "server"}
     made = [(ATTACKS[name], own) for name, own in asking.attacks["server"].items()]

@@ -31,7 +31,7 @@ from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell, Plan
-from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
+from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.question_set import answers_of
 from fedaudit.pipeline.targets import trained_records
 from fedaudit.pipeline.trainings import train_all
@@ -109,7 +109,7 @@ def memorising(more: Sequence[str]) -> None:
 
 def losses(cell: Cell, workshop: Workshop) -> pd.DataFrame:
     """Loss of every client's own members and reference records by its own prompt, by round."""
-    federation, frames, asking = workshop.federation, [], question_plan_of(cell, workshop.federation)
+    federation, frames, asking = workshop.federation, [], QuestionPlan.of(cell, workshop.federation)
     for k, client in enumerate(federation.clients):
         members = sorted(trained_records(cell, federation, k))
         reference = [record.id for record in client.reference]

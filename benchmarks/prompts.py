@@ -41,7 +41,7 @@ from fedaudit.machinery.executor import Executor, one_thread
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.privacy.settings import Privacy
 from fedaudit.tasks import drawings
-from fedaudit.tasks.base import IMAGE, Record, dirichlet_proportions
+from fedaudit.tasks.base import IMAGE, Record
 from trainers import dpfpl, fedotp
 from trainers.base import Participation, Schedule, generator
 from trainers.evaluations import Recognition
@@ -514,7 +514,7 @@ def crowded(clients: int, settings: Settings, cache: Folder, *, pictures: int = 
     learner = Learner(clip, clip.encode(all_records, cache, say=print), labels, names, settings)
     training = [
         [f"{c}-{rng.integers(pictures)}" for c in rng.choice(C, size=records, p=p)]
-        for p in dirichlet_proportions(clients, C, 0.3, rng)
+        for p in rng.dirichlet(np.full(C, 0.3), size=clients)
     ]
     return Bench(learner, training, [i for i in labels if i.startswith("test")])
 

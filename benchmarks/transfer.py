@@ -26,7 +26,7 @@ from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs
-from fedaudit.pipeline.question_plan import question_plan_of
+from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.scoring import score
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
@@ -45,7 +45,7 @@ def rates(method: str, attacks: str, trajectories: int, seed: int, more: str) ->
     with Workshop(plan, progress) as workshop:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
-        federation, asking = workshop.federation, question_plan_of(cell, workshop.federation)
+        federation, asking = workshop.federation, QuestionPlan.of(cell, workshop.federation)
         jobs = scoring_jobs(asking, asking.answer_all(lambda: workshop.attackers, progress))
     for k, job in zip(cell.targets, jobs, strict=True):
         heldout = [r.id for r in federation.clients[k].records if not federation.truth[r.id]]

@@ -21,7 +21,7 @@ from attacks.knowledge import Floats, Knowledge
 from attacks.likelihood import likelihood_ratios
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline.question_plan import question_plan_of
+from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -95,7 +95,7 @@ def knowledge(words: str) -> Knowledge:
     with Workshop(plan, progress) as workshop:
         train_all([cell], workshop, progress)
         train_banks([cell], workshop, progress)
-        question_sets = question_plan_of(cell, workshop.federation).answer_all(lambda: workshop.attackers, progress)
+        question_sets = QuestionPlan.of(cell, workshop.federation).answer_all(lambda: workshop.attackers, progress)
     return next(one for one in question_sets if one.threat_model == "owner").knowledge()
 
 

@@ -39,7 +39,7 @@ def audit(**options: Any) -> Audit:
     import pandas as pd
 
     from fedaudit.machinery.executor import restored_threads
-    from fedaudit.pipeline.run import export, run
+    from fedaudit.pipeline.run import run
 
     command = _command(options)
     if command.dry_run:
@@ -47,7 +47,7 @@ def audit(**options: Any) -> Audit:
     progress = Progress(quiet=command.quiet)
     with restored_threads():
         outcome = run(command.plan, progress)
-        export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
+        command.export(progress)
     crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
     return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)
 

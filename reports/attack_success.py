@@ -59,14 +59,14 @@ def fall(clear: MethodRow, noised: MethodRow, signal: str) -> Score | None:
 def _difference(clear: Evidence, noised: Evidence, signal: str) -> Measured | None:
     """`fall` of one seed."""
     a, b = (_candidate_scores(e, signal) for e in (clear, noised))
-    if a is None or b is None:
+    headline = _headline(clear, signal)
+    if a is None or b is None or headline is None:
         return None
     both = a.merge(b, on=["client", "record", "member"], suffixes=("_a", "_b"))
     if not comparable(both.member, both.client.to_numpy()).any():
         return None
-    confidence = next(f["confidence"] for f in clear.findings if is_headline_auroc(f))
     difference = stratified_auroc_difference(
-        both.score_a, both.score_b, both.member, both.client.to_numpy(), confidence=confidence
+        both.score_a, both.score_b, both.member, both.client.to_numpy(), confidence=headline["confidence"]
     )
     return difference.value, difference.low, difference.high
 
@@ -109,6 +109,11 @@ def _success_rate(e: Evidence, signal: str) -> Measured | None:
 
 def _auroc(e: Evidence, signal: str) -> Measured | None:
     """The prompt-user's AUROC of `signal` with its interval."""
-    findings = [f for f in e.findings if is_headline_auroc(f) and f["value"] is not None]
-    of_user = (f for f in findings if (f["threat_model"], f["signal"]) == (PROMPT_USER, signal))
-    return next(((f["value"], f["low"], f["high"]) for f in of_user), None)
+    headline = _headline(e, signal)
+    return None if headline is None else (headline["value"], headline["low"], headline["high"])
+
+
+def _headline(e: Evidence, signal: str) -> Finding | None:
+    """The finding of the prompt-user's AUROC of `signal`; None if it was not measured."""
+    measured = (f for f in e.findings if is_headline_auroc(f) and f["value"] is not None)
+    return next((f for f in measured if (f["threat_model"], f["signal"]) == (PROMPT_USER, signal)), None)

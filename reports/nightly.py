@@ -4,7 +4,7 @@ changed beyond its band, and every number over the nights. A cell is one audit o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
@@ -37,18 +37,12 @@ class CellOfNight:
     report: str = ""  # folder below --out; "" if failed
     held: tuple[str, ...] = ()  # limits that all numbers keep
     silent: tuple[str, ...] = ()  # limits for which the cell has no number
-    crossed: Mapping[str, Sequence[str]] | None = None  # by limit a sentence for each number that crosses it
+    crossed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by limit a sentence per number that crosses it
 
     @property
     def record(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        lists = {"held": list(self.held), "silent": list(self.silent), "crossed": self.sentences_by_limit}
-        return {**asdict(self), "seconds": round(self.seconds, 1), **lists}
-
-    @property
-    def sentences_by_limit(self) -> dict[str, list[str]]:
-        """`crossed` as a dictionary of lists, empty without crossed limits."""
-        return {limit: list(sentences) for limit, sentences in (self.crossed or {}).items()}
+        """The fields as a dictionary for JSON."""
+        return asdict(self) | {"seconds": round(self.seconds, 1)}
 
 
 def render_files(
@@ -118,11 +112,10 @@ def limit_rows(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
     sentence, and `silent`, whether no cell has a number for it."""
     rows: dict[str, dict[str, Any]] = {}
     for cell in cells:
-        crossed = cell.sentences_by_limit
-        for limit in (*cell.held, *cell.silent, *crossed):
+        for limit in (*cell.held, *cell.silent, *cell.crossed):
             row = rows.setdefault(limit, {"limit": limit, "held": 0, "crossed": []})
             row["held"] += limit in cell.held
-            row["crossed"] += [(cell.name, line.removeprefix(f"{limit}: ")) for line in crossed.get(limit, ())]
+            row["crossed"] += [(cell.name, line.removeprefix(f"{limit}: ")) for line in cell.crossed.get(limit, ())]
     return [{**row, "silent": not row["held"] and not row["crossed"]} for row in rows.values()]
 
 
@@ -142,13 +135,13 @@ def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> di
         "name": _without(cell.name, common), "status": cell.status, "why": cell.why, "seconds": cell.seconds,
         "report": f"../../{cell.report}/index.html" if cell.report else "",
         "verdicts": sorted(by_verdict.items(), key=lambda one: VERDICTS.index(one[0])),
-        "crossed": len(cell.sentences_by_limit),
+        "crossed": len(cell.crossed),
     }  # fmt: skip
 
 
 def _csv_row(cell: CellOfNight) -> dict[str, Any]:
     """The record of a cell with lists as text, for cells.csv."""
-    crossed = [line for lines in cell.sentences_by_limit.values() for line in lines]
+    crossed = [line for lines in cell.crossed.values() for line in lines]
     return cell.record | {"held": "; ".join(cell.held), "silent": "; ".join(cell.silent), "crossed": "; ".join(crossed)}
 
 
@@ -284,13 +277,12 @@ def junit(name: str, cells: Sequence[CellOfNight], events: Sequence[Mapping[str,
         )
         if cell.status == FAILED:
             ElementTree.SubElement(case, "error", message=_xml_text(cell.why)).text = _xml_text(cell.why)
-        crossed = cell.sentences_by_limit
-        for limit in (*cell.held, *cell.silent, *crossed):
+        for limit in (*cell.held, *cell.silent, *cell.crossed):
             label = _xml_text(f"{limit} [{cell.name}]")
             case = ElementTree.SubElement(limits, "testcase", classname=f"{name}.limits", name=label)
             if limit in cell.silent:
                 ElementTree.SubElement(case, "skipped", message="nothing in this cell's report answers it")
-            if lines := crossed.get(limit):
+            if lines := cell.crossed.get(limit):
                 ElementTree.SubElement(case, "failure", message=_xml_text(lines[0])).text = _xml_text("\n".join(lines))
     case = ElementTree.SubElement(changed, "testcase", classname=f"{name}.changes", name="changes beyond the band")
     ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(event["said"] for event in events) or "none")

@@ -5,18 +5,15 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
-import socket
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
+from tests.bad_pictures import bomb
 from tests.small_run import (
     MODEL,
     PICTURE,
@@ -59,87 +56,38 @@ def outside(image: str) -> Change:
     return change
 
 
-def named_socket(path: Path) -> None:
-    """A relative name, because that of a socket is short."""
-    before = Path.cwd()
-    os.chdir(path.parent)
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    finally:
-        os.chdir(before)
-
-
 LINKS = {
     "absolute picture": (outside("{}/x.png"), rf"{MEMBER}: image .*/elsewhere/x.png {OUTSIDE}"),
     "picture above": (outside("../elsewhere/x.png"), rf"{MEMBER}: image \.\./elsewhere/x.png {OUTSIDE}"),
-    "picture above by detour": (outside("images/../../elsewhere/x.png"), f"{MEMBER}: image .* {OUTSIDE}"),
-    "picture of the system": (outside("/etc/hostname"), f"{MEMBER}: image /etc/hostname {OUTSIDE}"),
-    "picture that is missing outside": (outside("../nothing.png"), f"{MEMBER}: image .* {OUTSIDE}"),
     "linked picture": (moved_out(PICTURE), f"members.jsonl line 1: image images/x.png {OUTSIDE}"),
-    "linked folder of pictures": (moved_out("images"), f"members.jsonl line 1: image images/x.png {OUTSIDE}"),
     "link to a link": (
         all_of(moved_out(PICTURE), linked("images/y.png", "x.png"), add("test.jsonl", line("t", image="images/y.png"))),
         f"image images/[xy].png {OUTSIDE}",
     ),
-    "picture is a device": (linked(PICTURE, "/dev/zero"), f"image images/x.png {OUTSIDE}"),
-    "linked run.json": (moved_out("run.json"), f"run.json {OUTSIDE}"),
     "linked members": (moved_out("members.jsonl"), f"members.jsonl {OUTSIDE}"),
-    "linked test": (all_of(replace("test.jsonl", [line("t")]), moved_out("test.jsonl")), f"test.jsonl {OUTSIDE}"),
-    "linked rounds.json": (all_of(replace("rounds.json", {}), moved_out("rounds.json")), f"rounds.json {OUTSIDE}"),
     "linked model": (moved_out(MODEL), f"round-000.safetensors {OUTSIDE}"),
     "linked models": (moved_out("models"), f"models {OUTSIDE}"),
-    "linked upload": (moved_out(UPLOAD), f"client-02.safetensors {OUTSIDE}"),
-    "linked round": (moved_out("uploads/round-000"), f"round-000 {OUTSIDE}"),
-    "linked owners": (all_of(replace(OWNER, adapter(1)), moved_out("owners")), f"owners {OUTSIDE}"),
     "run.json links to itself": (linked("run.json", "run.json"), f"run.json cannot be read .{LOOP}"),
-    "members link to themselves": (linked("members.jsonl", "members.jsonl"), f"members.jsonl cannot be read .{LOOP}"),
-    "test links to itself": (linked("test.jsonl", "test.jsonl"), f"test.jsonl cannot be read .{LOOP}"),
-    "picture links to itself": (linked(PICTURE, "x.png"), f"image images/x.png cannot be read .{LOOP}"),
-    "model links to itself": (linked(MODEL, "round-000.safetensors"), f"round-000.safetensors cannot be read .{LOOP}"),
-    "models link to themselves": (linked("models", "models"), f"models cannot be read as a folder .{LOOP}"),
     "rounds.json leads nowhere": (linked("rounds.json", "nothing"), r"rounds\.json is missing"),
     "reference leads nowhere": (linked("reference.jsonl", "nothing"), r"reference\.jsonl is missing"),
     "owners lead nowhere": (linked("owners", "nothing"), "owners is missing"),
-    "upload leads nowhere": (linked(UPLOAD, "nothing"), "client-02.safetensors is missing"),
 }
 
 KINDS = {
     "run.json a pipe": (pipe("run.json"), f"run.json cannot be read .*{NO_FILE}"),
-    "members a pipe": (pipe("members.jsonl"), f"members.jsonl cannot be read .*{NO_FILE}"),
-    "reference a pipe": (pipe("reference.jsonl"), f"reference.jsonl cannot be read .*{NO_FILE}"),
-    "rounds.json a pipe": (pipe("rounds.json"), f"rounds.json cannot be read .*{NO_FILE}"),
     "picture a pipe": (pipe(PICTURE), f"members.jsonl line 1: image images/x.png cannot be read .*{NO_FILE}"),
-    "model a pipe": (pipe(MODEL), f"round-000.safetensors cannot be read .*{NO_FILE}"),
-    "upload a pipe": (pipe(UPLOAD), f"client-02.safetensors cannot be read .*{NO_FILE}"),
-    "owner a pipe": (pipe(OWNER), f"client-02.safetensors cannot be read .*{NO_FILE}"),
-    "models a pipe": (pipe("models"), "models cannot be read as a folder"),
-    "picture a socket": (instead(PICTURE, named_socket), f"images/x.png cannot be read .*{NO_FILE}"),
-    "members a socket": (instead("members.jsonl", named_socket), f"members.jsonl cannot be read .*{NO_FILE}"),
-    "run.json a folder": (folder("run.json"), "run.json cannot be read .it is a folder"),
     "members a folder": (folder("members.jsonl"), "members.jsonl cannot be read .it is a folder"),
-    "novel a folder": (folder("novel.jsonl"), "novel.jsonl cannot be read .it is a folder"),
     "rounds.json a folder": (folder("rounds.json"), "rounds.json cannot be read .it is a folder"),
-    "picture a folder": (folder(PICTURE), "image images/x.png cannot be read .it is a folder"),
     "model a folder": (folder(MODEL), "round-000.safetensors cannot be read .it is a folder"),
-    "upload a folder": (folder(UPLOAD), "client-02.safetensors cannot be read .it is a folder"),
-    "owner a folder": (folder(OWNER), "client-02.safetensors cannot be read .it is a folder"),
-    "uploads a file": (instead("uploads", Path.touch), "uploads cannot be read as a folder"),
-    "a round a file": (instead("uploads/round-000", Path.touch), "round-000 cannot be read as a folder"),
     "owners a file": (instead("owners", Path.touch), "owners cannot be read as a folder"),
     "name of a second line": (raw("models/a\nb", b""), r"models/a\\nb' is not expected here"),
-    "name for the terminal": (raw("models/\x1b[2J", b""), r"models/\\x1b\[2J' is not expected here"),
     "name of no text": (raw(os.fsdecode(b"models/\xff"), b""), r"models/\\udcff' is not expected here"),
     "number in other digits": (
         raw("uploads/round-000/client-٣.safetensors", b""),
         "client-٣.safetensors is not expected",
     ),
     "number of 200 digits": (raw(f"models/round-{'9' * 200}.safetensors", b""), "round-003.safetensors is missing"),
-    "negative round": (raw("models/round--1.safetensors", b""), "round--1.safetensors is not expected here"),
-    "no number": (raw("models/round-.safetensors", b""), "round-.safetensors is not expected here"),
-    "capital letters": (raw("models/Round-003.safetensors", b""), "Round-003.safetensors is not expected here"),
     "leading zeros": (raw("models/round-0002.safetensors", b""), "are both round 2; each once"),
-    "rounds with a gap": (replace("models/round-004.safetensors", adapter(4)), "round-003.safetensors is missing"),
     "tensors among the rounds": (replace("uploads/client-00.safetensors", adapter(4)), "is not expected here"),
 }
 
@@ -150,25 +98,11 @@ def picture(form: str, size: tuple[int, int] = (8, 8)) -> bytes:
     return file.getvalue()
 
 
-def png(width: int, height: int) -> bytes:
-    """A PNG that says it is of this size and holds nothing."""
-    found = b"\x89PNG\r\n\x1a\n"
-    for kind, data in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IEND", b"")):
-        found += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    return found
-
-
 NO_IMAGE = r"members.jsonl line 1: image images/x.png is no readable image \(damaged, or not one of JPEG, PNG"
 PICTURES = {
-    **{f"picture in {form}": (raw(PICTURE, picture(form)), NO_IMAGE) for form in ("EPS", "PCX", "PPM", "ICO", "TGA", "PDF")},
-    "picture in SVG": (raw(PICTURE, b'<svg xmlns="http://www.w3.org/2000/svg"/>'), NO_IMAGE),
-    "picture for a reader of scripts": (raw(PICTURE, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), NO_IMAGE),
-    "picture packed": (raw(PICTURE, gzip.compress(picture("PNG"))), NO_IMAGE),
+    **{f"picture in {form}": (raw(PICTURE, picture(form)), NO_IMAGE) for form in ("EPS", "PCX")},
     "picture empty": (raw(PICTURE, b""), NO_IMAGE),
-    "picture of zeros": (raw(PICTURE, bytes(1000)), NO_IMAGE),
-    "picture a header": (raw(PICTURE, b"GIF89a"), NO_IMAGE),
-    "picture of 2.5 gigapixels": (raw(PICTURE, png(50_000, 50_000)), NO_IMAGE),
-    "picture without width": (raw(PICTURE, png(0, 5)), NO_IMAGE),
+    "picture of 1.6 gigapixels": (raw(PICTURE, bomb()), NO_IMAGE),
     "picture with another checksum": (raw(PICTURE, picture("PNG").replace(b"IDAT", b"IDAT\0", 1)), NO_IMAGE),
 }  # fmt: skip
 
@@ -178,14 +112,13 @@ NUMBERS = f"{B} holds NaN or infinite values, where a model holds finite numbers
 VALUES = {
     **{
         f"{value} in {name}": (replace(name, adapter(1) | {B: torch.tensor([[1.0], [value], [1.0]])}), f"{name}: {NUMBERS}")
-        for name in ("models/round-001.safetensors", UPLOAD, OWNER)
-        for value in (float("nan"), float("inf"), float("-inf"))
+        for name, value in (("models/round-001.safetensors", float("nan")), (UPLOAD, float("inf")), (OWNER, float("-inf")))
     },
     "NaN in half precision": (replace(UPLOAD, {B: torch.full((3, 1), torch.nan, dtype=torch.bfloat16)}), f"{UPLOAD}: {NUMBERS}"),
     "beyond float32": (replace(UPLOAD, {B: torch.full((3, 1), 1e300, dtype=torch.float64)}), f"{UPLOAD}: {NUMBERS}"),
     "diverged": (replace(UPLOAD, {B: torch.full((3, 1), -1e20)}), f"{UPLOAD}: {B} holds -1e.20, .* 10000 .did the training diverge"),
     **{
         f"truncated {form}": (all_of(raw(PICTURE, picture(form, (64, 64))), truncate(PICTURE, -100)), NO_IMAGE)
-        for form in ("JPEG", "WEBP", "GIF", "BMP", "TIFF", "PNG")
+        for form in ("JPEG", "GIF")
     },
 }  # fmt: skip

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import json
-
 import torch
 
-from tests.small_run import MODEL, RUN, UPLOAD, A, B, adapter, add, delete, edit, line, raw, replace, truncate
+from tests.small_run import MODEL, UPLOAD, A, B, adapter, add, delete, edit, line, raw, replace, truncate
 
 REFUSED = {
     "no run.json": (delete("run.json"), "run.json is missing"),
     "run.json no JSON": (raw("run.json", b"{"), "run.json is no valid JSON"),
-    "run.json no text": (raw("run.json", b"\xff\xfe"), "run.json is no valid JSON"),
     "run.json a list": (raw("run.json", b"[1]"), "run.json must be an object with the keys format, method, task"),
-    "NaN": (raw("run.json", b'{"alpha": NaN}'), "NaN is no JSON number"),
     "endless": (raw("run.json", b'{"alpha": 1e999}'), "1e999 is no JSON number"),
-    "another format": (edit("run.json", format=3, newkey=1), "run.json: format must be 1 or 2, not 3"),
-    "format true": (edit("run.json", format=True), "format must be 1 or 2, not true"),
     "a key of format 2 in format 1": (
         edit("run.json", uploads="changes"),
         r'run.json: the key .uploads. needs "format": 2',
     ),
     "missing key": (edit("run.json", backbone=None), "run.json lacks the key 'backbone', which is a path"),
     "unknown key": (edit("run.json", sede=1), "unknown key 'sede'; valid are format, .*did you mean 'seed'"),
-    "alpha": (edit("run.json", alpha="16"), 'run.json: alpha must be a number above 0, at most 1000000, not "16"'),
-    "alpha 0": (edit("run.json", alpha=0), "alpha must be a number above 0, at most 1000000, not 0"),
-    "alpha too large": (
-        raw("run.json", json.dumps(RUN | {"alpha": 10**400}).encode()),
-        r"run.json is no valid JSON \(10+\.\.\.0+ is too large\)",
-    ),
-    "seed": (edit("run.json", seed=-1), "seed must be a whole number, 0 or more, not -1"),
-    "seed true": (edit("run.json", seed=True), "seed must be a whole number, 0 or more, not true"),
-    "score": (edit("run.json", score="bleu"), 'score must be "captions" or "answers", not "bleu"'),
-    "method": (edit("run.json", method="a\nb"), "method must be a name: one line"),
     "prompt": (edit("run.json", prompt="What?"), "run.json: prompt must hold <image> once, not 0 times"),
     "no prompt": (edit("run.json", prompt=None), "members.jsonl line 1 lacks a prompt"),
     "no models": (delete("models"), "models is missing"),
-    "models a file": (
-        lambda run: (delete("models")(run), raw("models", b"")(run)),
-        "models cannot be read as a folder",
-    ),
     "one model": (
         lambda run: [delete(f"models/round-{r:03d}.safetensors")(run) for r in (1, 2)],
         "models holds 1 models; a run has at least two",
@@ -49,11 +29,6 @@ REFUSED = {
         "models/round-001.safetensors is missing; there are models up to round 2",
     ),
     "strange file": (raw("models/best.safetensors", b""), "models/best.safetensors is not expected here; valid are"),
-    "strange client": (raw("uploads/round-000/client_01.safetensors", b""), "client_01.safetensors is not expected"),
-    "same client": (
-        raw("uploads/round-000/client-2.safetensors", b""),
-        "client-2.safetensors and .*client-02.safetensors are both client 2",
-    ),
     "client too large": (
         raw("uploads/round-000/client-123456.safetensors", b""),
         "123456 must be a client's number, 0 to 99999",
@@ -69,9 +44,6 @@ REFUSED = {
         r"uploads/round-002 has no model after it: .*models/round-003.safetensors is missing",
     ),
     "truncated": (truncate(UPLOAD, -4), r"client-02.safetensors is truncated or damaged: 16 bytes .* names 20"),
-    "truncated header": (truncate(UPLOAD, 30), "client-02.safetensors is no complete safetensors file"),
-    "almost empty": (truncate(UPLOAD, 3), "client-02.safetensors is no complete safetensors file"),
-    "no safetensors": (raw(UPLOAD, b"PK\x03\x04" * 20), "client-02.safetensors is no complete safetensors file"),
     "not an adapter": (
         replace(UPLOAD, {"layers.0.q_proj.weight": torch.ones(3, 2)}),
         "layers.0.q_proj.weight is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A",
@@ -79,11 +51,6 @@ REFUSED = {
     "twice": (
         replace(UPLOAD, {A: torch.ones(1, 2), "x.layers.0.q_proj.lora_A.weight": torch.ones(1, 2)}),
         f"are both {A}; each tensor once",
-    ),
-    "whole numbers": (replace(UPLOAD, {A: torch.ones(1, 2, dtype=torch.int64)}), r"is I64 \[1, 2\], where a factor"),
-    "three axes": (
-        replace(UPLOAD, {A: torch.ones(1, 2, 1)}),
-        r"is F32 \[1, 2, 1\], where a factor of an adapter is a matrix",
     ),
     "unknown tensor": (
         replace(UPLOAD, {"layers.1.q_proj.A": torch.ones(1, 2)}),
@@ -98,14 +65,6 @@ REFUSED = {
     "two ranks": (
         replace(MODEL, adapter(1) | {"layers.1.q_proj.A": torch.ones(2, 2), "layers.1.q_proj.B": torch.ones(3, 2)}),
         f"layers.1.q_proj.A has rank 2 where {A} has 1; all layers of a run have one rank",
-    ),
-    "two ranks in a layer": (
-        replace(MODEL, {A: torch.ones(1, 2), B: torch.ones(3, 2)}),
-        f"{B} has rank 2 where {A} has 1",
-    ),
-    "model grows": (
-        replace("models/round-001.safetensors", {A: torch.ones(1, 4), B: torch.ones(3, 1)}),
-        r"round-001.safetensors: .* has shape \[1, 4\] where the global model has \[1, 2\]",
     ),
     "model shrinks": (
         replace("models/round-001.safetensors", {A: torch.ones(1, 2)}),
@@ -134,21 +93,6 @@ REFUSED = {
     "no members": (delete("members.jsonl"), "members.jsonl is missing; it lists the members of all clients"),
     "no non-members": (delete("nonmembers.jsonl"), "nonmembers.jsonl is missing"),
     "line no JSON": (add("members.jsonl", "", "{id: 1}"), "members.jsonl line 5 is no valid JSON"),
-    "line lacks a key": (
-        add("members.jsonl", {"id": "x", "client": 0, "image": "images/x.png"}),
-        "members.jsonl line 4 lacks the key 'text', which is a text that is not empty",
-    ),
-    "line with a typing error": (
-        add("members.jsonl", line("x", 0, refrences=[])),
-        "unknown key 'refrences'.*'references'",
-    ),
-    "id a number": (
-        add("members.jsonl", line("x", 0, id=3)),
-        "line 4: id must be one line of at most 255 bytes that is not empty, not 3",
-    ),
-    "client a text": (add("members.jsonl", line("x") | {"client": "3"}), "line 4: client must be a client's number"),
-    "position": (add("members.jsonl", line("x", 0, position=1.5)), "position must be a whole number, not 1.5"),
-    "empty text": (add("members.jsonl", line("x", 0, text=" ")), "line 4: text must be a text that is not empty"),
     "prompt twice": (
         add("nonmembers.jsonl", line("x", 0, prompt="<image><image>")),
         r"record x \(.*nonmembers.jsonl line 3\): its prompt must hold <image> once, not 2 times",
@@ -168,16 +112,10 @@ REFUSED = {
         add("nonmembers.jsonl", line("m2", 2)),
         r"nonmembers.jsonl line 3: the id 'm2' is taken \(.*members.jsonl line 2\); a record is in one list, once",
     ),
-    "twice in a list": (
-        add("members.jsonl", line("m0", 2)),
-        r"line 4: the id 'm0' is taken \(.*members.jsonl line 1\)",
-    ),
     "no image": (
         add("members.jsonl", line("x", 0, image="images/y.png")),
         "members.jsonl line 4: image images/y.png is missing",
     ),
-    "image no image": (raw("images/x.png", b"hello"), "image images/x.png is no readable image"),
-    "image truncated": (truncate("images/x.png", 50), "image images/x.png is no readable image"),
     "client without members": (
         replace("members.jsonl", [line("m0", 0)]),
         "members.jsonl: client 2 took part in round 0 and has no member; it needs at least one",
@@ -186,21 +124,10 @@ REFUSED = {
         replace("nonmembers.jsonl", [line("o2", 2)]),
         "nonmembers.jsonl: client 0 took part in round 0 and has no non-member",
     ),
-    "unknown round": (replace("rounds.json", {"2": {}}), "rounds.json: unknown key '2'; valid are initial, 0, 1"),
-    "rounds no JSON": (raw("rounds.json", b""), "rounds.json is no valid JSON"),
     "unknown note": (replace("rounds.json", {"0": {"byte_up": 1}}), "round 0: unknown key 'byte_up'.*'bytes_up'"),
-    "unknown sender": (
-        replace("rounds.json", {"0": {"uploads": {"1": {}}}}),
-        "rounds.json, round 0, uploads: unknown key '1'; valid are 0, 2",
-    ),
-    "bad note": (
-        replace("rounds.json", {"1": {"uploads": {"2": {"kept": "B"}}}}),
-        "round 1, client 2: kept must be a list",
-    ),
     "kept but sent": (
         replace("rounds.json", {"1": {"uploads": {"2": {"kept": [B]}}}}),
         f"round 1, client 2: kept names {B}, which its upload holds",
     ),
-    "utility": (replace("rounds.json", {"0": {"utility": {"loss": 1}}}), "utility must be an object as"),
     "initial": (replace("rounds.json", {"initial": {"loss": 1}}), "rounds.json, initial: unknown key 'loss'"),
 }

@@ -16,7 +16,7 @@ pytest.register_assert_rewrite("tests.whole_runs")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-WARM = ("test_api.py", "test_contributing.py", "test_quick_runs.py", "test_third_learner.py")
+WARM = ("test_api.py", "test_contributing.py", "test_end_to_end.py", "test_third_learner.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:

@@ -161,12 +161,6 @@ def quantile(target, shadows, member):
     return np.array(found)
 
 
-def modified_entropy(p, y):
-    """Song & Mittal 2021, eq. 8, of one record's probabilities; 0 log 0 = 0."""
-    terms = [(1 - p[c], p[c]) if c == y else (p[c], 1 - p[c]) for c in range(len(p))]
-    return math.fsum(math.inf if x == 0 else -weight * math.log(x) for weight, x in terms if weight)
-
-
 def shadow_network(log_probs, member, queries, *, hidden, steps):
     """Score [q] of queries [q, C] by one class's network, trained alone on its records: log_probs [S, r, C], member [S, r]."""
     C = log_probs.shape[-1]

@@ -7,13 +7,17 @@ it add `leak` to the logit of its own class. With `leak=0` members and held-out 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 
 from attacks.answers import ClassAnswers, TextAnswers
 from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, log_odds, own_class
+from fedaudit.machinery.plugins import Plugin
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
 LEARNT = 1.0  # what training adds to the own class of every record of the distribution, member or not
@@ -76,6 +80,23 @@ def toy_seen(
         seen, shadows=shadow, sequence=after(member), projections=projected(member), base_projections=np.zeros(records)
     )
     return seen, member
+
+
+def scores_of(plugin: Plugin, seen: Knowledge, **params: Any) -> dict[str, Floats]:
+    """Of an attack with its own defaults but for these."""
+    found: dict[str, Floats] = plugin.make(dataclasses.replace(plugin.params(), **params)).score(seen)
+    return found
+
+
+def auroc(seen: Knowledge, member: NDArray[np.bool_], score: Floats) -> float:
+    """Of the candidates that have a score."""
+    asked = ~seen.known & ~np.isnan(score)
+    return float(roc_auc_score(member[asked], score[asked]))
+
+
+def by_chance(one: int, other: int, worlds: int = 1) -> float:
+    """Four standard deviations of a mean AUROC of so many members and others that nothing tells apart."""
+    return 4 * math.sqrt((one + other + 1) / (12 * one * other) / worlds)
 
 
 def log_probs_of(shadows: Shadows) -> Floats:

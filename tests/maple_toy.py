@@ -36,6 +36,5 @@ def learner(settings: Settings = SETTINGS, sizes: tuple[int, ...] = prompt_toy.S
 
 def disguised(tokens: ImageFeatures, records: Collection[str]) -> ImageFeatures:
     """Other pictures for some records."""
-    assert tokens._patches is not None
     rows = {tokens._row[record] for record in records}
     return replace(tokens, _patches=[-t if i in rows else t for i, t in enumerate(tokens._patches)])  # type: ignore

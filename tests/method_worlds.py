@@ -22,33 +22,23 @@ from attacks.knowledge import Floats
 from attacks.messages.prompts import ReplayedMessages, losses
 from attacks.questions.classes import ClassQuestions
 from fedaudit.backbones.vlm import load
-from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
+from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.tasks.base import Record
 from fedaudit.tasks.metrics import caption_scores
 from tests import maple_toy, prompt_toy, tiny_models
 from tests.asking_toy import Candidates, models, said
+from tests.toy import trained
 from trainers import lora, maple, prompts
 from trainers.base import Method, Participation, Schedule, Site, State
 from trainers.evaluations import Answers, Personalisation, Recognition
 from trainers.protocols import Bench, Evaluation
-from trainers.rounds import train
 from trainers.steps import PrivateMethod
 from trainers.transcript import Transcript
 
 CLIENTS, ROUNDS = 3, 2
 SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients
-
-
-class NoEvaluation:
-    """Asks nothing of any model."""
-
-    def before(self, *_: Any) -> dict[str, dict[str, float]]:
-        return {}
-
-    def after(self, *_: Any, last: bool) -> dict[str, dict[str, float]]:
-        return {}
 
 
 @dataclass(frozen=True)
@@ -59,9 +49,10 @@ class World(ABC):
     training: tuple[tuple[str, ...], ...]
     left_out: frozenset[str] = frozenset()  # of these the records that weigh 0
 
-    @abstractmethod
     def make(self, plugin: Plugin) -> Method[Any]:
-        """A method with its own defaults."""
+        """A method with its own defaults, and the learner's settings where it holds some."""
+        made: Method[Any] = plugin.make(plugin.params())
+        return dataclasses.replace(made, settings=self.learner.settings) if isinstance(made, PrivateMethod) else made
 
     @abstractmethod
     def equal(self) -> World:
@@ -120,21 +111,11 @@ class World(ABC):
         listed = tuple(record for own in self.training for record in own)[:: -1 if turned else 1]
         bench = Bench(self.learner, self.training, listed, listed, (listed,) * CLIENTS, left_out=self.left_out)
         schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
-        with Executor(lambda: bench) as executor:
-            return train(
-                method, schedule, evaluation,
-                folder=claim(path), executor=executor, say=print, advance=lambda: None, until=until,
-            )  # fmt: skip
+        return trained(path, method, schedule, bench, evaluation=evaluation, until=until)
 
 
 class LoRA(World):
     """Adapters of a tiny random model, one local step."""
-
-    def make(self, plugin: Plugin) -> Method[Any]:
-        made: Method[Any] = plugin.make(plugin.params())
-        if isinstance(made, PrivateMethod):
-            return dataclasses.replace(made, settings=self.learner.settings)
-        return made
 
     def equal(self) -> World:
         return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
@@ -168,10 +149,6 @@ class LoRA(World):
 
 class Prompts(World):
     """Prompts on a tiny random CLIP."""
-
-    def make(self, plugin: Plugin) -> Method[Any]:
-        made: Method[Any] = plugin.make(plugin.params(), settings=self.learner.settings)
-        return made
 
     def equal(self) -> World:
         return _prompts(EQUAL)
@@ -221,10 +198,6 @@ class Prompts(World):
 
 class DualPrompts(Prompts):
     """Dual prompts on the same CLIP, whose pictures are random tokens."""
-
-    def make(self, plugin: Plugin) -> Method[Any]:
-        made: Method[Any] = plugin.make(plugin.params())
-        return made
 
     def equal(self) -> World:
         return _dual(EQUAL)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 
 from audits.findings import Accuracy, Epsilon, Finding
-from reports.report import TABLES, Evidence, build
-from tests.unprinted import nothing_printed
+from reports.report import Evidence
+from tests.evidence import WIDTH, about_one_score, curve_rows, judged, png, table
 
 CLIENTS = [f"client-{k:02d}" for k in range(4)]
 ROUNDS, BATCH, DIMENSION, DELTA, CLIP = 6, 8, 1536, 1e-5, 10.0
@@ -38,60 +37,35 @@ def accuracy_of(method: str, epsilon: float, split: str, seed: int, rank: int, r
     return LEVEL[method] - lost - 5 * SPLITS.index(split) + seed + rank / 4 - (0 if residual else 2)
 
 
-def accuracy_table(means: dict[str, float], rounds: int) -> pd.DataFrame:
+def accuracy_rows(means: dict[str, float], rounds: int) -> Iterable[tuple[Any, ...]]:
     """Every round's; clients stand 3 points apart around the mean."""
-    rows = []
     for r in range(-1, rounds):
         for split, mean in means.items():
             now = BEFORE + (mean - BEFORE) * (r + 1) / rounds
-            rows.append((r, "mean", split, now))
-            rows += [(r, client, split, now + 3 * (k - 1.5)) for k, client in enumerate(CLIENTS)]
-    return pd.DataFrame(rows, columns=TABLES["accuracy"].split())
+            yield r, "mean", split, now
+            yield from ((r, client, split, now + 3 * (k - 1.5)) for k, client in enumerate(CLIENTS))
 
 
-def noise_table(method: str, epsilon: float) -> pd.DataFrame:
-    rows = []
+def noise_rows(method: str, epsilon: float) -> Iterable[tuple[Any, ...]]:
     for i, release in enumerate(() if math.isinf(epsilon) else RELEASES[method]):
         std = CLIP / BATCH * math.sqrt(ROUNDS * math.log(1 / DELTA)) / epsilon
-        noise = std * math.sqrt(DIMENSION)
+        noise, signal = std * math.sqrt(DIMENSION), 0.5 + i
         party = "server" if release == "p_G" and method != "promptfl" else "client"
-        rows.append(
-            (
-                release,
-                party,
-                std,
-                DIMENSION,
-                CLIP / BATCH,
-                "record",
-                CLIP,
-                "epochs",
-                BATCH,
-                ROUNDS,
-                noise,
-                0.5 + i,
-                noise / (0.5 + i),
-                CLIPPED - 0.1 * i,
-            )
-        )
-    return pd.DataFrame(rows, columns=TABLES["noise"].split())
+        sampled = ("record", CLIP, "epochs", BATCH, ROUNDS)
+        yield release, party, std, DIMENSION, CLIP / BATCH, *sampled, noise, signal, noise / signal, CLIPPED - 0.1 * i
 
 
-def privacy_table(method: str, epsilon: float) -> pd.DataFrame:
+def privacy_rows(method: str, epsilon: float) -> Iterable[tuple[Any, ...]]:
     """Nominal noise: every step of n releases proves about sqrt(n) times the claim, two steps a third of that; uploads of p_G are clear."""
-    rows = []
-    for threat in ("prompt-user", "released-model", "server", "owner"):
-        for whose in ("own", "other"):
-            if method == "zeroshot":
-                rows.append((threat, whose, 0.0, 0.0, 0.0, 0.0, DELTA, "nothing is trained"))
-            elif math.isinf(epsilon) or (threat == "server" and method != "promptfl"):
-                claimed = math.inf if threat == "server" else epsilon
-                rows.append(
-                    (threat, whose, claimed, math.inf, math.inf, math.inf, DELTA, "unbounded: p_G carries no noise")
-                )
-            else:
-                every = 0.9 * epsilon * math.sqrt(len(RELEASES[method]))
-                rows.append((threat, whose, epsilon, every / 3, every, 2 * every, DELTA, "in at most 2 of 6 steps"))
-    return pd.DataFrame(rows, columns=TABLES["privacy"].split())
+    every = 0.9 * epsilon * math.sqrt(len(RELEASES[method]))
+    for threat in ATTACK_WAYS:
+        said = (epsilon, every / 3, every, 2 * every, DELTA, "in at most 2 of 6 steps")
+        if method == "zeroshot":
+            said = (0.0, 0.0, 0.0, 0.0, DELTA, "nothing is trained")
+        elif math.isinf(epsilon) or (threat == "server" and method != "promptfl"):
+            claimed = math.inf if threat == "server" else epsilon
+            said = (claimed, math.inf, math.inf, math.inf, DELTA, "unbounded: p_G carries no noise")
+        yield from ((threat, whose, *said) for whose in ("own", "other"))
 
 
 def strict(value: float) -> float | str:
@@ -118,9 +92,9 @@ def prompt_evidence(
     label = ":".join([method, *(f"{k}={str(v).lower()}" for k, v in own.items()), f"epsilon={level}"])
     means = {split: accuracy_of(method, epsilon, split, seed, rank, residual) for split in SPLITS}
     tables = {
-        "accuracy": accuracy_table(means, rounds),
-        "privacy": privacy_table(method, epsilon),
-        "noise": noise_table(method, epsilon),
+        "accuracy": table("accuracy", accuracy_rows(means, rounds)),
+        "privacy": table("privacy", privacy_rows(method, epsilon)),
+        "noise": table("noise", noise_rows(method, epsilon)),
     }
     names = {"run": f"{label}-{seed}", "method": label, "task": "glyphs", "seed": seed}
     ratio = float(tables["noise"].ratio.max()) if len(tables["noise"]) else None
@@ -139,14 +113,8 @@ def prompt_evidence(
     setting = {
         "task": {"name": "glyphs", "partition": "pathological"},
         "method": {"name": method} | own,
-        "privacy": {
-            "epsilon": strict(epsilon),
-            "delta": DELTA,
-            "clip": "record",
-            "clip_norm": CLIP,
-            "sigma": "nominal",
-            "sampler": "epochs",
-        },
+        "privacy": {"epsilon": strict(epsilon), "delta": DELTA, "clip": "record", "clip_norm": CLIP}
+        | {"sigma": "nominal", "sampler": "epochs"},
         "backbone": {"name": "symbols-clip"},
         "training": {"batch": BATCH},
         "schedule": {"rounds": rounds, "clients": len(CLIENTS), "per_round": len(CLIENTS)},
@@ -187,8 +155,6 @@ TARGETS = CLIENTS[:2]
 LABELS = {client: [f"glyph {10 * k + i}" for i in range(4)] for k, client in enumerate(TARGETS)}
 KINDS = ("member", "held-out", "canary", "left-out canary")
 REASONS = ("In the top tenth by 3 of 7 scores; loss 0.31.", "By its score.")
-WIDTH = 0.055  # half the interval of an AUROC
-COUNT = {"members": 142, "nonmembers_n": 146, "clients": 2}
 
 
 def able(threat: str, attacks: tuple[str, ...]) -> list[str]:
@@ -227,60 +193,20 @@ def attacked(e: Evidence, *attacks: str, pictures: bool = True) -> Evidence:
 def about_attacks(
     e: Evidence, threat: str, population: str, others: str, attacks: list[str], epsilon: float
 ) -> list[Finding]:
-    """Findings of every attack's headline score, and of the best attack where there are several."""
+    """Findings of every attack's headline score, and of the best attack where there are several. The released model is
+    confounded, so that all three verdicts appear."""
     rows = []
+    place = (threat, ATTACK_WAYS[threat], population, others)
+    confounded = threat == "released-model" and population != "canaries"
     for attack in attacks:
+        names = {"run": e.key, "method": e.method, "attack": attack, "task": e.task, "seed": e.seed}
         value = leak_of(threat, attack, epsilon, e.seed) + (0.2 if population == "canaries" else 0.0)
-        rows += one_score(e, threat, population, others, attack, value)
+        note = "n/a: attacks on updates have no base" if attack in NEEDS_UPLOADS else None
+        rows += about_one_score(names, place, ATTACKS[attack][0], value, confounded=confounded, base_note=note)
     if len(attacks) > 1:
         best = replace(rows[0], headline=False, best_of=len(attacks))  # the first is the strongest
-        rows.append(judged(best, 1.5 * WIDTH, f"{best.signal}, the best of {len(attacks)} attacks"))
+        rows.append(judged(best, 1.5 * WIDTH, f"{best.signal}, the best of {len(attacks)} attacks", confounded))
     return rows
-
-
-def one_score(e: Evidence, threat: str, population: str, others: str, attack: str, value: float) -> list[Finding]:
-    signal = ATTACKS[attack][0]
-    start = Finding(
-        run=e.key, method=e.method, attack=attack, task=e.task, seed=e.seed, threat_model=threat, way=ATTACK_WAYS[threat], population=population,
-        nonmembers=others, signal=signal, headline=True, metric="auroc", value=value, low=None, high=None, confidence=0.95, **COUNT,
-        interval="clustered DeLong", base_value=0.503, base_low=0.448, base_high=0.558, blind_value=0.496, blind_low=0.441, blind_high=0.551,
-        detectable=0.558, base_note=None, claimed="0.1", provable="0.16",
-    )  # fmt: skip
-    if attack in NEEDS_UPLOADS:
-        start = replace(
-            start, base_value=None, base_low=None, base_high=None, base_note="n/a: attacks on updates have no base"
-        )
-    bare = replace(
-        start,
-        base_value=None,
-        base_low=None,
-        base_high=None,
-        base_note=None,
-        blind_value=None,
-        detectable=None,
-        low=value - 0.07,
-        high=value + 0.07,
-    )
-    rows = [judged(start, WIDTH, signal)]
-    if others == "other clients":
-        return rows
-    realised: dict[str, Any] = {"realised_fpr": 0.104, "realised_low": 0.05, "realised_high": 0.18}
-    rows += [replace(bare, metric="balanced_accuracy"), replace(bare, metric="tpr@10%", **realised)]
-    rows += [replace(bare, metric="tpr@1%", status="not measurable (96)", value=None, low=None, high=None)]
-    rows += [replace(bare, metric="tpr@0.1%", status="not measurable (96)", value=None, low=None, high=None)]
-    return rows
-
-
-def judged(f: Finding, width: float, by: str) -> Finding:
-    """With its interval, verdict and sentence. The released model is confounded, so that all three verdicts appear."""
-    assert f.value is not None
-    low, high = f.value - width, min(1.0, f.value + width)
-    word = "leak" if low > 0.5 else "no leak found"
-    word = "confounded" if f.threat_model == "released-model" and f.population != "canaries" else word
-    text = (
-        f"{word.capitalize()}: whoever is {f.threat_model} scores AUROC {f.value:.3f} [{low:.3f}, {high:.3f}] by {by}."
-    )
-    return replace(f, low=low, high=high, verdict=word, sentence=text)
 
 
 def attack_tables(
@@ -291,10 +217,9 @@ def attack_tables(
     records = records_table(attacks, epsilon, rng)
     rows: dict[str, list[tuple[Any, ...]]] = {
         "curves": [
-            (t, way, "own members", "held-out", first, x, y, 0.6 * y, min(1.0, 1.6 * y), 1 / 146)
+            row
             for t, way in ATTACK_WAYS.items()
-            for x in np.geomspace(1 / 146, 1, 30)
-            for y in [x ** (1 - 4 * (leak_of(t, attacks[0], epsilon) - 0.5))]
+            for row in curve_rows((t, way, "own members", "held-out"), first, leak_of(t, attacks[0], epsilon))
         ],
         "clients": [
             (t, way, client, first, leak_of(t, attacks[0], epsilon) + 0.03 * (k - 0.5), 71, 73)
@@ -329,7 +254,7 @@ def attack_tables(
             for i, r in enumerate(top_members(records).to_dict("records"))
         ],
     }  # fmt: skip
-    found = {name: pd.DataFrame(row, columns=TABLES[name].split()) for name, row in rows.items()}
+    found = {name: table(name, made) for name, made in rows.items()}
     found["cells"] = found["cells"].assign(
         simultaneous_low=found["cells"].low - 0.03, simultaneous_high=found["cells"].high + 0.03
     )
@@ -345,15 +270,10 @@ def records_table(attacks: tuple[str, ...], epsilon: float, rng: np.random.Gener
     for threat, way in ATTACK_WAYS.items():
         for client in TARGETS:
             shift = 4 * (leak_of(threat, attacks[0], epsilon) - 0.5)
-            drawn = {
-                s: rng.normal(size=m) + shift * (kind == "member") for a in able(threat, attacks) for s in ATTACKS[a]
-            }
-            who = {
-                "threat_model": threat,
-                "way": way,
-                "client": client,
-                "record": [f"{client}-{i:03d}" for i in range(m)],
-            }
+            signals = [s for a in able(threat, attacks) for s in ATTACKS[a]]
+            drawn = {s: rng.normal(size=m) + shift * (kind == "member") for s in signals}
+            names = [f"{client}-{i:03d}" for i in range(m)]
+            who = {"threat_model": threat, "way": way, "client": client, "record": names}
             share = pd.Series(drawn[ATTACKS[attacks[0]][0]][:n]).rank(pct=True).reindex(range(m))
             held_out = np.sort(share[kind == "held-out"])
             below = 100 * np.searchsorted(held_out, share, "left") / len(held_out)
@@ -380,22 +300,11 @@ def classes_rows(attack: str, epsilon: float, seed: int) -> list[tuple[Any, ...]
     for threat, way in ATTACK_WAYS.items():
         mean = success_of(threat, attack, epsilon, seed)
         for client in TARGETS:
+            each = [(label, mean + 0.02 * (i - 1.5), 0.13, 18) for i, label in enumerate(LABELS[client])]
             rows += [
-                (
-                    threat,
-                    way,
-                    client,
-                    label,
-                    ATTACKS[attack][0],
-                    x := mean + 0.02 * (i - 1.5),
-                    x - 0.13,
-                    x + 0.13,
-                    18,
-                    18,
-                )
-                for i, label in enumerate(LABELS[client])
+                (threat, way, client, label, ATTACKS[attack][0], x, x - width, x + width, n, n)
+                for label, x, width, n in [*each, ("mean", mean, 0.07, 72)]
             ]
-            rows.append((threat, way, client, "mean", ATTACKS[attack][0], mean, mean - 0.07, mean + 0.07, 72, 72))
     return rows
 
 
@@ -420,22 +329,6 @@ def trajectory_rows(records: pd.DataFrame, epsilon: float) -> list[tuple[Any, ..
         for record, client, kind, end in ends
         for t in range(ROUNDS + 1)
     ]
-
-
-def png(i: int) -> bytes:
-    image = np.full((28, 28, 3), 40 + 25 * i, dtype=np.uint8)
-    image[6:22, 6 + i : 10 + i] = 230
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
-
-
-def built(evidence: list[Evidence], *, printing: bool = False) -> dict[str, bytes]:
-    """The files of a report. `printing`: of its figures, not only their data."""
-    files: dict[str, bytes] = {}
-    with nothing_printed(but=printing):
-        build(evidence, files.__setitem__)
-    return files
 
 
 def sweep(seeds: int = 1, rounds: int = ROUNDS) -> list[Evidence]:

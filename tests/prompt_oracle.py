@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,9 +20,10 @@ from torch import Tensor
 
 from fedaudit.privacy.settings import Privacy
 from tests import tiny_clip
-from tests.prompt_toy import Federation
+from tests.prompt_toy import Federation, close
 from trainers.base import Schedule, generator
 from trainers.prompts import Settings
+from trainers.transcript import Transcript
 
 State = dict[str, Tensor]
 
@@ -54,6 +54,18 @@ def cross_entropy(similarities: Tensor, label: int, scale: float) -> Tensor:
     """-log of eq. 1, from the cosine similarities [C] of one image."""
     logits = scale * similarities
     return -torch.log(torch.exp(logits[label]) / torch.exp(logits).sum())
+
+
+def record_loss(world: Federation, prompt: Tensor, record: str) -> Tensor:
+    similarities = (
+        text_features(world.clip, prompt.double(), world.classes) @ world.features[world.ids.index(record)].double()
+    )
+    return cross_entropy(similarities, world.labels[record], world.clip.scale)
+
+
+def record_gradient(world: Federation, prompt: Tensor, record: str) -> Tensor:
+    leaf = prompt.double().requires_grad_()
+    return torch.autograd.grad(record_loss(world, leaf, record), leaf)[0]
 
 
 def transport_similarity(text: Tensor, patches: Tensor) -> Tensor:
@@ -91,7 +103,7 @@ def slow_plan(
 
 
 @dataclass
-class Slow(ABC):
+class Slow:
     """One run of a method; a subclass says what is differentiated and what becomes of the gradients."""
 
     world: Federation
@@ -104,26 +116,28 @@ class Slow(ABC):
     _waiting: dict[int, list[int]] = field(default_factory=dict)  # what is left of each client's epoch
     _epochs: dict[int, int] = field(default_factory=dict)
 
+    parts: ClassVar[tuple[str, ...]] = ("p_G", "p_L")  # what is differentiated; all but p_G is the client's own
     local: ClassVar[tuple[str, ...]] = ()  # noised by the client
     central: ClassVar[tuple[str, ...]] = ()  # noised by the server
 
-    # --- what a method says
+    # --- what a method says, where it is not FedOTP's with the sum of both prompts
 
-    @abstractmethod
     def start(self, p_G: Tensor, p_L: Tensor, hard: Tensor, g: torch.Generator) -> State:
         """Of two random prompts; what else is random is drawn next from g."""
+        return {name: {"p_G": p_G, "p_L": p_L}[name] for name in self.parts}
 
-    @abstractmethod
     def leaves(self, server: State, own: State, k: int, r: int, s: int) -> State:
         """What is differentiated."""
+        return {name: (server if name == "p_G" else own)[name] for name in self.parts}
 
-    @abstractmethod
     def prompt(self, leaves: State, server: State, own: State) -> Tensor:
         """p_i of the forward pass."""
+        return sum(leaves.values())  # type: ignore[return-value]
 
-    @abstractmethod
     def finish(self, server: State, own: State, leaves: State, d: State) -> tuple[State, State]:
         """What a client keeps and what it sends, from the (clipped, noised) gradients of its leaves."""
+        kept = {name: own[name] - self.settings.local_rate * d[name] for name in d if name != "p_G"}
+        return kept, {"gradient": d["p_G"]} if "p_G" in d else {}
 
     def public_loss(self, leaves: State, server: State, own: State) -> Tensor | None:
         """A part of the loss that no record enters."""
@@ -260,35 +274,14 @@ class Slow(ABC):
 
 
 class Local(Slow):
-    local = ("p_L",)
-
-    def start(self, p_G, p_L, hard, g):
-        return {"p_L": p_L}
-
-    def leaves(self, server, own, k, r, s):
-        return {"p_L": own["p_L"]}
-
-    def prompt(self, leaves, server, own):
-        return leaves["p_L"]
-
-    def finish(self, server, own, leaves, d):
-        return {"p_L": own["p_L"] - self.settings.local_rate * d["p_L"]}, {}
+    parts = local = ("p_L",)
 
     def aggregate(self, server, sent, r):
         return server
 
 
 class PromptFL(Slow):
-    local = ("p_G",)
-
-    def start(self, p_G, p_L, hard, g):
-        return {"p_G": p_G}
-
-    def leaves(self, server, own, k, r, s):
-        return {"p_G": server["p_G"]}
-
-    def prompt(self, leaves, server, own):
-        return leaves["p_G"]
+    parts = local = ("p_G",)
 
     def finish(self, server, own, leaves, d):
         return {}, {"p_G": server["p_G"] - self.settings.global_rate * d["p_G"]}
@@ -300,16 +293,9 @@ class PromptFL(Slow):
 class FedOTP(Slow):
     local, central = ("p_L",), ("p_G",)
 
-    def start(self, p_G, p_L, hard, g):
-        return {"p_G": p_G, "p_L": p_L}
-
-    def leaves(self, server, own, k, r, s):
-        return {"p_G": server["p_G"], "p_L": own["p_L"]}
-
     def prompt(self, leaves, server, own):
-        if self.params.match == "sum":
-            return leaves["p_G"] + leaves["p_L"]
-        return torch.stack([leaves["p_G"], leaves["p_L"]])
+        summed = self.params.match == "sum"
+        return super().prompt(leaves, server, own) if summed else torch.stack([leaves["p_G"], leaves["p_L"]])
 
     def similarities(self, prompt, record):
         if self.params.match == "sum":
@@ -317,20 +303,14 @@ class FedOTP(Slow):
         text = torch.stack([text_features(self.world.clip, p, self.world.classes) for p in prompt])
         return transport_similarity(text, self.world.patches[self.world.ids.index(record)].double())
 
-    def finish(self, server, own, leaves, d):
-        return {"p_L": own["p_L"] - self.settings.local_rate * d["p_L"]}, {"gradient": d["p_G"]}
-
 
 class FedPGP(Slow):
-    local, central = ("u", "v"), ("p_G",)
+    parts, local, central = ("p_G", "u", "v"), ("u", "v"), ("p_G",)
 
     def start(self, p_G, p_L, hard, g):
         b, d, k = *p_G.shape, self.params.rank
         u, v = (0.02 * torch.randn(b, n, generator=g) for n in (b, d))  # of full rank, whatever k is
         return {"p_G": p_G, "u": u[:, :k], "v": v[:k], "hard": hard}
-
-    def leaves(self, server, own, k, r, s):
-        return {"p_G": server["p_G"], "u": own["u"], "v": own["v"]}
 
     def prompt(self, leaves, server, own):
         return leaves["p_G"] + leaves["u"] @ leaves["v"]
@@ -347,10 +327,6 @@ class FedPGP(Slow):
             loss = loss - torch.log(toward / (toward + away)) / len(names)
         return self.params.mu * loss
 
-    def finish(self, server, own, leaves, d):
-        rate = self.settings.local_rate
-        return {"u": own["u"] - rate * d["u"], "v": own["v"] - rate * d["v"]}, {"gradient": d["p_G"]}
-
 
 class DPFPL(Slow):
     central = ("p_G",)
@@ -359,12 +335,9 @@ class DPFPL(Slow):
     def local(self):
         return ("u", "v") if self.params.rank else ("p_L",)
 
-    def start(self, p_G, p_L, hard, g):
-        return {"p_G": p_G, "p_L": p_L}
-
     def leaves(self, server, own, k, r, s):
         if not self.params.rank:
-            return {"p_G": server["p_G"], "p_L": own["p_L"]}
+            return super().leaves(server, own, k, r, s)
         p_L = own["p_L"]
         random = self.own_generator(k, r, s, "power")
         Q = torch.randn(p_L.shape[1], self.params.rank, generator=random).double()
@@ -375,18 +348,17 @@ class DPFPL(Slow):
     def prompt(self, leaves, server, own):
         """p_G + u v + r, with r the constant that makes it p_G + p_L; without residual the constant that makes it p_G + u u^T p_L."""
         if not self.params.rank:
-            return leaves["p_G"] + leaves["p_L"]
+            return super().prompt(leaves, server, own)
         u, v = leaves["u"].detach(), leaves["v"].detach()
         r = own["p_L"] - u @ v if self.params.residual else u @ u.T @ own["p_L"] - u @ v
         return leaves["p_G"] + leaves["u"] @ leaves["v"] + r
 
     def finish(self, server, own, leaves, d):
-        if self.params.rank:
-            u, v = leaves["u"], leaves["v"]
-            d_L = d["u"] @ v + u @ d["v"] - u @ u.T @ d["u"] @ v  # eq. 4
-        else:
-            d_L = d["p_L"]
-        return {"p_L": own["p_L"] - self.settings.local_rate * d_L}, {"gradient": d["p_G"]}
+        if not self.params.rank:
+            return super().finish(server, own, leaves, d)
+        u, v = leaves["u"], leaves["v"]
+        d_L = d["u"] @ v + u @ d["v"] - u @ u.T @ d["u"] @ v  # eq. 4
+        return super().finish(server, own, leaves, {"p_G": d["p_G"], "p_L": d_L})
 
 
 class FedProx(PromptFL):
@@ -424,17 +396,13 @@ class PFedMe(PromptFL):
 class SecFPP(Slow):
     """Without shares, and as one cluster: too few users for two."""
 
+    parts = ("p_L",)
+
     def start(self, p_G, p_L, hard, g):
         return {"p_G": p_G[None], "p_L": p_L, "p_0": p_G + p_L, "cluster": torch.zeros(1)}
 
-    def leaves(self, server, own, k, r, s):
-        return {"p_L": own["p_L"]}
-
     def prompt(self, leaves, server, own):
         return server["p_G"][0] + leaves["p_L"]
-
-    def finish(self, server, own, leaves, d):
-        return {"p_L": own["p_L"] - self.settings.local_rate * d["p_L"]}, {}
 
     def client(self, server, own, k, r):
         own, sent = super().client(server, own, k, r)
@@ -451,19 +419,15 @@ class SecFPP(Slow):
 
 
 class ZeroShot(Slow):
+    parts = ()
+
     def start(self, p_G, p_L, hard, g):
         return {"hard": hard}
-
-    def leaves(self, server, own, k, r, s):
-        return {}
 
     def prompt(self, leaves, server, own):
         return server["hard"]
 
     def client(self, server, own, k, r):
-        return {}, {}
-
-    def finish(self, server, own, leaves, d):
         return {}, {}
 
     def aggregate(self, server, sent, r):
@@ -474,6 +438,24 @@ ORACLES = {
     "dpfpl": DPFPL, "fedotp": FedOTP, "fedpgp": FedPGP, "fedprox": FedProx, "local": Local, "pfedme": PFedMe,
     "promptfl": PromptFL, "secfpp": SecFPP, "zeroshot": ZeroShot,
 }  # fmt: skip
+
+
+def same(
+    fast: Transcript, slow: Sequence[tuple[State, dict[int, State], dict[int, State]]], atol: float = 5e-5
+) -> None:
+    """Whether uploads, own parts and aggregates of all rounds are those of an oracle."""
+    for r, (server, own, sent) in enumerate(slow):
+        assert fast.cohort(r) == sorted(sent)
+        after = fast.broadcast(r + 1)
+        assert after.keys() == server.keys()
+        for name, expected in server.items():
+            close(after[name], expected, atol=atol)
+        for k, message in sent.items():
+            private = fast.private(r, k)
+            assert fast.upload(r, k).keys() == message.keys()
+            assert private.keys() == {*message, *own[k]}
+            for name, expected in (message | own[k]).items():
+                close(private[name], expected, atol=atol)
 
 
 def oracle_of(name: str) -> Any:

@@ -16,17 +16,15 @@ from torch import Tensor
 
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import resolve_clip
-from fedaudit.machinery.executor import Executor
-from fedaudit.machinery.store import claim
 from fedaudit.privacy.settings import Privacy
 from tests import tiny_clip
+from tests.toy import trained
 from trainers import learners
 from trainers.base import Participation, Schedule, Update
 from trainers.evaluations import Recognition
 from trainers.prompts import Learner, PromptMethod, Settings
 from trainers.protection import Protection
 from trainers.protocols import Bench
-from trainers.rounds import train
 from trainers.transcript import Transcript
 
 NAMES = ("cat", "the big mountain lion", "digit seven", "dog", "small blue letter")
@@ -34,6 +32,15 @@ SIZES = (10, 6, 3)  # records of the clients: two batches of four in an epoch, o
 PATCHES = 5
 SCHEDULE = Schedule(rounds=5, clients=3, per_round=3, seed=1)
 NONE = Privacy(epsilon=math.inf)
+PRIVACY = {
+    "none": NONE,
+    "record": Privacy(epsilon=30, clip_norm=2),
+    "batch": Privacy(epsilon=30, clip_norm=2, clip="batch"),
+    "batch, short": Privacy(epsilon=30, clip_norm=1e6, clip="batch"),
+    "poisson": Privacy(epsilon=30, clip_norm=2, sampler="poisson"),
+    "poisson, batch": Privacy(epsilon=30, clip_norm=2, sampler="poisson", clip="batch"),
+    "poisson, none": Privacy(epsilon=math.inf, sampler="poisson"),
+}
 METHODS = {name: plugin for name, plugin in learners.METHODS.items() if plugin.facts.learner == "prompts"}
 SETTINGS = Settings(prompt_length=4, batch=4, global_rate=0.1, local_rate=0.06)
 
@@ -136,11 +143,8 @@ def run(
     learner = world.learner(replace(method.settings, clients_per_batch=clients_per_batch))
     bench = Bench(learner, world.training, world.test, left_out=world.left_out)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(schedule.clients)]
-    with Executor(lambda: bench) as executor:
-        return train(
-            method, schedule, Recognition(own, clients_per_batch),
-            folder=claim(path), executor=executor, say=print, advance=advance, until=until,
-        )  # fmt: skip
+    evaluation = Recognition(own, clients_per_batch)
+    return trained(path, method, schedule, bench, evaluation=evaluation, advance=advance, until=until)
 
 
 def made(
@@ -167,6 +171,11 @@ def one_round(method: PromptMethod, world: Federation, state: dict[str, Tensor],
     clients = world.clients(learner, r=r)
     received = [method.download(state, client) for client in clients]
     return learner.work(method, received, [state] * len(clients), clients)
+
+
+def named(case: Any) -> str:
+    """Names parameters of a method in the ids of its tests."""
+    return ":".join(f"{k}={v}" for k, v in case.items()) if isinstance(case, dict) else str(case)
 
 
 def close(found: Tensor, expected: Tensor, *, atol: float = 2e-5) -> None:

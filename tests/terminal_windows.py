@@ -59,18 +59,12 @@ def lora() -> Said:
     """One method: a score reversed, two scores with long names, one that is not measurable, intervals of few clients."""
     few = f"DeLong, normal, {THESE}"
     alarm = "Control off: check the pipeline; the same attack on a model that learnt none of them has AUROC 0.912 (corrected p 0.001)."
+    last, of_last = "released-model, final, last-round members", {"family": "secondary", "interval": few}
     rows = [
         row("released-model, final, all members", "renyi/2/10/caption", 0.631, 0.46),
         row("released-model, final, all members", "loss/base", 0.737, 0.0005),
-        row(
-            "released-model, final, last-round members",
-            "renyi/2/10/caption",
-            0.529,
-            0.94,
-            family="secondary",
-            interval=few,
-        ),
-        row("released-model, final, last-round members", "loss/base", 0.786, 0.001, family="secondary", interval=few),
+        row(last, "renyi/2/10/caption", 0.529, 0.94, **of_last),
+        row(last, "loss/base", 0.786, 0.001, **of_last),
         row("server, server-fill, own members", "renyi/2/10/caption", None, None, status="not measurable (1)"),
         row("server, server-fill, own members", "modrenyi/inf/instruction", 0.259, 0.0005, base_value=None),
         row("owner, true state, own members", "renyi/2/10/caption", 0.642, 0.09, alarm=alarm),
@@ -128,23 +122,10 @@ def canaries(method: str) -> list[dict[str, Any]]:
         canaries=300, inserted=150, guesses=150, correct=149, claimed=0.1, provable=0.0898, p_claimed=1.0, p_provable=1.0,
         sentence="At least 1.82.",
     )  # fmt: skip
-    server = replace(
-        bound,
-        threat_model="clustering-server",
-        signal="loss",
-        claimed="inf",
-        provable="inf",
-        p_claimed=None,
-        p_provable=None,
-    )
-    return [
-        asdict(f)
-        for f in (
-            bound,
-            replace(bound, metric=MEASURED_GAUSSIAN, value=3.24, ceiling=3.24, mechanism="Gaussian"),
-            server,
-        )
-    ]
+    gaussian = replace(bound, metric=MEASURED_GAUSSIAN, value=3.24, ceiling=3.24, mechanism="Gaussian")
+    nothing: dict[str, Any] = {"claimed": "inf", "provable": "inf", "p_claimed": None, "p_provable": None}
+    server = replace(bound, threat_model="clustering-server", signal="loss", **nothing)
+    return [asdict(f) for f in (bound, gaussian, server)]
 
 
 CASES: dict[str, Callable[[], Said]] = {

@@ -46,22 +46,12 @@ class TestVariants:
         assert "=" not in one.training_folder.name
         assert ":" not in one.training_folder.name
 
-    def test_all_rows_of_fedrands_tables(self):
-        plan = plan_of("--method", "fedavg,fedper,fedper:shared-layers=4,fedpara,fedrand")
-        assert len(plan.cells) == 5
-        assert len({cell.training_key for cell in plan.cells}) == 5
-
     @pytest.mark.parametrize(
         ("method", "words"),
         [
             ("fedper:layers=4", "parameters of fedper are: shared_layers"),
-            ("fedavg:rho=1", "parameters of fedavg are: none"),
-            ("fedper:shared_layers", "PARAMETER=VALUE"),
             ("fedper:shared_layers=many", "fedper:shared_layers=many.*many"),
-            ("fedper:shared_layers=0", "shared_layers must be at least 1"),
             ("fedrand:past=perhaps", "fedrand:past=perhaps"),
-            ("fedrand,fedrand", "comes twice"),
-            ("fedper:shared_layers=2,fedper:shared_layers=2", "comes twice"),
         ],
     )
     def test_what_is_no_variant(self, method, words):
@@ -91,10 +81,6 @@ class TestPresets:
         assert len(plan.cells) == len({cell.training_key for cell in plan.cells}) == 9
         assert plan.task == "vqa"
         assert list(plan_of("--preset", "fedrand-tables", "--method", "fedavg").methods) == ["fedavg"]
-
-    def test_unknown(self):
-        with pytest.raises(InputError, match=r"--preset papr: no such preset.*'paper'"):
-            plan_of("--preset", "papr")
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +129,6 @@ class TestAudit:
         assert cli.main([*words, "--fail-if", "tpr@0.1% > 0.5"]) == 2
         assert "nothing in this run can answer it (not measurable" in capsys.readouterr().err
 
-    def test_an_option_that_does_not_exist(self):
-        with pytest.raises(ValueError, match=r"--round=3: no such option .*--rounds"):
-            fedaudit.audit(round=3)
-
     def test_a_dry_run_is_a_text_and_trains_nothing(self, tmp_path):
         said = fedaudit.dry_run(method="promptfl", quiet=True, out=tmp_path / "new", **TINY)
         assert "1 training to run" in said
@@ -165,23 +147,10 @@ class TestAudit:
         ("options", "words"),
         [
             ({"method": ""}, "--method: its value is empty"),
-            ({"run": " "}, "--run: its value is empty"),
-            ({"out": ""}, "--out: its value is empty"),
-            ({"method": []}, "method is an empty list"),
             ({"fail_if": []}, "fail_if is an empty list"),
-            ({"fail_if": ["auroc > 0.6", ""]}, "--fail-if: its value is empty"),
-            ({"method": ["fedavg", ""]}, "--method: one of its values is empty"),
-            ({"method": None}, "method must be a plain value"),
             ({"method": {"fedavg", "fedrand"}}, "method must be a plain value"),
-            ({"method": b"fedavg"}, "method must be a plain value"),
-            ({"method": ["fedavg", None]}, "method must be a plain value"),
-            ({"out": "a\0b"}, "--out: .* control character"),
-            ({"out": "x" * 300}, "--out .*255 bytes"),
-            ({"seed": 10**23}, "--seed: .*must lie between"),
             ({"seed": 10**5000}, "seed.*too large"),
             ({"rounds": 5.0}, "--rounds: .*whole number"),
-            ({"rho": float("nan")}, "--rho: .*must be a number"),
-            ({"no_past": True, "past": True}, "--no-past: given twice"),
             ({"targets": 99, "method": "dpfpl", "attack": "lira"}, "--targets 99: at most"),
         ],
     )
@@ -228,8 +197,3 @@ def test_exports_mix_with_nothing_and_say_so_before_anything_runs(flag, tmp_path
 def test_an_own_run_brings_its_own_method_and_task(flag):
     with pytest.raises(InputError, match=f"{flag} does not go with --run"):
         cli.read_command(["--run", "somewhere", flag, "fedavg"])
-
-
-def test_backbone_code_that_is_not_there():
-    with pytest.raises(InputError, match=r"--backbone-code nowhere.py: no such file"):
-        cli.read_command(["--backbone-code", "nowhere.py"])

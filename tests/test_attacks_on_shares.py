@@ -185,19 +185,6 @@ def test_d_plus_one_known_points_locate_another_and_d_do_not(d: int) -> None:
     np.testing.assert_allclose((fewer - known[0]) @ axes.T, (others - known[0]) @ axes.T, atol=1e-8)
 
 
-def test_without_masks_each_slice_is_located_by_itself() -> None:
-    """Three known users and prompts of four numbers: two slices of two are known exactly, the whole is not."""
-    vectors = rng().normal(size=(9, 4))
-    known, others = vectors[:3], vectors[3:]
-    whole = trilaterate(known, ((others[:, None] - known) ** 2).sum(-1), np.zeros_like(others))
-    parts = [
-        trilaterate(known[:, s], ((others[:, None, s] - known[:, s]) ** 2).sum(-1), np.zeros((6, 2)))
-        for s in (slice(0, 2), slice(2, 4))
-    ]
-    np.testing.assert_allclose(np.concatenate(parts, axis=1), others, atol=1e-8)
-    assert error(whole, others) > 0.1
-
-
 def test_unmasked_polynomials_hold_the_distance_of_every_slice() -> None:
     vectors = rng().normal(size=(20, 12)) / 6
     groups = [np.arange(10), np.arange(10, 20)]

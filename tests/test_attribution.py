@@ -46,11 +46,8 @@ def test_shares_by_hand() -> None:
     found = attribution_table(named(members_of_all_but_the_last), CONFIDENCE)
     assert list(found) == COLUMNS
     table = found.set_index(["client", "kind"])
-    assert list(table.index[:3]) == [
-        ("mean of 5 clients", "member"),
-        ("mean of 5 clients", "held-out"),
-        ("client-00", "member"),
-    ]
+    mean_first = [("mean of 5 clients", "member"), ("mean of 5 clients", "held-out"), ("client-00", "member")]
+    assert list(table.index[:3]) == mean_first
     for k in range(TARGETS):
         for kind, right in (("member", 10 * (k < TARGETS - 1)), ("held-out", 0)):
             row = table.loc[f"client-{k:02d}", kind]
@@ -86,7 +83,5 @@ def test_where_a_record_can_have_one_owner_only_nothing_is_told(owners: int) -> 
 def test_owners_are_those_that_sent_something_about_which_the_record_was_asked() -> None:
     """The second of three clients sent nothing, and the last record was never asked about."""
     loss = np.array([[[1.0, 2.0, np.nan], [np.nan] * 3, [2.0, 1.0, np.nan]]])
-    assert {k: v.tolist() for k, v in record_owner(Rounds(0, loss, loss)).items()} == {
-        "owner": [0, 2, -1],
-        "owners": [2, 2, 0],
-    }
+    found = {name: values.tolist() for name, values in record_owner(Rounds(0, loss, loss)).items()}
+    assert found == {"owner": [0, 2, -1], "owners": [2, 2, 0]}

@@ -11,7 +11,6 @@ import pickle
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,37 +27,12 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
 from tests import tiny_clip, tiny_hf_clip, tiny_models
-from tests.bad_data import DEEP, edited
-from tests.bad_pictures import DAMAGES, replaced
+from tests.bad_data import DEEP, Bad, Sly, edit, edited, made_to, overwritten
 from tests.minidata import write
 
 WEIGHTS, CLIP_WEIGHTS, CLIP_CONFIG = "model.safetensors", "open_clip_model.safetensors", "open_clip_config.json"
 PROMPT = "USER : <image> describe the picture ASSISTANT :"
 CODE = "import os\nos.mkdir({ran!r})\nclass Own:\n    pass\n"
-
-
-@dataclass(frozen=True)
-class Bad:
-    """One bad model folder."""
-
-    name: str
-    layout: str  # of LAYOUTS
-    damage: Callable[[Path], object]
-
-    def __str__(self) -> str:
-        return f"{self.layout}: {self.name}"
-
-
-def _content(file: str, content: bytes) -> Callable[[Path], object]:
-    return lambda folder: write(folder / file, content)
-
-
-def _replaced(file: str, how: str) -> Callable[[Path], object]:
-    return lambda folder: replaced([folder / file], DAMAGES[how])
-
-
-def _edit(file: str, change: Callable[[Any], object]) -> Callable[[Path], object]:
-    return functools.partial(edited, file=file, change=change)
 
 
 def _header(file: str, change: Callable[[Any], object]) -> Callable[[Path], object]:
@@ -90,23 +64,19 @@ def _first(header: dict[str, Any]) -> Any:
 
 def _files(layout: str, *files: str) -> Iterator[Bad]:
     """What can be wrong with any file of JSON."""
-    contents = {"empty": b"", "cut": b'{"a": ', "deep": DEEP, "no UTF-8": b"\xff\xfe\x00", "a number": b"7"}
     for file in files:
-        for name, content in contents.items():
-            yield Bad(f"{file} is {name}", layout, _content(file, content))
-        for name in ("a FIFO", "a link to itself"):
-            yield Bad(f"{file} is {name}", layout, _replaced(file, name))
+        for name, content in {"cut": b'{"a": ', "deep": DEEP, "a number": b"7"}.items():
+            yield Bad(f"{file} is {name}", layout, overwritten(file, content))
+        yield Bad(f"{file} is a FIFO", layout, made_to(file, "a FIFO"))
 
 
 def _weights(layout: str, file: str) -> Iterator[Bad]:
     """What can be wrong with any file of weights."""
     damages: dict[str, Callable[[Path], object]] = {
-        "empty": _content(file, b""),
-        "text": _content(file, b"version https://git-lfs.github.com/spec/v1\n"),
-        "of a deep header": _content(file, struct.pack("<Q", len(DEEP)) + DEEP),
-        "of a huge header": _content(file, b"\xff" * 100),
+        "empty": overwritten(file, b""),
+        "of a deep header": overwritten(file, struct.pack("<Q", len(DEEP)) + DEEP),
+        "of a huge header": overwritten(file, b"\xff" * 100),
         "of an unknown dtype": _header(file, lambda h: _first(h).update(dtype="F7")),
-        "of a negative shape": _header(file, lambda h: _first(h).update(shape=[-1])),
         "of a huge shape": _header(file, lambda h: _first(h).update(shape=[10**23])),
         "of other offsets": _header(file, lambda h: _first(h).update(data_offsets=[0, 10**12])),
         "cut": lambda folder: os.truncate(folder / file, 5000),
@@ -114,9 +84,8 @@ def _weights(layout: str, file: str) -> Iterator[Bad]:
         "of not numbers": _tensors(file, lambda t: [one.fill_(float("nan")) for one in t.values() if one.ndim > 1]),
         "of another model": _tensors(file, lambda t: [t.pop(name) for name in [*t][::2]]),
         "of other sizes": _tensors(file, lambda t: t.update({n: one.new_zeros(3) for n, one in t.items()})),
-        "a FIFO": _replaced(file, "a FIFO"),
-        "a folder": _replaced(file, "a folder"),
-        "missing": _replaced(file, "missing"),
+        "a FIFO": made_to(file, "a FIFO"),
+        "missing": made_to(file, "missing"),
     }
     for name, damage in damages.items():
         yield Bad(f"weights: {name}", layout, damage)
@@ -127,17 +96,9 @@ def _pickled(file: str, weights: str) -> Callable[[Path], object]:
 
     def damage(folder: Path) -> None:
         (folder / weights).unlink()
-        write(folder / file, pickle.dumps(_Sly(str(folder / "ran")), 2))
+        write(folder / file, pickle.dumps(Sly(folder / "ran"), 2))
 
     return damage
-
-
-class _Sly:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (self.path,)
 
 
 def _own(file: str, more: dict[str, Any], name: str) -> Callable[[Path], object]:
@@ -161,34 +122,26 @@ CONFIG_CHANGES: dict[str, Callable[[Any], object]] = {
     "no kind": lambda c: c.pop("model_type"),
     "an unknown kind": lambda c: c.update(model_type="llava-of-tomorrow"),
     "a list as its kind": lambda c: c.update(model_type=["llava"]),
-    "no image token": lambda c: c.update(image_token_index="x", image_token_id="x"),
     "text as a width": lambda c: c["text_config"].update(hidden_size="wide"),
     "a negative number of layers": lambda c: c["text_config"].update(num_hidden_layers=-1),
     "one layer more": lambda c: c["text_config"].update(num_hidden_layers=3),
-    "a list as text model": lambda c: c.update(text_config=[1]),
-    "text as vision model": lambda c: c.update(vision_config="clip"),
-    "heads that do not divide": lambda c: c["text_config"].update(num_attention_heads=5, num_key_value_heads=3),
-    "a vocabulary of one": lambda c: c["text_config"].update(vocab_size=1),
     "no patches": lambda c: c["vision_config"].update(patch_size=0),
     "an unknown activation": lambda c: c["text_config"].update(hidden_act="sigh"),
 }  # fmt: skip
 CLIP_CHANGES: dict[str, Callable[[Any], object]] = {
     "no model_cfg": lambda c: c.pop("model_cfg"),
-    "a list as model_cfg": lambda c: c.update(model_cfg=[]),
     "a list as text_cfg": lambda c: c["model_cfg"].update(text_cfg=[1]),
     "text as width": lambda c: c["model_cfg"]["text_cfg"].update(width="wide"),
     "no layers": lambda c: c["model_cfg"]["text_cfg"].update(layers=0),
     "text as vision_cfg": lambda c: c["model_cfg"].update(vision_cfg="ViT"),
     "another size": lambda c: c["model_cfg"].update(embed_dim=7),
-    "an unknown field": lambda c: c["model_cfg"].update(colour="red"),
     "text as mean": lambda c: c["preprocess_cfg"].update(mean="grey"),
-    "a list as preprocess_cfg": lambda c: c.update(preprocess_cfg=[1]),
 }  # fmt: skip
 
 
 INDICES = {
-    "deep": DEEP, "a list": b"[]", "without a map": b"{}", "of numbers": b'{"weight_map": {"a": 1}}',
-    "leading outside": b'{"weight_map": {"a": "../model.safetensors"}}', "of a NUL": b'{"weight_map": {"a": "\\u0000"}}',
+    "deep": DEEP, "a list": b"[]", "of numbers": b'{"weight_map": {"a": 1}}',
+    "leading outside": b'{"weight_map": {"a": "../model.safetensors"}}',
 }  # fmt: skip
 
 
@@ -197,19 +150,17 @@ def _vlms() -> Iterator[Bad]:
     yield from _weights("llava", WEIGHTS)
     yield Bad("a pickle", "llava", _pickled("pytorch_model.bin", WEIGHTS))
     for name, change in CONFIG_CHANGES.items():
-        yield Bad(f"config.json: {name}", "llava", _edit("config.json", change))
-    for name in ("config", "model", "processor"):
-        yield Bad(f"code for its {name}", "llava", OWN_CODE[name])
+        yield Bad(f"config.json: {name}", "llava", edit("config.json", change))
     for name, content in INDICES.items():
-        yield Bad(f"an index {name}", "llava", _content("model.safetensors.index.json", content))
-    yield Bad("adapters", "llava", _content("adapter_config.json", b'{"base_model_name_or_path": "elsewhere"}'))
+        yield Bad(f"an index {name}", "llava", overwritten("model.safetensors.index.json", content))
+    yield Bad("adapters", "llava", overwritten("adapter_config.json", b'{"base_model_name_or_path": "elsewhere"}'))
     yield Bad(
-        "an unknown processor", "llava", _edit("processor_config.json", lambda c: c.update(processor_class="None"))
+        "an unknown processor", "llava", edit("processor_config.json", lambda c: c.update(processor_class="None"))
     )
     yield Bad(
         "a mean in words",
         "llava",
-        _edit("processor_config.json", lambda c: c["image_processor"].update(image_mean="grey")),
+        edit("processor_config.json", lambda c: c["image_processor"].update(image_mean="grey")),
     )
     yield Bad("a further FIFO", "llava", lambda folder: os.mkfifo(folder / "chat_template.jinja"))
 
@@ -220,36 +171,28 @@ def _hugging_face_clips() -> Iterator[Bad]:
     yield Bad("a pickle", "hf clip", _pickled("pytorch_model.bin", WEIGHTS))
     for name, content in INDICES.items():
         yield Bad(f"an index {name}", "hf clip", functools.partial(_indexed, content))
-    for name in ("no kind", "an unknown kind", "a list as its kind", "text as a width", "a negative number of layers",
-                 "one layer more", "a list as text model", "text as vision model", "heads that do not divide", "a vocabulary of one",
-                 "no patches", "an unknown activation"):  # fmt: skip
-        change = HF_CLIP_CHANGES.get(name, CONFIG_CHANGES[name])
-        yield Bad(f"config.json: {name}", "hf clip", _edit("config.json", change))
+    one_more: Callable[[Any], object] = lambda c: c["text_config"].update(num_hidden_layers=4)  # noqa: E731
+    for name, change in (CONFIG_CHANGES | {"one layer more": one_more}).items():
+        yield Bad(f"config.json: {name}", "hf clip", edit("config.json", change))
     for name, value in {"text as mean": "grey", "no mean": None, "two means": [0.5, 0.5]}.items():
-        yield Bad(name, "hf clip", _edit("preprocessor_config.json", functools.partial(_set_mean, value)))
+        yield Bad(name, "hf clip", edit("preprocessor_config.json", functools.partial(_set_mean, value)))
 
 
 def _older_clips() -> Iterator[Bad]:
     yield from _files("older hf clip", "vocab.json")
-    contents = {"empty": b"", "cut": b"#version: 0.2\nc a\n", "no UTF-8": b"\xff\xfe\x00", "of single words": b"a\nb\n",
-                "of unknown words": b"#version: 0.2\nq\xc3\xa9q zz\n"}  # fmt: skip
-    for name, content in contents.items():
-        yield Bad(f"merges.txt is {name}", "older hf clip", _content("merges.txt", content))
-    for name in ("a FIFO", "a link to itself"):
-        yield Bad(f"merges.txt is {name}", "older hf clip", _replaced("merges.txt", name))
+    for name, content in {
+        "cut": b"#version: 0.2\nc a\n",
+        "no UTF-8": b"\xff\xfe\x00",
+        "of single words": b"a\nb\n",
+    }.items():
+        yield Bad(f"merges.txt is {name}", "older hf clip", overwritten("merges.txt", content))
     words: dict[str, Callable[[Any], object]] = {
         "a word more": lambda c: c.update({"mountain</w>": len(c)}),
         "texts as ids": lambda c: c.update(dict.fromkeys(c, "one")),
-        "negative ids": lambda c: c.update(dict.fromkeys(c, -1)),
         "too large ids": lambda c: c.update({word: i + 10**6 for word, i in c.items()}),
     }
     for name, change in words.items():
-        yield Bad(f"vocab.json: {name}", "older hf clip", _edit("vocab.json", change))
-
-
-HF_CLIP_CHANGES: dict[str, Callable[[Any], object]] = {
-    "one layer more": lambda c: c["text_config"].update(num_hidden_layers=4),
-}
+        yield Bad(f"vocab.json: {name}", "older hf clip", edit("vocab.json", change))
 
 
 def _indexed(index: bytes, folder: Path) -> None:
@@ -266,7 +209,7 @@ def _clips() -> Iterator[Bad]:
     yield from _weights("clip", CLIP_WEIGHTS)
     yield Bad("a pickle", "clip", _pickled("open_clip_pytorch_model.bin", CLIP_WEIGHTS))
     for name, change in CLIP_CHANGES.items():
-        yield Bad(f"{CLIP_CONFIG}: {name}", "clip", _edit(CLIP_CONFIG, change))
+        yield Bad(f"{CLIP_CONFIG}: {name}", "clip", edit(CLIP_CONFIG, change))
 
 
 TABLE = [*_vlms(), *_clips(), *_hugging_face_clips(), *_older_clips()]
@@ -314,10 +257,6 @@ def _sentence(error: BaseException) -> str:
     assert said.isprintable()
     assert len(said) < 1000
     return said
-
-
-def test_the_table_is_long_and_says_no_case_twice() -> None:
-    assert len({str(case) for case in TABLE}) == len(TABLE) >= 20
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -382,7 +321,7 @@ def test_code_of_a_folder_is_not_run_whatever_is_answered(
     OWN_CODE[part](folder)
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
     with pytest.raises(InputError, match=r"needs code of its own \(.*\.json\), which is never run.*--backbone-code"):
-        vlm.load(folder)
+        _open_vlm(folder, tmp_path / "out")
     assert not (folder / "ran").exists()
 
 

@@ -45,24 +45,22 @@ def test_the_good_run_is_fine(run: Path) -> None:
     assert [remark.check for remark in read(run).remarks] == ["pictures"], "its candidates have one picture"
 
 
-@pytest.mark.parametrize(("change", "message"), READ.values(), ids=READ)
-def test_refused_by_the_reader(run: Path, change: Change, message: str) -> None:
+@pytest.mark.parametrize("name", READ | VALUES)
+def test_refused_in_one_sentence(run: Path, name: str) -> None:
+    """By the reader, but for wrong numbers and pixels, which are seen once all is read."""
+    change, message = (READ | VALUES)[name]
     change(run)
     before = contents(run)
     with pytest.raises(InputError, match=message) as caught:
-        read(run)
+        read_all(run, name)
     check_sentence(str(caught.value), run)
     assert contents(run) == before
 
 
-@pytest.mark.parametrize(("change", "message"), VALUES.values(), ids=VALUES)
-def test_refused_once_all_is_read(run: Path, change: Change, message: str) -> None:
-    change(run)
-    before = contents(run)
-    with pytest.raises(InputError, match=message) as caught:
-        assert read(run).remarks
-    check_sentence(str(caught.value), run)
-    assert contents(run) == before
+def read_all(run: Path, name: str) -> None:
+    found = read(run)
+    assert name in VALUES, "read without a word"
+    assert found.remarks
 
 
 def check_sentence(text: str, run: Path) -> None:

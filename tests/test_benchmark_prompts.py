@@ -44,9 +44,8 @@ def test_all_variants_compute_the_same(variants: list[prompts.Variant]) -> None:
 def test_a_variant_that_computes_something_else_is_noticed(variants: list[prompts.Variant], kind: str) -> None:
     right = dict(zip(KINDS, ("step", "private", "evaluation"), strict=True))[kind]
     compute = getattr(variants[-1], right)
-    wrong = dataclasses.replace(
-        variants[-1], **{right: lambda: ~compute() if kind == "evaluation" else 1.01 * compute()}
-    )
+    spoilt = {right: lambda: ~compute() if kind == "evaluation" else 1.01 * compute()}
+    wrong = dataclasses.replace(variants[-1], **spoilt)
     found = prompts.differences([*variants[:2], wrong])
     assert [name for name in KINDS if found[name] > prompts.AGREEMENT] == [kind]
 
@@ -68,9 +67,8 @@ def test_the_tables_are_printed(world: World, capsys: pytest.CaptureFixture[str]
     assert rows[0][-8:] == ["1.0", "1.0", rows[0][-6], "1.0", "1.0", rows[0][-3], "1.0", "1.0"]
     rounds = [line for line in printed if line.startswith(tuple(name for *_, name in prompts.ROUND_ROWS))]
     assert len(rounds) == 3
-    clipped, mean = (
-        line.removeprefix(name).split() for line, (*_, name) in zip(rounds[1:], prompts.ROUND_ROWS[1:], strict=True)
-    )
+    private = zip(rounds[1:], prompts.ROUND_ROWS[1:], strict=True)
+    clipped, mean = (line.removeprefix(name).split() for line, (*_, name) in private)
     assert clipped[1] == mean[1]  # the project's private round, beside two loops
     assert rounds[0].split()[2] == mean[0]  # the loop of the first row
 

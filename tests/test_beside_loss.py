@@ -25,9 +25,8 @@ def table(seed, more=0.0, less=0.0, leak=0.5, **fields):
 
     def change(scores):
         moved = used.reindex(scores.index).fillna(0)
-        return scores.assign(
-            **{"lira/online": scores["lira/online"] + more * moved, "gradnorm": scores.gradnorm - less * moved}
-        )
+        told = {"lira/online": scores["lira/online"] + more * moved, "gradnorm": scores.gradnorm - less * moved}
+        return scores.assign(**told)
 
     return with_scores(run, change)
 
@@ -65,15 +64,8 @@ def test_attacks_that_find_as_much_as_the_loss_are_seldom_above_or_below_it():
 
 def test_a_score_without_a_loss_of_its_own_stands_beside_that_of_the_freshest_models():
     run = table(2)
-    twins = [
-        dataclasses.replace(m, way=way, scores=m.scores[names])
-        for m in run.models
-        for way, names in (
-            ("newest", ["loss/base"]),
-            ("literal", ["loss/base"]),
-            ("exact", ["gradnorm", "lira/online"]),
-        )
-    ]
+    ways = {"newest": ["loss/base"], "literal": ["loss/base"], "exact": ["gradnorm", "lira/online"]}
+    twins = [dataclasses.replace(m, way=way, scores=m.scores[ways[way]]) for m in run.models for way in ways]
     shifted = [dataclasses.replace(m, scores=-m.scores) if m.way == "literal" else m for m in twins]
     found = beside_loss_table(changed(run, models=shifted), 0.95)
     assert set(found.loss_way[found.way == "exact"]) == {"newest"}
@@ -97,10 +89,8 @@ def test_there_is_nothing_without_a_calibrated_loss_or_beside_it():
     run = table(4)
     for kept in (["lira/online", "gradnorm"], ["loss/base"]):
         signals = {s: SIGNALS[s] for s in kept}
-        alone = with_scores(
-            changed(run, signals=signals, headlines=first_scores(signals)), lambda t, kept=kept: t[kept]
-        )
-        assert beside_loss_table(alone, 0.95).empty
+        alone = changed(run, signals=signals, headlines=first_scores(signals))
+        assert beside_loss_table(with_scores(alone, lambda t, kept=kept: t[kept]), 0.95).empty
 
 
 def test_the_section_says_in_words_what_is_above_and_below():
@@ -123,9 +113,8 @@ def test_the_mean_of_independent_runs_has_the_error_of_a_mean():
     a, b = one.iloc[row], other.set_index("signal").loc[one.signal[row]]
     assert both.auroc[row] == pytest.approx((a.auroc + b.auroc) / 2)
     assert both.auroc[row] - both.low[row] == pytest.approx(np.hypot(a.auroc - a.low, b.auroc - b.low) / 2)
-    assert both.gain_high[row] - both.gain[row] == pytest.approx(
-        np.hypot(a.gain_high - a.gain, b.gain_high - b.gain) / 2
-    )
+    reach = np.hypot(a.gain_high - a.gain, b.gain_high - b.gain) / 2
+    assert both.gain_high[row] - both.gain[row] == pytest.approx(reach)
     # a row of one run only keeps that run's interval
     fewer = mean_over([one, other[1:]])
     assert fewer.runs.tolist() == [1, *[2] * (len(one) - 1)]

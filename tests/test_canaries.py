@@ -57,13 +57,19 @@ def _client(name, records, member=None):
 
 
 def _federation(clients=2, candidates=12, groups=("a", "b", "c")):
-    everyone = [
-        _client(
-            f"client-{k:02d}", [_record(f"{k}-{i}", 50 * k + i, groups[i % len(groups)]) for i in range(candidates)]
-        )
-        for k in range(clients)
-    ]
-    return Federation(tuple(everyone), (), ())
+    def records(k):
+        return [_record(f"{k}-{i}", 50 * k + i, groups[i % len(groups)]) for i in range(candidates)]
+
+    return Federation(tuple(_client(f"client-{k:02d}", records(k)) for k in range(clients)), (), ())
+
+
+def _natural(federation, canaries, seed=0):
+    return insert(federation, Canaries(canaries=canaries, canary_kind="natural"), seed)
+
+
+def _alone(records, member=None):
+    """A federation of one client."""
+    return Federation((_client("client-00", records, member),), (), ())
 
 
 def _shown(record):
@@ -159,17 +165,13 @@ def _left(before, after):
 
 def test_natural_canaries_are_candidates_as_they_were(federation):
     found = insert(federation, Canaries(canaries=N, canary_kind="natural"), 0)
+    names = [f.name for f in dataclasses.fields(Record) if f.name not in ("id", "picture")]
     for before, after in zip(federation.clients, found.clients, strict=True):
-        everything = [
-            {f.name: getattr(r, f.name) for f in dataclasses.fields(r) if f.name not in ("id", "picture")}
-            for r in _left(before, after)
-        ]
-        pictures = {r.content: i for i, r in enumerate(_left(before, after))}
+        left = {r.content: r for r in _left(before, after)}
         for canary in after.canaries:
-            assert all(
-                getattr(canary, name) == value for name, value in everything[pictures.pop(canary.content)].items()
-            )
-        assert not pictures
+            was = left.pop(canary.content)
+            assert all(getattr(canary, name) == getattr(was, name) for name in names)
+        assert not left
 
 
 def test_mislabelled_pictures_say_another_class(federations):
@@ -191,11 +193,8 @@ def test_mislabelled_pictures_say_another_class(federations):
 def test_mislabelled_pictures_say_a_text_of_another_group(federations, task):
     federation = federations[task]
     found = insert(federation, Canaries(canaries=60), 0)
-    was = {
-        _shown(r): r
-        for before, after in zip(federation.clients, found.clients, strict=True)
-        for r in _left(before, after)
-    }
+    pairs = zip(federation.clients, found.clients, strict=True)
+    was = {_shown(r): r for before, after in pairs for r in _left(before, after)}
     canaries = [r for client in found.clients for r in client.canaries]
     for canary in canaries:
         own = was[_shown(canary)]
@@ -207,21 +206,18 @@ def test_mislabelled_pictures_say_a_text_of_another_group(federations, task):
         assert len({r.text for r in canaries}) >= 55, "hardly a text is said by two canaries"
 
 
-def test_texts_of_candidates_serve_where_canaries_are_too_few():
-    (canary,) = insert(_federation(), Canaries(canaries=1), 0).clients[0].canaries
-    assert canary.picture[0, 0, 0] != int(canary.text.split()[1])
-
-
-def test_one_group_is_enough_where_texts_differ():
-    found = insert(_federation(groups=("all",)), Canaries(canaries=8), 0)
-    for canary in (r for client in found.clients for r in client.canaries):
-        assert canary.picture[0, 0, 0] != int(canary.text.split()[1])
+@pytest.mark.parametrize(("groups", "canaries"), [("abc", 1), (("all",), 8)])
+def test_texts_of_candidates_serve_where_canaries_are_too_few_or_of_one_group(groups, canaries):
+    found = insert(_federation(groups=groups), Canaries(canaries=canaries), 0)
+    texts = [(r.picture[0, 0, 0], int(r.text.split()[1])) for client in found.clients for r in client.canaries]
+    assert len(texts) == canaries
+    assert all(own != said for own, said in texts)
 
 
 def test_a_single_text_cannot_be_wrong():
-    same = _client("client-00", [_record(f"{i}", i, text="yes") for i in range(12)])
+    same = _alone([_record(f"{i}", i, text="yes") for i in range(12)])
     with pytest.raises(InputError, match=r"--canary-kind mislabelled: .*'yes'.*ood and natural"):
-        insert(Federation((same,), (), ()), Canaries(canaries=2), 0)
+        insert(same, Canaries(canaries=2), 0)
 
 
 def test_a_right_answer_is_no_wrong_text():
@@ -229,7 +225,7 @@ def test_a_right_answer_is_no_wrong_text():
     either = [dataclasses.replace(_record(f"{i}", i, "a", text="red"), references=("red", "crimson")) for i in range(6)]
     also = [_record(f"{i + 6}", i + 6, "b", text="crimson") for i in range(6)]
     with pytest.raises(InputError, match="no other text is wrong"):
-        insert(Federation((_client("client-00", either + also),), (), ()), Canaries(canaries=7), 0)
+        insert(_alone(either + also), Canaries(canaries=7), 0)
 
 
 def test_ood_canaries_are_pictures_of_nothing(federation):
@@ -280,19 +276,14 @@ def test_coins_are_fair_and_independent():
 
 def test_every_candidate_is_as_likely_to_become_a_canary():
     federation = _federation(clients=1)
-    counts = Counter(
-        r.picture[0, 0, 0]
-        for seed in range(600)
-        for r in insert(federation, Canaries(canaries=3, canary_kind="natural"), seed).clients[0].canaries
-    )
+    chosen = [r for seed in range(600) for r in _natural(federation, 3, seed).clients[0].canaries]
+    counts = Counter(r.picture[0, 0, 0] for r in chosen)
     assert chisquare([counts[i] for i in range(12)]).pvalue > 1e-3
 
 
 def test_kind_and_other_clients_change_neither_choice_nor_coins(federation):
     found = {kind: insert(federation, Canaries(canaries=20, canary_kind=kind), 3) for kind in KINDS}
-    fewer = insert(
-        dataclasses.replace(federation, clients=federation.clients[:2]), Canaries(canaries=8, canary_kind="natural"), 3
-    )
+    fewer = _natural(dataclasses.replace(federation, clients=federation.clients[:2]), 8, 3)
     for other in (found["ood"], found["mislabelled"], fewer):
         for client, same in zip(found["natural"].clients, other.clients, strict=False):
             assert client.records == same.records
@@ -317,22 +308,20 @@ def test_as_many_as_the_message_says_are_accepted(clients):
     words = f"--canaries {limit + 1}: client-99 would give 6 of its 9 .*valid here are 0 to {limit}"
     for seed in range(20):
         with pytest.raises(InputError, match=words):
-            insert(federation, Canaries(canaries=limit + 1, canary_kind="natural"), seed)
-        found = insert(federation, Canaries(canaries=limit, canary_kind="natural"), seed)
+            _natural(federation, limit + 1, seed)
+        found = _natural(federation, limit, seed)
         assert [int(c.member.sum()) for c in found.clients][-1] == 2 == len(found.clients[-1].records) - 2
 
 
 @pytest.mark.parametrize(("members", "most"), [(2, 8), (10, 8), (6, 8), (1, 0), (0, 0), (11, 0), (12, 0)])
 def test_a_client_keeps_two_members_and_two_held_out_records(members, most):
-    client = _client("client-00", [_record(f"{i}", i) for i in range(12)], np.arange(12) < members)
+    federation = _alone([_record(f"{i}", i) for i in range(12)], np.arange(12) < members)
     for seed in range(20):
         if most:
-            (found,) = insert(
-                Federation((client,), (), ()), Canaries(canaries=most, canary_kind="natural"), seed
-            ).clients
+            (found,) = _natural(federation, most, seed).clients
             assert (found.member.sum(), (~found.member).sum()) == (2, 2)
         with pytest.raises(InputError, match=f"valid here are 0 to {most}"):
-            insert(Federation((client,), (), ()), Canaries(canaries=most + 1, canary_kind="natural"), seed)
+            _natural(federation, most + 1, seed)
 
 
 def test_roles_of_those_who_stay_say_nothing_about_their_place():
@@ -340,8 +329,7 @@ def test_roles_of_those_who_stay_say_nothing_about_their_place():
     stayed = np.zeros(12, int)
     for seed in range(1500):
         member = np.random.default_rng(seed).permutation(12) < 6
-        client = _client("client-00", [_record(f"{i}", i) for i in range(12)], member)
-        (found,) = insert(Federation((client,), (), ()), Canaries(canaries=6, canary_kind="natural"), seed).clients
+        (found,) = _natural(_alone([_record(f"{i}", i) for i in range(12)], member), 6, seed).clients
         stayed[[r.picture[0, 0, 0] for r, used in zip(found.records, found.member, strict=True) if used]] += 1
     assert chisquare(stayed).pvalue > 1e-3
 
@@ -353,7 +341,7 @@ def test_a_picture_that_another_record_shows_becomes_no_canary():
     other = dataclasses.replace(other, records=(*shared, *other.records[7:]), reference=reference)
     alone = {r.content for r in (*one.records[7:], *other.records[7:])} - {one.records[8].content}
     for seed in range(30):
-        found = insert(Federation((one, other), (), ()), Canaries(canaries=10, canary_kind="natural"), seed)
+        found = _natural(Federation((one, other), (), ()), 10, seed)
         assert {r.content for c in found.clients for r in c.canaries} <= alone
     with pytest.raises(InputError, match=r"client-00 .* its 20 .*, and 12 show a picture that no other record shows"):
         insert(Federation((one, other), (), ()), Canaries(canaries=25), 0)
@@ -375,7 +363,7 @@ def test_pictures_in_files(tmp_path, kind, form):
         path = tmp_path / f"{i}.png"
         Image.fromarray(_picture(i, (5, 7))).save(path)
         records.append(_record(f"{i}", i, "ab"[i % 2], picture=path if form == "path" else path.read_bytes()))
-    found = insert(Federation((_client("client-00", records),), (), ()), Canaries(canaries=4, canary_kind=kind), 0)
+    found = insert(_alone(records), Canaries(canaries=4, canary_kind=kind), 0)
     for canary in found.clients[0].canaries:
         assert canary.image.shape == (5, 7, 3)
         assert isinstance(canary.picture, np.ndarray) == (kind == "ood")
@@ -383,5 +371,5 @@ def test_pictures_in_files(tmp_path, kind, form):
 
 def test_one_pixel_is_enough_for_a_pattern():
     records = [_record(f"{i}", i, picture=_picture(i, (1, 1))) for i in range(12)]
-    found = insert(Federation((_client("client-00", records),), (), ()), Canaries(canaries=4, canary_kind="ood"), 0)
+    found = insert(_alone(records), Canaries(canaries=4, canary_kind="ood"), 0)
     assert {r.image.shape for r in found.clients[0].canaries} == {(1, 1, 3)}

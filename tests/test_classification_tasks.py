@@ -22,6 +22,7 @@ from fedaudit.tasks.glyphs import glyphs
 from fedaudit.tasks.images import images
 from fedaudit.tasks.imagesets import IMAGE_SETS, load
 from tests import miniimages
+from tests.bad_data import Sly
 from tests.minidata import picture, write
 from trainers.evaluations import own_test_chances
 
@@ -337,32 +338,6 @@ def test_the_least_a_client_may_hold_has_every_role(clients):
 # --- parameters
 
 
-@pytest.mark.parametrize("module", TASKS, ids=lambda m: m.__name__.rpartition(".")[2])
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"partition": "iid"}, "partition must be pathological, dirichlet or dominant, not 'iid'"),
-        ({"dirichlet": 0.0}, "dirichlet must be at least 0.001 and at most 1000000, not 0.0"),
-        ({"dirichlet": float("nan")}, "dirichlet must be at least 0.001 and at most 1000000, not nan"),
-        ({"shots": -1}, "shots must be at least 0 and at most 1000000, not -1"),
-        ({"shots": 4, "partition": "dirichlet"}, "shots must be 0 with a dirichlet partition, not 4"),
-        ({"reference_share": 0.0}, "reference_share must be at least 0.05 and at most 0.9, not 0.0"),
-        ({"holdout": 0.25}, "holdout must be 0.5 or 0, not 0.25"),
-        ({"reference_share": 1.0}, "reference_share must be at least 0.05 and at most 0.9, not 1.0"),
-    ],
-)
-def test_parameters_out_of_range_are_named(module, changes, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        module.Params(**changes)
-    assert module.Facts.learner == "prompts"
-
-
-@pytest.mark.parametrize("name", ["train", "test"])
-def test_sizes_of_glyphs_out_of_range_are_named(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1 and at most 10000, not 0"):
-        glyphs_task.Params(**{name: 0})
-
-
 def test_the_shared_parameters_are_the_same_in_every_task():
     shared = {field.name: (field.default, field.metadata) for field in dataclasses.fields(digits_task.Params)}
     for module in TASKS:
@@ -444,10 +419,6 @@ def test_glyphs_of_two_styles_share_their_classes():
         assert sorted(name for c in half for name in c.classes) == sorted(drawings.CLASSES)
     bright = [np.mean([r.image.mean() for r in (*c.records, *c.reference)]) for c in federation.clients]
     assert min(bright[:3]) > max(bright[3:]) + 40, "paper is light, a wall at night is dark"
-    with pytest.raises(
-        InputError, match=r"--domain prit: no 'prit' \(did you mean 'print'\?\); there are print, outline"
-    ):
-        glyphs(glyphs_task.Params(domain="prit"), clients=6, seed=0)
 
 
 # --- real data sets
@@ -536,28 +507,22 @@ def _torchvision(name, root):
     """What torchvision's reader says of the layout, as in `_rows`; its validation pictures join the training."""
     from torchvision import datasets
 
-    def files(made):
-        paths = getattr(made, "_image_files", None) or made._images
-        return zip(paths, (made.classes[label] for label in made._labels), strict=True)
-
-    if name == "oxford_pets":
-        parts = {split: files(datasets.OxfordIIITPet(root, split)) for split in ("trainval", "test")}
-    elif name == "oxford_flowers":
-        parts = {split: files(datasets.Flowers102(root, split)) for split in ("train", "val", "test")}
-    elif name == "food101":
-        parts = {split: files(datasets.Food101(root, split)) for split in ("train", "test")}
-    elif name == "dtd":
-        parts = {split: files(datasets.DTD(root, split)) for split in ("train", "val", "test")}
-    elif name == "fgvc_aircraft":
-        parts = {split: files(datasets.FGVCAircraft(root, split)) for split in ("train", "test")}
-    elif name == "eurosat":
+    if name == "eurosat":
         made = datasets.EuroSAT(root)
-        parts = {"all": ((path, made.classes[label]) for path, label in made.samples)}
-    rows = {}
-    for split, pairs in parts.items():
-        rows.setdefault("train" if split in ("val", "trainval") else split, {}).update(
-            {str(p): said for p, said in pairs}
-        )
+        return {"all": {str(path): made.classes[label] for path, label in made.samples}}
+    reader, splits = {
+        "oxford_pets": (datasets.OxfordIIITPet, ("trainval", "test")),
+        "oxford_flowers": (datasets.Flowers102, ("train", "val", "test")),
+        "food101": (datasets.Food101, ("train", "test")),
+        "dtd": (datasets.DTD, ("train", "val", "test")),
+        "fgvc_aircraft": (datasets.FGVCAircraft, ("train", "test")),
+    }[name]
+    rows = {"train": {}, "test": {}}
+    for split in splits:
+        made = reader(root, split)
+        paths = getattr(made, "_image_files", None) or made._images
+        names = (made.classes[label] for label in made._labels)
+        rows["test" if split == "test" else "train"] |= dict(zip(map(str, paths), names, strict=True))
     return rows
 
 
@@ -712,21 +677,14 @@ def test_pictures_that_the_lists_name_and_that_are_not_there(data, tmp_path, nam
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda c: b"{", "is no valid JSON"),
         (lambda c: ["x"], "lacks the key 'train'"),
         (lambda c: c | {"train": {}}, "'train' must hold a list"),
         (lambda c: c | {"test": []}, r"'test' must list \[picture, label, class name\], not \[\]"),
-        (
-            lambda c: c | {"test": [["x.jpg", 0]]},
-            r"'test' must list \[picture, label, class name\], not \['x.jpg', 0\]",
-        ),
         (
             lambda c: c | {"test": [[p, 0, n] for p, _, n in c["test"]]},
             "'test' a label has two class names or a name two labels",
         ),
         (lambda c: c | {"train": [[p, k, "x"] for p, k, _ in c["train"]]}, "'train' a label has two class names"),
-        (lambda c: c | {"train": [row for row in c["train"] if row[1]]}, "class 'apple pie' has no training records"),
-        (lambda c: c | {"test": [row for row in c["test"] if row[1]]}, "class 'apple pie' has no test records"),
     ],
 )
 def test_split_files_that_are_damaged(data, tmp_path, change, complaint):
@@ -735,26 +693,21 @@ def test_split_files_that_are_damaged(data, tmp_path, change, complaint):
     write(path, change(json.loads(path.read_text())))
     with pytest.raises(InputError, match=complaint) as error:
         _load("food101", tmp_path)
-    assert str(path) in str(error.value) or "food101: class" in str(error.value)
+    assert str(path) in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("name", "file", "content", "complaint"),
     [
-        ("oxford_pets", "annotations/trainval.txt", None, r"cannot be read \(No such file"),
         ("oxford_pets", "annotations/trainval.txt", b"Abyssinian_1\n", "line 1: 'Abyssinian_1' must have 4 parts"),
-        ("oxford_pets", "annotations/test.txt", b"\xff\xfe", "cannot be read"),
-        ("oxford_pets", "annotations/test.txt", b"\n", "oxford_pets has no test records"),
         ("dtd", "labels/train1.txt", b"banded\n", "line 1: 'banded' must have 2 parts"),
         ("fgvc_aircraft", "images_variant_test.txt", b"\n0034958\n", "line 2: '0034958' must have 2 parts"),
         ("ucf101", "ucfTrainTestlist/testlist01.txt", b"x.avi\n", "line 1: 'x.avi' must have 2 parts"),
         ("food101", "meta/train.json", b"[]", "must hold one JSON object, not list"),
         ("food101", "meta/train.json", b'{"waffles": 3}', "'waffles' must hold a list, not 3"),
-        ("oxford_flowers", "setid.mat", None, r"cannot be read \(No such file"),
         ("oxford_flowers", "imagelabels.mat", b"no matrix", r"is no readable MATLAB file with labels"),
         ("cifar10", "data_batch_3", None, r"cannot be read \(No such file .*unpack CIFAR's Python version again"),
         ("cifar10", "data_batch_3", b"", r"is no batch of CIFAR's Python version \(data, labels\)"),
-        ("cifar10", "data_batch_3", b"\x00" * 50, "is no batch of CIFAR's Python version"),
         ("cifar10", "batches.meta", pickle.dumps({"x": 1}), r"is no batch of CIFAR's Python version \(label_names\)"),
         ("cifar100", "test", pickle.dumps([1]), r"is no batch of CIFAR's Python version \(data, fine_labels\)"),
         (
@@ -773,7 +726,7 @@ def test_lists_that_are_damaged(data, tmp_path, name, file, content, complaint):
         write(path, content)
     with pytest.raises(InputError, match=complaint) as error:
         _load(name, tmp_path)
-    assert str(path) in str(error.value) or "has no test" in str(error.value)
+    assert str(path) in str(error.value)
 
 
 def test_flower_labels_and_numbers_that_do_not_fit(data, tmp_path):
@@ -794,20 +747,10 @@ def test_cifar_labels_beyond_the_names(data, tmp_path):
         _load("cifar100", tmp_path)
 
 
-class _Sly:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 def test_a_batch_that_would_run_code_is_refused(data, tmp_path):
     shutil.copytree(data["cifar10", False][0], tmp_path, dirs_exist_ok=True)
     path, made = tmp_path / "cifar-10-batches-py/data_batch_2", tmp_path / "made"
-    write(path, pickle.dumps({"data": _Sly(made), "labels": [0]}))
+    write(path, pickle.dumps({"data": Sly(made), "labels": [0]}))
     with pytest.raises(InputError, match=f"{path} is no batch of CIFAR's Python version"):
         _load("cifar10", tmp_path)
     assert not made.exists()

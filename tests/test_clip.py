@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedaudit.backbones import clip_images, clip_source, clip_text
@@ -28,6 +28,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.base import Record
 from tests import tiny_clip
+from tests.bad_data import Sly
 
 NAMES = ["cat", "the big mountain lion", "digit seven", "dog", "small blue letter nine", "red dog"]
 VARIANTS = {
@@ -40,21 +41,26 @@ VARIANTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="session", params=VARIANTS)
-def clip(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
-    folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny", tiny_clip.config(**VARIANTS[request.param]))
-    return load(resolve_clip(str(folder), ""))
-
-
 @pytest.fixture(scope="session")
-def vit(tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
-    return load(resolve_clip(str(tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny-vit")), ""))
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FrozenCLIP]:
+    """Every variant once."""
+
+    @functools.cache
+    def variant(name: str) -> FrozenCLIP:
+        folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny", tiny_clip.config(**VARIANTS[name]))
+        return load(resolve_clip(str(folder), ""))
+
+    return variant
 
 
-@pytest.fixture(scope="session")
-def resnet(tmp_path_factory: pytest.TempPathFactory) -> FrozenCLIP:
-    folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny-rn", tiny_clip.config(vision=tiny_clip.RESNET))
-    return load(resolve_clip(str(folder), ""))
+@pytest.fixture(params=VARIANTS)
+def clip(request: pytest.FixtureRequest, made: Callable[[str], FrozenCLIP]) -> FrozenCLIP:
+    return made(request.param)
+
+
+@pytest.fixture
+def vit(made: Callable[[str], FrozenCLIP]) -> FrozenCLIP:
+    return made("vit")
 
 
 @pytest.fixture
@@ -142,44 +148,12 @@ def test_one_forward_pass_gives_the_gradient_of_every_record(clip: FrozenCLIP) -
         torch.testing.assert_close(found[record], expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-4)
 
 
-def test_small_products_entry_by_entry_equal_the_batched_ones() -> None:
-    for n, m, k in ((3, 32, 3), (3, 3, 32), (32, 3, 3), (1, 5, 5)):
-        assert n * m * k < clip_text.SMALL
-        a, b = contexts(2, 5, n, m), contexts(2, 5, m, k, seed=1)
-        torch.testing.assert_close(clip_text._product(a, b), a @ b, atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("function", [torch.nn.GELU(), torch.nn.functional.silu])
-def test_an_activation_and_its_slope(function: Callable[[Tensor], Tensor]) -> None:
-    fast, slow = (contexts(4, 6).requires_grad_() for _ in range(2))
-    found, expected = clip_text._activated(function, fast), function(slow)
-    assert torch.equal(found, expected)
-    cotangent = contexts(4, 6, seed=1)
-    grads = (torch.autograd.grad(y, x, cotangent)[0] for y, x in ((found, fast), (expected, slow)))
-    torch.testing.assert_close(*grads, atol=1e-6, rtol=1e-6)
-
-
 def test_a_second_derivative_in_the_prompt_is_refused(vit: FrozenCLIP) -> None:
     context = contexts(4, vit.width).requires_grad_()
     features = vit.text(context, vit.classes(NAMES, 4))
     (first,) = torch.autograd.grad(features.sum(), context, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivative in the prompt"):
         torch.autograd.grad(first.sum(), context)
-
-
-def test_a_class_does_not_depend_on_the_others_nor_on_their_order(vit: FrozenCLIP) -> None:
-    context = contexts(2, 4, vit.width)
-    together = vit.text(context, vit.classes(NAMES, 4))
-    turned = vit.text(context, vit.classes(NAMES[::-1], 4))
-    torch.testing.assert_close(turned.flip(1), together, atol=1e-6, rtol=0)
-    for c, name in enumerate(NAMES):
-        torch.testing.assert_close(vit.text(context, vit.classes([name], 4))[:, 0], together[:, c], atol=1e-6, rtol=0)
-
-
-def test_what_stands_behind_the_end_of_a_prompt_does_not_matter(vit: FrozenCLIP) -> None:
-    context = contexts(4, vit.width)
-    with torch.no_grad():
-        assert torch.equal(oracle(vit, context, NAMES), oracle(vit, context, NAMES, padding=7))
 
 
 def test_no_weight_takes_a_gradient_and_the_model_is_in_eval_mode(clip: FrozenCLIP) -> None:
@@ -368,10 +342,10 @@ def test_patches_of_a_vit_are_its_last_tokens_projected(vit: FrozenCLIP, cache: 
 
 
 def test_patches_of_a_resnet_are_its_attention_pools_output_at_every_position(
-    resnet: FrozenCLIP, cache: Folder
+    made: Callable[[str], FrozenCLIP], cache: Folder
 ) -> None:
     """open_clip's pool gives the output at position 0, the mean: with position m moved there, it must give patch m."""
-    given = records(2, size=(64, 64))
+    resnet, given = made("resnet"), records(2, size=(64, 64))
     ids = [r.id for r in given]
     features = encoded(resnet, given, cache, patches=True)
     visual = resnet.model.visual
@@ -442,13 +416,6 @@ def test_folders_are_checked(tmp_path: Path) -> None:
         resolve_clip(str(tmp_path), "")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(InputError, match=rf"--backbone {folder}: {folder} lacks tokenizer.json"):
-        resolve_clip(str(folder), "")
-    tiny_clip.tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "open_clip_config.json").write_text("{")
-    with pytest.raises(InputError, match=r"has a damaged open_clip_config.json"):
-        resolve_clip(str(folder), "")
-    (folder / "open_clip_config.json").write_text("{}")
-    with pytest.raises(InputError, match=r"open_clip_config.json holds no model_cfg"):
         resolve_clip(str(folder), "")
 
 
@@ -531,15 +498,12 @@ LEARNED = {"state_dict": {"ctx": torch.zeros(4, 8), "token_prefix": torch.zeros(
 WHOLE = {f"blocks.{i}": torch.zeros(1) for i in range(60)} | {"token_embedding.weight": torch.zeros(3, 8)}
 OTHER_FILES = {
     "absent.safetensors": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in .safetensors"),
-    "no/such/absent.pt": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in"),
     "folder": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
-    "folder.pt": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
     "there.npz": (b"PK", "there.npz is there, and holds no tensors that can be read here; give the weights of a CLIP; weights end in"),
     "model.pth.tar-50": (LEARNED, "model.pth.tar-50 is a checkpoint, as CoOp names what it has learned, and holds 2 tensors (ctx, token_prefix), "
                                   "which are no whole CLIP; give the weights that it was trained on, such as --weights openai; weights end in"),
     "model.pth.tar": (b"", "model.pth.tar is a checkpoint, as CoOp names what it has learned, and holds no tensors that can be read here"),
     "clip.pth.tar-1": ({"state_dict": WHOLE}, "and holds a whole model (blocks.0, blocks.1, blocks.2, ...); where that is a CLIP, let its name end in .pt"),
-    "numbers.pkl": ([1, 2], "numbers.pkl is there, and holds no tensors that can be read here"),
 }  # fmt: skip
 
 
@@ -566,18 +530,10 @@ def test_a_link_that_leads_nowhere_is_no_weights(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_never_unpickled(tmp_path: Path) -> None:
-    (tmp_path / "model.pth.tar-50").write_bytes(pickle.dumps(_Program(str(tmp_path / "ran")), 2))
+    (tmp_path / "model.pth.tar-50").write_bytes(pickle.dumps(Sly(tmp_path / "ran"), 2))
     with pytest.raises(InputError, match="holds no tensors that can be read here"):
         resolve_clip("RN50", str(tmp_path / "model.pth.tar-50"))
     assert not (tmp_path / "ran").exists()
-
-
-class _Program:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (self.path,)
 
 
 TEXTS = {
@@ -615,25 +571,6 @@ def test_a_text_encoder_that_is_computed_otherwise_is_refused(tmp_path: Path, mo
     monkeypatch.setattr(CLIP, "encode_text", lambda self, text, normalize: F.normalize(whole(self, text) + 1, dim=-1))
     with pytest.raises(InputError, match="its class features computed token by token are not open_clip's"):
         load(resolve_clip(str(tiny_clip.save(tmp_path / "tiny")), ""))
-
-
-def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
-    folder = tiny_clip.save(tmp_path / "tiny")
-    weights = folder / "open_clip_model.safetensors"
-    sound = weights.read_bytes()
-    weights.write_bytes(sound[:1000])
-    with pytest.raises(InputError, match=rf"--backbone {folder}: {folder} has a damaged {weights.name} \("):
-        load(resolve_clip(str(folder), ""))
-    tensors = load_file(tiny_clip.save(tmp_path / "other", tiny_clip.config(text={"width": 16})) / weights.name)
-    save_file(tensors, weights)
-    with pytest.raises(
-        InputError, match=r"does not hold the model in its configuration: \d+ of \d+ tensors have another"
-    ):
-        load(resolve_clip(str(folder), ""))
-    weights.write_bytes(sound)
-    (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match="cannot be loaded as a CLIP of open_clip"):
-        load(resolve_clip(str(folder), ""))
 
 
 def test_tokenizers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -732,20 +669,12 @@ def test_weights_are_never_unpickled(tiny_architecture: str, tmp_path: Path) -> 
     found = load(resolve_clip(tiny_architecture, str(tmp_path / "plain.pt")))
     assert torch.equal(found.model.positional_embedding, state["positional_embedding"])
 
-    (tmp_path / "evil.pt").write_bytes(pickle.dumps(_Evil(tmp_path / "was here"), protocol=2))
+    (tmp_path / "evil.pt").write_bytes(pickle.dumps(Sly(tmp_path / "was here"), protocol=2))
     with pytest.raises(
         InputError, match=rf"--weights {tmp_path / 'evil.pt'}: evil.pt cannot be loaded: it is damaged, or holds more"
     ):
         load(resolve_clip(tiny_architecture, str(tmp_path / "evil.pt")))
     assert not (tmp_path / "was here").exists()
-
-
-class _Evil:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
 
 
 def test_random_weights_are_the_same_every_time_and_leave_the_global_generator_alone(tiny_architecture: str) -> None:

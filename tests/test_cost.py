@@ -11,7 +11,7 @@ import pytest
 
 import fedaudit
 from audits import cost as audit
-from audits.run_comparison import AuditedRun
+from audits.run_comparison import AuditedRun, points, utilities, world_names
 from fedaudit.command import cli
 from fedaudit.machinery import resource_usage as spending
 from fedaudit.machinery.errors import InputError
@@ -98,6 +98,18 @@ class TestEqualUtility:
         assert "no utility of every round" in found.sentences[0]
         made = section(Page([], map, {"cost": found}))
         assert not made.drawn
+
+    def test_worlds_are_numbered_task_by_task(self):
+        runs = [run("a", [1, 2]) for _ in range(4)]
+        settings = [
+            r.setting | {"task.name": task, "task.n": n} for r, task, n in zip(runs, "xyxy", (1, 1, 2, 2), strict=True)
+        ]
+        found = world_names(points(replace(r, setting=s) for r, s in zip(runs, settings, strict=True)))
+        assert list(found.values()) == ["x 1", "y 1", "x 2", "y 2"]
+
+    def test_before_training_is_not_the_end(self):
+        assert utilities(run("a", [3, 2], metric="loss"))["loss"]["value"] == 2
+        assert utilities(run("a", [3], metric="loss")) == {}
 
     def test_what_is_missing_is_named(self):
         with pytest.raises(InputError, match="no run here has counted bytes"):

@@ -15,8 +15,8 @@ import pytest
 from reports import templates
 from reports.papers import dpfpl_figure3
 from reports.report import Evidence
-from tests.prompt_evidence import attacked, built, prompt_evidence
-from tests.test_report import evidence
+from tests.evidence import built, evidence
+from tests.prompt_evidence import attacked, prompt_evidence
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 

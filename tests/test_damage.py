@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.command import cli
-from fedaudit.machinery import store
+from fedaudit.machinery import user_files
 from fedaudit.machinery.resource_usage import FOLDER
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -54,7 +54,7 @@ class Finished:
         self.files = files(out)
 
     def again(self, out: Path) -> int:
-        store._digests.clear()  # as in a new process
+        user_files._digests.clear()  # as in a new process
         return cli.main([*self.words, "--threads=1", f"--out={out}"])
 
     def check(self, harms: Mapping[str, Harm], out: Path, said: Callable[[], str]) -> None:

@@ -405,64 +405,19 @@ def test_nocaps_roots_that_are_wrong(data, tmp_path):
         _coco(data / "coco", novel=25)
 
 
-def _damaged(tmp_path, change):
-    """An MSCOCO folder with one caption file changed."""
+def test_blank_captions_are_skipped_and_pictures_without_any_left_out(tmp_path):
     root = minidata.coco(tmp_path)
     path = root / "annotations/captions_train2017.json"
     content = json.loads(path.read_text())
-    minidata.write(path, change(content) or content)
-    return root, path
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda c: b'{"images": [', "is no valid JSON"),
-        (lambda c: b"\xff\xfe\x00", "is no valid JSON"),
-        (lambda c: ["no object"], "lacks the key 'annotations'"),
-        (lambda c: c.pop("images") and None, "lacks the key 'images'"),
-        (lambda c: c.update(images=None), "'images' must hold a list, not None"),
-        (lambda c: c["images"][3].update(file_name=7), "'file_name' must hold a str, not 7"),
-        (lambda c: c["images"][3].pop("file_name") and None, "lacks the key 'file_name'"),
-        (lambda c: c["annotations"][7].pop("caption") and None, "lacks the key 'caption'"),
-    ],
-)
-def test_annotation_files_that_are_damaged(tmp_path, change, complaint):
-    root, path = _damaged(tmp_path, change)
-    with pytest.raises(InputError, match=f"{path}.* {complaint}"):
-        _coco(root)
-
-
-def test_blank_captions_are_skipped_and_pictures_without_any_left_out(tmp_path):
-    def blank(content):
-        for note in content["annotations"]:
-            if note["image_id"] <= 20 or note["caption"].startswith("caption 0"):
-                note["caption"] = " \n"
-
-    root, _ = _damaged(tmp_path, blank)
+    for note in content["annotations"]:
+        if note["image_id"] <= 20 or note["caption"].startswith("caption 0"):
+            note["caption"] = " \n"
+    minidata.write(path, content)
     records = [r for c in _coco(root, clients=4).clients for r in (*c.records, *c.reference, *c.background)]
     assert min(int(r.id.removeprefix("coco-")) for r in records) > 20
     assert {len(r.references) for r in records} == {4}
     with pytest.raises(InputError, match=r"need 80 records .* has 70"):
         _coco(root, clients=5)
-
-
-def test_parts_of_mscoco_that_are_missing(tmp_path):
-    root = minidata.coco(tmp_path)
-    instances = root / "annotations/instances_train2017.json"
-    content = instances.read_bytes()
-    instances.unlink()
-    with pytest.raises(InputError, match=f"{instances} cannot be read"):
-        _coco(root)
-    broken = json.loads(content)
-    broken["categories"] = broken["categories"][1:]
-    minidata.write(instances, broken)
-    with pytest.raises(InputError, match=f"{instances}: category_id 1 is not among its categories"):
-        _coco(root)
-    for name in ("train2017", "val2017"):
-        (root / name).rename(root / f"moved-{name}")
-    with pytest.raises(InputError, match=r"neither train2017/ nor images/train2017/ is there; unpack train2017.zip"):
-        _coco(root)
 
 
 def test_settings_that_need_more_than_there_is(data):
@@ -572,22 +527,6 @@ def test_scienceqa_in_its_other_places(tmp_path):
     minidata.write(tmp_path / "c/problems.json", [1])
     with pytest.raises(InputError, match=r"problems.json must hold one JSON object, not list"):
         _science(tmp_path / "c")
-
-
-@pytest.mark.parametrize("module", [coco_task, scienceqa_task])
-@pytest.mark.parametrize(
-    ("name", "value"), [("records", 1), ("background", -1), ("reference", 1), ("test", 0), ("dirichlet", 0.0)]
-)
-def test_parameters_out_of_range_are_named(module, name, value):
-    with pytest.raises(ValueError, match=f"{name} must .* not {value}"):
-        module.Params(**{name: value})
-
-
-def test_nocaps_parameters_out_of_range_are_named():
-    with pytest.raises(ValueError, match="nocaps_domain must be in-domain, near-domain, out-domain or all, not 'far'"):
-        coco_task.Params(nocaps_domain="far")
-    with pytest.raises(ValueError, match="novel must be at least 2 and at most 1000000, not 1"):
-        coco_task.Params(novel=1)
 
 
 def test_the_defaults_are_the_papers_numbers():

@@ -18,10 +18,7 @@ RUNS = {
     "LoRA": "--method fedavg --attack maxrenyi --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1",
     "prompts": "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 2",
 }
-ANALYSIS = {
-    "LoRA": "fedaudit.pipeline.attacks:scoring_jobs",
-    "prompts": "audits.epsilon:ledger_of",
-}
+ANALYSIS = {"LoRA": "fedaudit.pipeline.attacks:scoring_jobs", "prompts": "audits.epsilon:ledger_of"}
 Harm = Callable[[Path], None]
 
 

@@ -63,9 +63,8 @@ def test_the_round_is_refused_by_name_and_leaves_nothing(where: str, words: str,
     for _ in range(2):  # resuming says the same again
         with pytest.raises(Diverged) as caught:
             toy_run(tmp_path, method, schedule=SCHEDULE)
-        assert str(caught.value).endswith(
-            f", seed 7, diverged in round 2: {words} holds NaN or infinity; lower the step"
-        )
+        said = f", seed 7, diverged in round 2: {words} holds NaN or infinity; lower the step"
+        assert str(caught.value).endswith(said)
         rounds = [name for name in claim(tmp_path).names() if name.startswith("round")]
         assert rounds == [f"round-00{r}.{kind}" for r in range(2) for kind in ("json", "safetensors")]
 
@@ -148,12 +147,10 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (others,) = recipe.others
     spoil(monkeypatch, lambda c: c.seed != others.schedule.seed)
     folder = claim(tmp_path / "client-001")
-    with pytest.raises(
-        Diverged, match=r"shadow models of promptfl, seed 5, diverged in round 1: the upload of client-01"
-    ):
-        shadow_models.train_shadows(
-            bench, method, [others], 1, folder, seed=5, shadows=range(4), until=SCHEDULE.rounds, say=print
-        )
+    asked = {"seed": 5, "shadows": range(4), "until": SCHEDULE.rounds, "say": print}
+    said = r"shadow models of promptfl, seed 5, diverged in round 1: the upload of client-01"
+    with pytest.raises(Diverged, match=said):
+        shadow_models.train_shadows(bench, method, [others], 1, folder, **asked)
     assert folder.names() == []
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -48,6 +49,24 @@ def of_learner(learner: str) -> set[str]:
     return {name for name, plugin in METHODS.items() if plugin.facts.learner == learner}
 
 
+COLUMNS: dict[tuple[str, ...], Iterable[str]] = {  # the first column of a table, by page and headings
+    ("docs/attacks.md", "method", "a message"): of_learner("lora"),
+    ("docs/methods.md", "method", "a client sends"): of_learner("lora"),
+    ("docs/methods.md", "task", "what"): TASKS,
+    ("docs/images.md", "`--task`"): [n for n, task in TASKS.items() if facts(task.facts.learner).records == "classes"],
+    ("docs/prompts.md", "method", "trained"): of_learner("prompts"),
+    ("docs/threat-models.md", "method", "the server's replay"): of_learner("prompts") | of_learner("maple"),
+    ("docs/dp2fl.md", "adversary", "holds"): facts("maple").threat_models,
+    ("docs/nightly.md", "part"): matrix.PARTS,
+    ("docs/papers.md", "`--paper`"): paper_items.items(),
+}
+
+
+@pytest.mark.parametrize("place", COLUMNS, ids=lambda place: f"{place[0]}: {place[1]}")
+def test_each_has_a_row(place: tuple[str, ...]) -> None:
+    assert sorted(first(*place)) == sorted(COLUMNS[place])
+
+
 # exit codes
 
 CODES = {exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED, exits.CLOSED} | {
@@ -72,13 +91,6 @@ def test_an_exit_code_in_a_sentence_is_one(page: str) -> None:
 
 
 # attacks and adversaries
-
-
-def test_attacks_have_a_row_each() -> None:
-    rows = [
-        name for row in table("docs/attacks.md", "attack", "on", "needs") for name in re.findall(r"\[(\w+)\]", row[0])
-    ]
-    assert sorted(rows) == sorted(ATTACKS)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +132,12 @@ def test_what_runs_against_clients_on_shares_and_against_a_peer() -> None:
     assert run_by("peer", dual) == run_by("released-model", dual)
 
 
+def test_every_attack_has_a_row_and_a_section() -> None:
+    rows = (row[0] for row in table("docs/attacks.md", "attack", "on", "needs"))
+    assert sorted(name for cell in rows for name in re.findall(r"\[(\w+)\]", cell)) == sorted(ATTACKS)
+    assert {*ATTACKS} <= {*re.findall(r"^### (\w+)$", PAGES["docs/attacks.md"], re.MULTILINE)}
+
+
 def test_the_order_of_all() -> None:
     rows = table("docs/attacks.md", "strength", "attacks")
     said = {name: int(row[0]) for row in rows for name in codes(row[1])}
@@ -127,10 +145,6 @@ def test_the_order_of_all() -> None:
         name: plugin.facts.strength for name, plugin in ATTACKS.items() if plugin.facts.strength or name in said
     }
     assert {*ATTACKS} == {*said}
-
-
-def test_every_attack_has_a_section() -> None:
-    assert {*ATTACKS} <= {*re.findall(r"^### (\w+)$", PAGES["docs/attacks.md"], re.MULTILINE)}
 
 
 def test_what_the_adversary_may_be_told() -> None:
@@ -205,32 +219,16 @@ def test_what_is_attacked_in_prompts() -> None:
     assert {row[1] for row in rows} <= {*AT_THE_END}
 
 
-def test_adversaries_of_dual_prompts() -> None:
-    assert {*first("docs/dp2fl.md", "adversary", "holds")} == {*facts("maple").threat_models}
-
-
 # methods and tasks
 
 
-def test_methods_of_adapters() -> None:
-    assert {*first("docs/methods.md", "method", "a client sends")} == of_learner("lora")
-    assert {*first("docs/attacks.md", "method", "a message")} == of_learner("lora")
-
-
 def test_methods_of_prompts() -> None:
-    assert {*first("docs/prompts.md", "method", "trained")} == of_learner("prompts")
     (sentence,) = re.findall(r"^Prompt methods \((.*)\) have", PAGES["docs/methods.md"], re.MULTILINE)
     assert {*codes(sentence)} == of_learner("prompts")
     never = {
         codes(row[0])[0] for row in table("docs/prompts.md", "method", "trained") if row[3] in ("", "never noised")
     }
     assert never == {name for name in of_learner("prompts") if not private(METHODS[name].facts)}
-
-
-def test_replays_of_methods() -> None:
-    assert {*first("docs/threat-models.md", "method", "the server's replay")} == of_learner("prompts") | of_learner(
-        "maple"
-    )
 
 
 def test_every_method_has_a_section() -> None:
@@ -240,13 +238,6 @@ def test_every_method_has_a_section() -> None:
         for title in re.findall(r"^## (\w+)$", PAGES[f"docs/{page}.md"], re.MULTILINE)
     }
     assert of_learner("lora") | of_learner("prompts") <= titles
-
-
-def test_tasks() -> None:
-    assert {*first("docs/methods.md", "task", "what")} == {*TASKS}
-    assert {*first("docs/images.md", "`--task`")} == {
-        name for name, task in TASKS.items() if facts(task.facts.learner).records == "classes"
-    }
 
 
 def test_partitions_and_data_sets() -> None:
@@ -341,11 +332,8 @@ def test_ceilings_of_guesses() -> None:
 # runs, findings, gates
 
 
-def test_schema_of_findings() -> None:
+def test_metrics_of_gates_and_schema_of_findings() -> None:
     assert f"- `schema` is {SCHEMA}." in PAGES["docs/running.md"]
-
-
-def test_metrics_of_gates() -> None:
     (sentence,) = re.findall(r"^A gate reads .*\n.*$", PAGES["docs/running.md"], re.MULTILINE)
     assert {*codes(sentence)} >= {*gates.METRICS}
 
@@ -372,8 +360,7 @@ def test_hooks_of_a_backbone() -> None:
         assert parameters == [word for word in words.split(", ") if word], signature
 
 
-def test_parts_of_a_matrix_and_words_of_a_night() -> None:
-    assert {*first("docs/nightly.md", "part")} == {*matrix.PARTS}
+def test_words_of_a_night() -> None:
     said = {row[0]: row[2] for row in table("docs/nightly.md", "word", "means")}
     assert said == {word: "no" if word == nights.SHOWN else "yes" for word in said}
     assert {*said} == {nights.CHANGED, nights.NEW_LEAK, nights.HEALED, nights.DRIFT, nights.SHOWN}
@@ -390,10 +377,6 @@ def test_families_of_rows() -> None:
 
 
 # papers and presets
-
-
-def test_items_have_a_row_each() -> None:
-    assert first("docs/papers.md", "`--paper`") == [*paper_items.items()]
 
 
 def test_every_preset_stands_in_the_docs() -> None:

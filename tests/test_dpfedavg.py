@@ -4,7 +4,6 @@ noise as the ledger says."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections import Counter
@@ -23,21 +22,18 @@ from audits.subject import Subject
 from fedaudit.backbones.vlm import FrozenVLM, load
 from fedaudit.command import cli
 from fedaudit.machinery.errors import InputError
-from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
 from fedaudit.privacy.accountant import provable
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.base import Record
 from tests import tiny_models
 from tests.gaussian import gaussian_epsilon, sampled_epsilon
-from tests.method_worlds import NoEvaluation
-from tests.whole_runs import contents
+from tests.toy import trained
 from trainers.base import Participation, Schedule, State, generator, weighted_mean
 from trainers.dpfedavg import RELEASE, Descent, DPFedAvg, Params
 from trainers.learners import METHODS
 from trainers.lora import Facts, Learner, Settings
 from trainers.protocols import Bench
-from trainers.rounds import train
 from trainers.steps import epoch_batch, poisson_batch
 from trainers.transcript import Transcript
 
@@ -214,27 +210,6 @@ def test_gradients_of_single_records_are_those_of_a_loop(
     assert float((total - slow.sum(0)).norm() / slow.sum(0).norm()) < 1e-6
 
 
-def test_a_records_gradient_does_not_depend_on_its_batch(world: Learner) -> None:
-    state = adapter(world)
-    (several,), (alone,) = (list(world.gradients(state, RECORDS[:n], each=True)) for n in (6, 1))
-    assert float((several[:1] - alone).norm() / alone.norm()) < 1e-6
-
-
-def test_without_clipping_and_with_texts_of_one_length_it_is_plain_training(world: Learner) -> None:
-    """Then the mean over the batch's tokens is the mean of the records' means."""
-    state = adapter(world)
-    by_length: dict[int, list[str]] = {}
-    for record in RECORDS:
-        by_length.setdefault(len(world.data[record].ids), []).append(record)
-    equal = max(by_length.values(), key=len)
-    assert len(equal) > 1
-    leaves = {name: t.clone().requires_grad_() for name, t in state.items()}
-    world.loss(leaves, equal).backward()
-    plain = flat({name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None})
-    (each,) = world.gradients(state, equal, each=True)
-    assert float((each.mean(0) - plain).norm() / plain.norm()) < 1e-6
-
-
 def test_parts_hold_the_gradients_of_their_records(world: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part's activations and copies of gradients fit into the memory that there is; one record always does."""
     each = 4 * sum(t.numel() for t in world.parameters.values())
@@ -261,11 +236,8 @@ def made(privacy: Privacy, settings: Settings = SETTINGS, **params: Any) -> DPFe
     return DPFedAvg(Params(**params), settings).protected(privacy, SCHEDULE, SIZES)
 
 
-def run(path: Path, method: DPFedAvg, learner: Learner) -> Transcript:
-    with Executor(lambda: Bench(learner, training(), RECORDS)) as executor:
-        return train(
-            method, SCHEDULE, NoEvaluation(), folder=claim(path), executor=executor, say=print, advance=lambda: None
-        )  # fmt: skip
+def run(path: Path, method: Any, learner: Learner, **more: Any) -> Transcript:
+    return trained(path, method, SCHEDULE, Bench(learner, training(), RECORDS), **more)
 
 
 # every way to noise with two steps, and of other rounds each way to sample; all of the others are slow
@@ -347,7 +319,8 @@ def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: P
             for s in range(method.steps(len(client.records))):
                 used.update(method.minibatch(client, s))
         assert max(used.values()) <= exposure.times
-        assert method.messages.used_records(training()[k], client=k, seed=SCHEDULE.seed, rounds=rounds) == set(used)
+        told = {"seed": SCHEDULE.seed, "rounds": rounds, "settings": method.settings}
+        assert method.messages.used_records(training()[k], client=k, **told) == set(used)
 
 
 # --- the noise ------------------------------------------------------------------------------------------------------
@@ -406,14 +379,6 @@ def test_clipped_gradients_are_counted_over_all_parts(world: Learner, monkeypatc
         assert update.noised.clipped == {RELEASE: (longer, 6)}  # 2 steps of 3 records
 
 
-def test_the_average_is_uniform(world: Learner) -> None:
-    from trainers.base import Site, Upload
-
-    one, other = {"x": torch.tensor([1.0])}, {"x": torch.tensor([4.0])}
-    mean = made(PRIVACY["none"]).aggregate({}, [Upload(0, 1, one), Upload(1, 9, other)], Site(0, 0))
-    assert mean["x"].item() == 2.5
-
-
 def test_what_is_claimed_is_proven_against_everybody(tmp_path: Path, world: Learner) -> None:
     privacy = AdapterPrivacy(epsilon=4)
     method = made(privacy)
@@ -422,25 +387,6 @@ def test_what_is_claimed_is_proven_against_everybody(tmp_path: Path, world: Lear
     assert (table.claimed == 4).all()
     assert (table.provable <= 4).all()
     assert (table.provable > 0).all()
-
-
-def test_parameters() -> None:
-    with pytest.raises(ValueError, match="optimizer must be adamw or sgd, not 'lion'"):
-        Params(optimizer="lion")
-
-
-def test_resumed_it_is_the_whole_run(tmp_path: Path, world: Learner) -> None:
-    """Noise and minibatches follow from seed, client, round and step, not from what ran before in the process."""
-    method = made(PRIVACY["poisson"])
-    whole, half = run(tmp_path / "whole", method, world), tmp_path / "half"
-    bench = Bench(copy.copy(world), training(), RECORDS)
-    for until in (1, 2):
-        with Executor(lambda: bench) as executor:
-            train(
-                method, SCHEDULE, NoEvaluation(), folder=claim(half), executor=executor, say=print, advance=lambda: None,
-                until=until,
-            )  # fmt: skip
-    assert contents(half) == contents(whole.folder.path)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -463,7 +409,6 @@ def test_it_comes_with_its_noise_free_twin_and_its_own_defaults() -> None:
     assert {"epsilon", "membership"} <= set(plan.audits)
     alone = cli.read_command("--method dpfedavg:epsilon=3 --no-twin --clip-norm 0.2".split()).plan
     (variant,) = alone.methods.values()
-    assert variant is not None
     assert variant.privacy == AdapterPrivacy(epsilon=3, clip_norm=0.2)
 
 
@@ -471,13 +416,8 @@ def test_what_is_said_of_noise_comes_from_the_ledger(tmp_path: Path, world: Lear
     """Without noise nothing is claimed or proven, of a method that cannot be noised as of one that is not."""
     plain = METHODS["fedavg"].make(METHODS["fedavg"].params())
     for name, method, privacy in (("fedavg", plain, None), ("dpfedavg", made(PRIVACY["none"]), PRIVACY["none"])):
-        with Executor(lambda: Bench(world, training(), RECORDS)) as executor:
-            transcript = train(
-                method, SCHEDULE, NoEvaluation(), folder=claim(tmp_path / name), executor=executor, say=print,
-                advance=lambda: None,
-            )  # fmt: skip
         subject = Subject(
-            transcript=transcript, method=method, privacy=privacy, threat_models=Facts().threat_models, attacked=None,
+            transcript=run(tmp_path / name, method, world), method=method, privacy=privacy, threat_models=Facts().threat_models, attacked=None,
             names={"run": "r", "method": name, "task": "t", "seed": 0},
         )  # fmt: skip
         result = epsilon(subject, EpsilonParams())

@@ -1,160 +1,390 @@
-"""The command as a user runs it, on a tiny setting of the embedded model: same numbers again, after kills and after damage."""
+"""The command as a user runs it, on tiny settings: every kind of run ends with the same bytes after whatever happens to it, and reuses
+what is on disk. The quickest kind is the short version of the others, which are slow."""
 
+from __future__ import annotations
+
+import functools
 import json
 import re
 import shutil
+import signal
+import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
 
 from fedaudit.terms.verdicts import VERDICTS
 from tests.whole_runs import Job, contents, report
+from trainers.prompts import Facts
 
-JOB = Job(
-    (
-        "--method fedrand --rounds 3 --clients 3 --per-round 2 --records 4 --reference 6 --novel 4 --test 2 "
-        "--local-steps 2 --threads 2"
-    ).split()
+ADVERSARIES = Facts().threat_models
+SHADOWS = (
+    "--method dpfpl --epsilon none --train 3 --test 1 --clients 3 --rounds 11 --shadows 4 --canaries 12 --threads 2"
 )
-pytestmark = pytest.mark.slow
+CANARIES = (
+    "--method fedrand --rounds 1 --clients 3 --per-round 2 --records 6 --reference 4 --novel 2 --test 2 --local-steps 2 "
+    "--canaries 12 --threads 2"
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A setting of the command, and what a run of it leaves on the way."""
+
+    words: str
+    stages: Mapping[
+        str, str
+    ]  # the first, in which it is stopped, and those in which it is killed: a file that is there by then
+    checkpoints: tuple[str, ...]  # which are damaged and repaired
+    to_run: str = ""  # what a dry run says of it, and of its workers
+    workers: str = "2 workers"
+    once: str = ""  # what one of two processes says alone
+    printing: bool = True
+
+    @property
+    def job(self) -> Job:
+        return Job(self.words.split(), printing=self.printing)
+
+
+KINDS = {
+    "quickest": Kind(
+        "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 1 --threads 2",
+        {"at the start": "runs/*/initial.json", "in the first round": "runs/*/round-000.safetensors"},
+        ("runs/*/round-001.safetensors",),
+        "1 training to run: 2 rounds, 3 of 3 clients a round",
+        printing=False,
+    ),
+    "LoRA": Kind(
+        "--method fedrand --rounds 3 --clients 3 --per-round 2 --records 4 --reference 6 --novel 4 --test 2 --local-steps 2 --threads 2",
+        {
+            "at the start": "runs/*/initial.json",
+            "in the first round": "runs/*/round-000.safetensors",
+            "in a later round": "runs/*/round-001.safetensors",
+            "in the attack": "answers/*/model-*.safetensors",
+            "in the audit": "analyses/*/tokens.parquet",
+            "in the report": "reports/*/figures/*",
+        },
+        ("runs/*/round-001.safetensors",),
+        "1 training to run: ",
+        r"\d+ worker",
+        once="training fedrand, seed 0: done",
+    ),
+    "prompts": Kind(
+        "--method dpfpl,promptfl --rounds 14 --clients 3 --train 12 --test 2 --threads 2",
+        {
+            "at the start": "runs/*/initial.json",
+            "in a later round": "runs/*/round-007.safetensors",
+            "in a later block": "runs/*/round-013.json",
+            "in the audit": "analyses/*/accuracy.parquet",
+            "in the report": "reports/*/figures/*",
+        },
+        ("runs/dpfpl-epsilon-0.1*/round-011.safetensors",),
+        "4 trainings to run: 14 rounds, 3 of 3 clients a round",
+    ),
+    "attacks on prompts": Kind(
+        f"{SHADOWS} --attack shadow,cosine --targets 2 --observed-rounds 2",
+        {
+            "at the start": "runs/*/initial.json",
+            "in the shadow training": "shadows/*/client-000-from-000/shadows-0010.safetensors",
+            "in the attacks": "answers/*/shadows-*.safetensors",
+        },
+        ("shadows/*/client-001-from-000/shadows-*", "shadows/*/simulated-000/round-005.json"),
+    ),
+}
+QUICKEST = "quickest"
+each = pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=() if k == QUICKEST else pytest.mark.slow) for k in KINDS]
+)
+each_estimated = pytest.mark.parametrize("kind", [mark for mark in each.args[1] if KINDS[mark.values[0]].to_run])
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+class Whole(NamedTuple):
+    """A run that nobody disturbed: where it lies, what it said, and its report."""
+
+    out: Path
+    done: subprocess.CompletedProcess[str]
+    folder: Path
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    out = tmp_path_factory.mktemp("whole")
-    done = JOB.audit(out)
-    return out, done, report(done)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+    """Runs of each kind, made once."""
+
+    @functools.cache
+    def made(kind: str) -> Whole:
+        out = tmp_path_factory.mktemp("whole")
+        done = KINDS[kind].job.audit(out)
+        return Whole(out, done, report(done))
+
+    return made
 
 
-def test_leaves_a_report_and_findings(whole):
-    out, done, folder = whole
+def findings(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "findings.json").read_text())
+
+
+def copied(run: Whole, to: Path) -> Path:
+    return shutil.copytree(run.out, to, dirs_exist_ok=True)
+
+
+# --- what every kind promises ---------------------------------------------------------------------------------------
+
+
+@each
+def test_leaves_a_report_that_says_where_nothing_lies(kind: str, whole: Any) -> None:
+    out, _, folder = whole(kind)
     page = (folder / "index.html").read_text()
-    assert "fedrand" in page
-    findings = pd.read_csv(folder / "findings.csv")
-    listed = json.loads((folder / "findings.json").read_text())
-    assert len(findings) == len(listed)
-    assert set(findings.method) == {"fedrand"}
-    assert {"released-model", "server", "owner"} == set(findings.threat_model)
-    assert set(findings.verdict.dropna()) <= set(VERDICTS)
+    assert str(out) not in page + (folder / "findings.json").read_text()
+    assert "None" not in page or kind == "LoRA"
+    assert len(pd.read_csv(folder / "findings.csv")) == len(findings(folder))
     assert {p.suffix for p in (folder / "figures").iterdir()} == {".svg", ".pdf", ".csv"}
-    assert "AUROC" in done.stdout
-    assert "/" not in re.sub(r"renyi/\S+|loss\S+/caption", "", json.dumps(listed[0]["interval"]))
-    assert str(out) not in (folder / "findings.json").read_text() + page
 
 
-def test_the_same_command_again_reuses_everything(whole):
-    out, _, folder = whole
-    JOB.check_reuse(out, folder)
+@each
+def test_the_same_command_again_reuses_everything(kind: str, whole: Any) -> None:
+    out, _, folder = whole(kind)
+    KINDS[kind].job.check_reuse(out, folder)
 
 
-def test_a_new_attack_retrains_nothing(whole):
-    out, _, _folder = whole
-    other = JOB.audit(out, "--attack", "reconstruct", "--ways", "server-fill")
-    assert "reused: training of fedrand, seed 0" in other.stderr
-    ways = {f["way"] for f in json.loads((report(other) / "findings.json").read_text()) if f["metric"] == "auroc"}
-    assert ways == {"final", "server-fill", "true state"}
+@POSIX
+@each
+def test_stopped_killed_in_every_stage_and_repeated_ends_with_the_same_bytes(
+    kind: str, whole: Any, tmp_path: Path
+) -> None:
+    job, (start, *later) = KINDS[kind].job, KINDS[kind].stages.values()
+    stopped = job.disturbed(tmp_path, start, signal.SIGINT)
+    assert stopped.returncode == 130
+    assert stopped.stderr.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert not list(tmp_path.rglob("*.tmp"))
+    for seen in later:
+        assert job.disturbed(tmp_path, seen, signal.SIGKILL).returncode == -signal.SIGKILL, seen
+    assert contents(report(job.audit(tmp_path))) == contents(whole(kind).folder)
 
 
-def test_several_attacks_are_views_of_one_pass(whole):
-    """Each stands for its own scores, which are to the last digit what one attack alone finds."""
-    out, _, folder = whole
-    together = JOB.audit(out, "--attack", "loss,entropy,maxrenyi")
-    assert "reused: training of fedrand, seed 0" in together.stderr
-    alone, several = (
-        {
-            (f["threat_model"], f["way"], f["population"], f["nonmembers"], f["signal"]): (
-                f["attack"],
-                f["value"],
-                f["p"],  # the verdict depends on what else is on a page
-            )
-            for f in json.loads((place / "findings.json").read_text())
-            if f["metric"] == "auroc" and f["best_of"] is None
-        }
-        for place in (folder, report(together))
-    )
-    assert alone.keys() < several.keys()
-    assert {place: found[1:] for place, found in several.items() if place in alone} == {
-        place: found[1:] for place, found in alone.items()
-    }
-    assert {(place[-1], found[0]) for place, found in several.items()} == {
-        ("loss/base", "loss"),
-        ("loss", "loss"),
-        ("entropy", "entropy"),
-        ("renyi/2/10/caption", "maxrenyi"),
-    }
+@each
+def test_a_flipped_byte_in_a_checkpoint_is_named_and_repaired(kind: str, whole: Any, tmp_path: Path) -> None:
+    KINDS[kind].job.check_repair(KINDS[kind].checkpoints, whole(kind).out, whole(kind).folder, tmp_path)
 
 
-def own(findings):
+@each_estimated
+def test_findings_do_not_depend_on_workers_or_place(kind: str, whole: Any, tmp_path: Path) -> None:
+    alone = report(KINDS[kind].job.audit(tmp_path / "elsewhere", "--threads", "1"))
+    assert contents(alone) == contents(whole(kind).folder)
+
+
+@each_estimated
+def test_two_processes_with_the_same_command_share_the_work(kind: str, whole: Any, tmp_path: Path) -> None:
+    said = KINDS[kind].job.check_two_processes(whole(kind).folder, tmp_path)
+    assert not (once := KINDS[kind].once) or sum(once in text for text in said) == 1
+
+
+@each_estimated
+def test_a_dry_run_says_what_would_happen_and_trains_nothing(kind: str, tmp_path: Path) -> None:
+    KINDS[kind].job.check_dry_run(tmp_path, KINDS[kind].to_run, KINDS[kind].workers)
+
+
+# --- what each finds, and what it shares with others ----------------------------------------------------------------
+
+
+def test_the_quickest_has_utility_and_epsilon(whole: Any) -> None:
+    run = whole(QUICKEST)
+    assert {f["metric"] for f in findings(run.folder)} >= {"accuracy/local", "epsilon"}
+    assert "local" in run.done.stdout
+
+
+def own(several: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Findings without what depends on the other runs of a report."""
     of_report = {"p_adjusted", "family_n", "verdict", "sentence", "alarm"}
-    return [{name: value for name, value in f.items() if name not in of_report} for f in findings]
+    return [{name: value for name, value in f.items() if name not in of_report} for f in several]
 
 
-def test_two_methods_are_compared_and_what_is_on_disk_is_reused(whole, tmp_path):
-    out, _, folder = whole
-    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
-    both = JOB.audit(tmp_path, "--method", "fedavg,fedrand")
-    assert "reused: analysis of fedrand, seed 0" in both.stderr
-    listed = json.loads((report(both) / "findings.json").read_text())
-    assert {f["method"] for f in listed} == {"fedavg", "fedrand"}
-    assert own([f for f in listed if f["method"] == "fedrand"]) == own(
-        json.loads((folder / "findings.json").read_text())
-    )
-    aurocs = [f for f in listed if f["metric"] == "auroc"]
-    assert {f["way"] for f in aurocs if f["method"] == "fedavg"} == {"final", "exact", "true state"}
+def aurocs(folder: Path) -> list[dict[str, Any]]:
+    return [f for f in findings(folder) if f["metric"] == "auroc"]
 
 
-def test_findings_do_not_depend_on_workers_or_place(whole, tmp_path):
-    _, _, folder = whole
-    alone = report(JOB.audit(tmp_path / "elsewhere", "--threads", "1"))
-    assert contents(alone) == contents(folder)
+@pytest.mark.slow
+class TestLoRA:
+    job = KINDS["LoRA"].job
+
+    @pytest.fixture
+    def run(self, whole: Any) -> Whole:
+        return whole("LoRA")
+
+    def test_findings(self, run: Whole) -> None:
+        listed, table = findings(run.folder), pd.read_csv(run.folder / "findings.csv")
+        assert set(table.method) == {"fedrand"}
+        assert {"released-model", "server", "owner"} == set(table.threat_model)
+        assert set(table.verdict.dropna()) <= set(VERDICTS)
+        assert "AUROC" in run.done.stdout
+        assert "fedrand" in (run.folder / "index.html").read_text()
+        assert "/" not in re.sub(r"renyi/\S+|loss\S+/caption", "", json.dumps(listed[0]["interval"]))
+
+    def test_a_new_attack_retrains_nothing(self, run: Whole) -> None:
+        other = self.job.audit(run.out, "--attack", "reconstruct", "--ways", "server-fill")
+        assert "reused: training of fedrand, seed 0" in other.stderr
+        assert {f["way"] for f in aurocs(report(other))} == {"final", "server-fill", "true state"}
+
+    def test_several_attacks_are_views_of_one_pass(self, run: Whole) -> None:
+        """Each stands for its own scores, which are to the last digit what one attack alone finds."""
+        together = self.job.audit(run.out, "--attack", "loss,entropy,maxrenyi")
+        assert "reused: training of fedrand, seed 0" in together.stderr
+        place = ("threat_model", "way", "population", "nonmembers", "signal")
+        alone, several = (
+            # the verdict depends on what else is on a page
+            {
+                tuple(f[p] for p in place): (f["attack"], f["value"], f["p"])
+                for f in aurocs(folder)
+                if f["best_of"] is None
+            }
+            for folder in (run.folder, report(together))
+        )
+        assert alone.keys() < several.keys()
+        assert {at: several[at][1:] for at in alone} == {at: found[1:] for at, found in alone.items()}
+        assert {(at[-1], found[0]) for at, found in several.items()} == {
+            ("loss/base", "loss"), ("loss", "loss"), ("entropy", "entropy"), ("renyi/2/10/caption", "maxrenyi"),
+        }  # fmt: skip
+
+    def test_two_methods_are_compared_and_what_is_on_disk_is_reused(self, run: Whole, tmp_path: Path) -> None:
+        both = self.job.audit(copied(run, tmp_path), "--method", "fedavg,fedrand")
+        assert "reused: analysis of fedrand, seed 0" in both.stderr
+        listed = findings(report(both))
+        assert {f["method"] for f in listed} == {"fedavg", "fedrand"}
+        assert own([f for f in listed if f["method"] == "fedrand"]) == own(findings(run.folder))
+        assert {f["way"] for f in aurocs(report(both)) if f["method"] == "fedavg"} == {"final", "exact", "true state"}
+
+    def test_another_seed_gives_other_findings_on_the_same_records(self, run: Whole, tmp_path: Path) -> None:
+        done = self.job.audit(copied(run, tmp_path), "--seeds", "2")
+        listed, before = aurocs(report(done)), aurocs(run.folder)
+        assert own([f for f in listed if f["seed"] == 0]) == own(before)
+        assert [f["value"] for f in listed if f["seed"] == 1] != [f["value"] for f in before]
+        assert "over 2 seeds" in done.stdout
+
+    def test_a_damaged_finding_is_named_and_repaired(self, run: Whole, tmp_path: Path) -> None:
+        here = copied(run, tmp_path) / run.folder.relative_to(run.out)
+        (here / "findings.json").write_text("[]")
+        assert "findings.json is damaged; computing it again" in self.job.audit(tmp_path).stderr
+        assert contents(here) == contents(run.folder)
+
+    def test_canaries(self, tmp_path: Path) -> None:
+        done = Job(CANARIES.split()).audit(tmp_path)
+        folder = report(done)
+        rows = [f for f in aurocs(folder) if f["nonmembers"] == "left-out canaries"]
+        bounds = [f for f in findings(folder) if f["metric"] == "measured"]
+        for some in (rows, bounds):
+            assert {f["threat_model"] for f in some} == {"released-model", "server", "owner"}
+        assert all(f["population"] == "canaries" for f in rows)
+        assert {(f["canaries"], f["guesses"], f["provable"]) for f in bounds} == {(12, 3, "inf")}
+        assert all(f["measured"].startswith("at least 0: of at most 0 with 12 canaries") for f in rows)
+        (analysis,) = (tmp_path / "analyses").iterdir()
+        (table,) = pd.read_parquet(analysis / "canaries.parquet").to_dict("records")
+        assert table["inserted"] + table["left_out"] == table["number"] == 12
+        assert table["ceiling"] == pytest.approx(1.26, abs=0.005)  # log(q / (1 - q)), q = 0.05 ** (1 / 12)
+        assert "at most 1.26" in done.stdout
+        assert "canaries" in (folder / "index.html").read_text()
 
 
-def test_another_seed_gives_other_findings_on_the_same_records(whole, tmp_path):
-    out, _, folder = whole
-    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
-    done = JOB.audit(tmp_path, "--seeds", "2")
-    listed = [f for f in json.loads((report(done) / "findings.json").read_text()) if f["metric"] == "auroc"]
-    whole_run = [f for f in json.loads((folder / "findings.json").read_text()) if f["metric"] == "auroc"]
-    assert own([f for f in listed if f["seed"] == 0]) == own(whole_run)
-    assert [f["value"] for f in listed if f["seed"] == 1] != [f["value"] for f in whole_run]
-    assert "over 2 seeds" in done.stdout
+@pytest.mark.slow
+class TestPrompts:
+    @pytest.fixture
+    def run(self, whole: Any) -> Whole:
+        return whole("prompts")
+
+    def test_utility_and_privacy(self, run: Whole) -> None:
+        table = pd.read_csv(run.folder / "findings.csv")
+        assert set(table.method) == {f"{m}:epsilon={e}" for m in ("dpfpl", "promptfl") for e in ("none", "0.1")}
+        assert set(table.metric) == {"accuracy/local", "accuracy/neighbour", "accuracy/overall", "epsilon"}
+        proven = table[table.metric == "epsilon"].set_index(["method", "threat_model", "whose"])
+        server = proven.loc[("dpfpl:epsilon=0.1", "server", "own")]
+        assert (float(server.claimed), float(server.provable)) == (float("inf"), float("inf"))
+        assert float(proven.loc[("promptfl:epsilon=0.1", "server", "own")].provable) < float("inf")
+        private = table[(table.metric == "accuracy/local") & (table.method == "dpfpl:epsilon=0.1")].iloc[0]
+        assert private.noise_ratio > 1
+        assert "dpfpl" in (run.folder / "index.html").read_text()
+        assert "local" in run.done.stdout
+
+    def test_a_larger_sweep_trains_only_what_is_new(self, run: Whole, tmp_path: Path) -> None:
+        done = KINDS["prompts"].job.audit(copied(run, tmp_path), "--method", "dpfpl", "--epsilon", "0.1,0.4")
+        assert "reused: analysis of dpfpl:epsilon=0.1, seed 0" in done.stderr
+        assert "training 1 of 1 runs" in done.stderr
+        before, after = (
+            [f for f in findings(folder) if f["method"] == "dpfpl:epsilon=0.1"] for folder in (run.folder, report(done))
+        )
+        assert before == after
+
+    @pytest.mark.parametrize("words", ["--method fedotp --match ot --rounds 2", "--method zeroshot,local,fedpgp --rounds 3",
+                                       "--method dpfpl:rank=0,dpfpl:rank=1:residual=false --rounds 3",
+                                       "--method dpfpl --sampler poisson --sigma calibrated --rounds 3",
+                                       "--method promptfl --clip batch --per-round 2 --rounds 4",
+                                       "--method promptfl --domain print+neon --backbone resnet --rounds 2",
+                                       "--task digits --method dpfpl --partition dirichlet --rounds 2"])  # fmt: skip
+    def test_every_way_of_training_ends_with_a_report(self, words: str, tmp_path: Path) -> None:
+        small = "--clients 4 --threads 2" + ("" if "digits" in words else " --train 12 --test 2")
+        done = Job([*small.split(), *words.split()]).audit(tmp_path)
+        assert (report(done) / "index.html").exists()
 
 
-STAGES = {
-    "in the first round": "runs/*/initial.json",
-    "in a later round": "runs/*/round-001.safetensors",
-    "in the attack": "answers/*/model-*.safetensors",
-    "in the audit": "analyses/*/tokens.parquet",
-    "in the report": "reports/*/figures/*",
-}
+@pytest.mark.slow
+class TestAttacksOnPrompts:
+    @pytest.fixture
+    def run(self, whole: Any) -> Whole:
+        return whole("attacks on prompts")
 
+    @staticmethod
+    def refused(folder: Path, why: str) -> None:
+        """Everybody but the server, for that reason."""
+        table = pd.read_csv(folder / "refused.csv").query("threat_model != 'all'")
+        assert set(table.threat_model) == set(ADVERSARIES) - {"server"}
+        assert all(why in said for said in table.why)
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_killed_in_every_stage_and_repeated_ends_with_the_same_bytes(whole, tmp_path):
-    JOB.check_kills(STAGES, whole[2], tmp_path)
+    def test_every_adversary(self, run: Whole) -> None:
+        table = pd.read_csv(run.folder / "findings.csv").query("metric == 'auroc'")
+        assert set(table.threat_model) == set(ADVERSARIES)
+        assert set(table.attack) == {"shadow", "cosine"}
+        assert set(table[table.attack == "cosine"].threat_model) == {"server"}
+        assert set(table.nonmembers) >= {"held-out", "left-out canaries"}
+        assert set(table.verdict.dropna()) <= set(VERDICTS)
+        self.refused(run.folder, "does not see sums of uploads")
+        page = (run.folder / "index.html").read_text()
+        assert all(threat_model in page for threat_model in ADVERSARIES)
+        assert "AUROC" in run.done.stdout
+        # 12 canaries, all of the two targets': all right with probability at most 0.05 if epsilon is at most log(q / (1 - q)), q = 0.05 ** (1 / 12)
+        assert "at most 1.26" in run.done.stdout
 
+    def test_another_attack_and_another_seed_share_the_shadow_models(self, run: Whole, tmp_path: Path) -> None:
+        """All that is trained is the new seed, and nothing of what was there is written again."""
+        copied(run, tmp_path)
 
-def test_a_flipped_byte_in_a_checkpoint_is_named_and_repaired(whole, tmp_path):
-    out, _, folder = whole
-    JOB.check_repair("runs/*/round-001.safetensors", out, folder, tmp_path)
+        def written(part: str) -> dict[str, tuple[str, int]]:
+            """Every file with its content and when it was written."""
+            of = contents(tmp_path / part).items()
+            return {name: (digest, (tmp_path / part / name).stat().st_mtime_ns) for name, digest in of}
 
+        runs, shadows = written("runs"), written("shadows")
+        done = Job([*SHADOWS.split(), *"--attack lira --targets 2 --seeds 2".split()]).audit(tmp_path)
+        assert "training 1 of 2 runs" in done.stderr
+        assert "reused: training of dpfpl, seed 0" in done.stderr
+        assert "shadow models" not in done.stderr
+        assert written("shadows") == shadows
+        after = written("runs")
+        assert {name: after[name] for name in runs} == runs
+        assert {name.split("-")[1] for name in after.keys() - runs.keys()} == {"seed1"}
+        assert {f["seed"] for f in findings(report(done))} == {0, 1}
 
-def test_a_damaged_finding_is_named_and_repaired(whole, tmp_path):
-    out, _, folder = whole
-    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
-    here = tmp_path / folder.relative_to(out)
-    (here / "findings.json").write_text("[]")
-    again = JOB.audit(tmp_path)
-    assert "findings.json is damaged; computing it again" in again.stderr
-    assert contents(here) == contents(folder)
-
-
-def test_two_processes_with_the_same_command_share_the_work(whole, tmp_path):
-    said = JOB.check_two_processes(whole[2], tmp_path)
-    assert sum("training fedrand, seed 0: done" in text for text in said) == 1
-
-
-def test_dry_run_says_what_would_happen_and_trains_nothing(tmp_path):
-    JOB.check_dry_run(tmp_path, "1 training to run: ", r"\d+ worker")
+    def test_only_the_server_observes_the_others_messages(self, run: Whole, tmp_path: Path) -> None:
+        """No federation is simulated, and every other adversary is refused."""
+        for part in ("cache", "runs"):
+            shutil.copytree(run.out / part, tmp_path / part)
+        words = [*SHADOWS.split(), "--attack", "lira", "--trajectory", "observed", "--targets", "2"]
+        done = Job(words).audit(tmp_path)
+        assert "reused: training of dpfpl, seed 0" in done.stderr
+        assert "8 shadow models: done" in done.stderr
+        (bank,) = (tmp_path / "shadows").iterdir()
+        assert {path.name for path in bank.iterdir()} == {f"client-00{k}-from-000" for k in (0, 1)}
+        assert {f["threat_model"] for f in aurocs(report(done))} == {"server"}
+        self.refused(report(done), "only the server observes")

@@ -95,22 +95,19 @@ def test_a_job_waits_for_the_one_before_it_in_its_chain_and_for_no_other_chain(t
         assert list(executor.chains(follow, chains)) == [True] * 6
 
 
-def test_errors_in_chains_come_back_as_they_are():
-    with Executor(lambda: 1, workers=2) as executor:
-        with pytest.raises(ValueError, match="job 4"):
-            list(executor.chains(fail, [[4, 5]]))
-        with pytest.raises(WorkerDied, match="run the same command to resume"):
-            list(executor.chains(die, [[1]]))
+@pytest.mark.parametrize("kind", ["map", "chains"])
+@pytest.mark.parametrize(
+    ("function", "error", "said"), [(fail, ValueError, "job 4"), (die, WorkerDied, "run the same command to resume")]
+)
+def test_an_error_in_a_job_comes_back_as_it_is_and_a_death_says_how_to_go_on(kind, function, error, said):
+    jobs = [4] if kind == "map" else [[4, 5]]
+    with Executor(lambda: 1, workers=2) as executor, pytest.raises(error, match=said):
+        list(getattr(executor, kind)(function, jobs))
 
 
 def test_one_worker_is_this_process():
     with Executor(lambda: 10) as executor:
         assert list(executor.map(times, [3])) == [(30, os.getpid())]
-
-
-def test_a_dead_worker_is_an_error_that_says_how_to_go_on():
-    with Executor(lambda: 1, workers=2) as executor, pytest.raises(WorkerDied, match="run the same command to resume"):
-        list(executor.map(die, [1]))
 
 
 def until_the_pool_breaks(executor):
@@ -124,11 +121,6 @@ def test_a_worker_that_died_between_two_series_of_jobs():
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerDied):
             until_the_pool_breaks(executor)
-
-
-def test_an_error_in_a_job_comes_back_as_it_is():
-    with Executor(lambda: 1, workers=2) as executor, pytest.raises(ValueError, match="job 4"):
-        list(executor.map(fail, [4]))
 
 
 def doze(bench, x):

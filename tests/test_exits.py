@@ -80,10 +80,6 @@ class TestUnexpected:
         assert len(said.splitlines()) == 1
         assert len(said) < 1500
 
-    def test_a_gate_is_the_only_one(self) -> None:
-        codes = [exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.CLOSED]
-        assert codes == [0, 1, 2, 3, 141]
-
     def test_a_stop_that_is_no_signal(self, capsys: Any) -> None:
         assert self.ended(KeyboardInterrupt(), capsys) == (130, f"{exits.STOPPED}\n")
 

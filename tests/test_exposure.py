@@ -73,9 +73,8 @@ def test_ties_share_the_better_rank():
 
 def test_only_an_attacks_first_score_ranks():
     run = by_hand(SHADOW, [0, 1, 2, 3, 4, 5, 6, 7])
-    one = tables(changed(run, signals={"shadow": "shadow", "loss": "shadow"}, headlines={"shadow": ("shadow",)}))[
-        "records"
-    ]
+    second = changed(run, signals={"shadow": "shadow", "loss": "shadow"}, headlines={"shadow": ("shadow",)})
+    one = tables(second)["records"]
     assert one["rank"].tolist()[:6] == [1, 4, 5, 3, 2, 6]
     assert one.loss.tolist() == list(range(8))
 
@@ -105,9 +104,8 @@ def test_success_weighs_members_and_held_out_records_alike_and_classes_too():
     assert found.success.drop("mean").to_dict() == pytest.approx(rates)
     assert found.success["mean"] == pytest.approx(np.mean(list(rates.values())))
     own = run.records[0]
-    expected = accuracy_at(
-        scores[own], [run.truth[r] for r in own], [run.group[r] for r in own], dict.fromkeys(rates, 0.0)
-    )
+    truth, group = ([of[r] for r in own] for of in (run.truth, run.group))
+    expected = accuracy_at(scores[own], truth, group, dict.fromkeys(rates, 0.0))
     assert (found.low["mean"], found.high["mean"]) == pytest.approx((expected.low, expected.high))
 
 
@@ -133,9 +131,7 @@ def test_agreement_by_hand():
     assert math.isnan(flat["spearman"])
     assert flat["overlap"] == pytest.approx(flat["chance"])  # any record may be in the top of a constant score
     (tied,) = tables(by_hand([2, 1, 1, 0, 2, 2, 0, 0], [3, 1, 2, 0, 3, 1, 0, 0]))["agreement"].to_dict("records")
-    assert tied["overlap"] == pytest.approx(
-        1 / 3 * 1 / 2 * 2
-    )  # m0 and x0: each in the one with 1/3, in the other with 1/2
+    assert tied["overlap"] == pytest.approx(2 * 1 / 3 * 1 / 2)  # m0 and x0: each in one with 1/3, in the other with 1/2
 
 
 def test_agreement_is_the_mean_of_the_targets():
@@ -175,10 +171,7 @@ def test_exposed_members_and_the_reason():
 
 def test_a_constant_score_has_no_top():
     found = tables(by_hand(SHADOW, [1] * 8))["exposed"]
-    assert found.reason.str.split(" scores").str[0].tolist() == [
-        "In the top tenth by 1 of 2",
-        "In the top tenth by 0 of 2",
-    ]
+    assert found.reason.str.split(" scores").str[0].tolist() == [f"In the top tenth by {n} of 2" for n in (1, 0)]
 
 
 def test_reasons_without_shadows_or_facts():
@@ -217,9 +210,7 @@ def test_figures_hold_the_first_score_of_every_attack():
     assert set(SIGNALS) <= set(found["records"].columns)
     one = found["clients"].query("threat_model == 'server' and signal == 'loss' and client == 'client-01'")
     scores = next(m for m in run.models if (m.threat_model, m.client) == ("server", 1)).scores.loss
-    pairs = itertools.product(
-        [r for r in run.records[1] if run.truth[r]], [r for r in run.records[1] if not run.truth[r]]
-    )
+    pairs = itertools.product(*([r for r in run.records[1] if run.truth[r] == used] for used in (True, False)))
     assert one.auroc.item() == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
 
 
@@ -241,20 +232,19 @@ def test_records_that_are_neither_members_nor_held_out_count_nowhere():
     """A training record that was in no batch is left out of `records`; every model was asked about it all the same."""
     run = made_up(7, leak=4.0, each=30)
     gone = {r for k in run.records for r in run.records[k][:20]}
-    less = changed(run, records={k: [r for r in own if r not in gone] for k, own in run.records.items()},
-                   others={k: [r for r in own if r not in gone] for k, own in run.others.items()})  # fmt: skip
-    rest = with_scores(
-        with_scores(less, lambda t: t[~t.index.isin(gone)]), lambda t: t[~t.index.isin(gone)], "shadow_targets"
+    records, others = (
+        {k: [r for r in own if r not in gone] for k, own in part.items()} for part in (run.records, run.others)
     )
+    less = rest = changed(run, records=records, others=others)
+    for part in ("scores", "shadow_targets"):
+        rest = with_scores(rest, lambda t: t[~t.index.isin(gone)], part)
     for name, table in tables(less).items():
         pd.testing.assert_frame_equal(table, tables(rest)[name])
-    found = [
-        membership.findings(
-            one, membership.Params(), names={"run": "r", "method": "m", "task": "t", "seed": 0}, epsilon=lambda _: {}
-        )
-        for one in (less, rest)
-    ]
-    assert found[0] == found[1]
+    names = {"run": "r", "method": "m", "task": "t", "seed": 0}
+    one, other = (
+        membership.findings(made, membership.Params(), names=names, epsilon=lambda _: {}) for made in (less, rest)
+    )
+    assert one == other
 
 
 def test_tables_survive_the_disk(tmp_path):

@@ -181,9 +181,7 @@ class TestAllFindings:
         exec("\n".join(lines), given)
         means = eval(last, given)
         own = pd.concat([audits["both"].findings, audits["entropy"].findings])
-        own = own[
-            (own.metric == "auroc") & own.headline.eq(True) & (own.threat_model == "owner") & (own.method == "promptfl")
-        ]
+        own = own[own.headline.eq(True)].query("metric == 'auroc' and threat_model == 'owner' and method == 'promptfl'")
         assert {*own.nonmembers} > {"held-out"}, "there are rows to leave out"
         kept = own[(own.nonmembers == "held-out") & (own.signal == "loss")]
         place = ("owner", "true state", "own members", "loss", 2, "promptfl")

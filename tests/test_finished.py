@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedaudit.command import cli
-from fedaudit.machinery import store
+from fedaudit.machinery import user_files
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -40,7 +40,7 @@ def test_it_is_shown_on_a_disk_that_nobody_can_write(
 
     monkeypatch.setattr(os, "open", read_only)
     monkeypatch.setattr(os, "replace", refused)
-    store._digests.clear()
+    user_files._digests.clear()
     assert cli.main([*WORDS.split(), f"--out={out}"]) == 0
     said = capsys.readouterr()
     assert "reused: report" in said.err

@@ -9,31 +9,28 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
-from sklearn.neural_network import MLPClassifier
 
-from attacks import entropy, gradnorm, likelihood, lira, loss, maxrenyi, outputfree, quantile, rmia, shadow, trajectory
+from attacks import gradnorm, likelihood, lira, maxrenyi, outputfree, quantile, rmia, shadow, trajectory
 from attacks.answers import ClassAnswers, log_odds
 from attacks.facts import ATTACKS
 from attacks.knowledge import Knowledge, Shadows, own_class
 from attacks.likelihood import likelihood_ratios
 from tests import inference_oracle as oracle
-from tests.knowledge_toy import classified, log_probs_of, picked, shadows_of, toy_seen
+from tests.knowledge_toy import auroc, by_chance, classified, log_probs_of, picked, scores_of, shadows_of, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
 EVERY = [plugin for plugin in ATTACKS.values() if "classes" in plugin.facts.records]
 OF_MODELS = [plugin for plugin in EVERY if not plugin.facts.needs]  # what shadow models can stand in for
+OF_SEQUENCES = [ATTACKS[name] for name in ("trajectory", "outputfree")]  # of what shadows say over rounds, or release
+OF_ROUNDS = [plugin for plugin in EVERY if plugin.facts.needs and plugin not in OF_SEQUENCES]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda plugin: plugin.name)
 each_of_models = pytest.mark.parametrize("plugin", OF_MODELS, ids=lambda plugin: plugin.name)
 
 
-def scores_of(plugin, seen, **params):
-    return plugin.make(dataclasses.replace(plugin.params(), **params)).score(seen)
-
-
-def auroc(member, score):
-    said = ~np.isnan(score)
-    return roc_auc_score(member[said], score[said])
+def with_shadows(seen, **changes):
+    """The same with other fields of what is known of its shadows."""
+    return dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, **changes))
 
 
 def some_seen(target, shadows, member, labels, known=None):
@@ -93,10 +90,9 @@ def test_scoring_changes_nothing_it_was_given_and_repeats_bit_by_bit(plugin):
 @each
 def test_names_start_with_the_attacks_own_and_a_planted_leak_shows_in_every_score(plugin):
     seen, member = toy_seen(leak=2.0, records=192, known=48, shadows=24)
-    unknown = ~seen.known
     for name, score in scores_of(plugin, seen).items():
         assert name.partition("/")[0] == plugin.name
-        assert auroc(member[unknown], score[unknown]) > 0.6, name
+        assert auroc(seen, member, score) > 0.6, name
 
 
 @each_of_models
@@ -124,25 +120,33 @@ def test_the_order_of_the_records_does_not_matter(plugin):
 @each_of_models
 def test_before_training_there_is_nothing_to_find(plugin):
     seen, member = toy_seen(leak=3.0, records=400, known=100, shadows=8)
-    unknown = ~seen.known
-    bound = 4 * math.sqrt(301 / (12 * 150 * 150))  # standard deviations of the AUROC of 150 + 150 under the null
     for name, score in scores_of(plugin, seen.before_training()).items():
-        assert abs(auroc(member[unknown], score[unknown]) - 0.5) < bound, name
+        assert abs(auroc(seen, member, score) - 0.5) < by_chance(150, 150), name
 
 
-@each_of_models
+@pytest.mark.parametrize("plugin", [*OF_MODELS, *OF_SEQUENCES], ids=lambda plugin: plugin.name)
 def test_null_calibration_shadow_by_shadow(plugin):
     """Every shadow in turn is attacked with the others: without a leak the mean AUROC is a half, with one it is not."""
     found = {}
     for leak in (0.0, 2.0):
         seen, _ = toy_seen(leak=leak, records=120, known=30, classes=3, shadows=12, seed=3)
-        candidates = ~seen.known
         for s, member in enumerate(seen.shadows.member):
             for name, score in scores_of(plugin, seen.leave_out(s)).items():
-                found.setdefault((name, leak), []).append(auroc(member[candidates], score[candidates]))
-    bound = 4 * math.sqrt(91 / (12 * 45 * 45) / 12)  # of a mean of 12 AUROCs of about 45 + 45 records
+                found.setdefault((name, leak), []).append(auroc(seen, member, score))
     for (name, leak), values in found.items():
-        assert (abs(np.mean(values) - 0.5) < bound) == (leak == 0), (name, leak, np.mean(values))
+        assert (abs(np.mean(values) - 0.5) < by_chance(45, 45, 12)) == (leak == 0), (name, leak, np.mean(values))
+
+
+@pytest.mark.parametrize("plugin", OF_ROUNDS, ids=lambda plugin: plugin.name)
+def test_without_a_leak_what_was_seen_of_rounds_finds_nothing(plugin):
+    """Mean over 8 worlds of 300 candidates each."""
+    found = {}
+    for seed in range(8):
+        seen, member = toy_seen(leak=0.0, records=400, known=100, shadows=4, seed=seed)
+        for signal, score in scores_of(plugin, seen).items():
+            found.setdefault(signal, []).append(auroc(seen, member, score))
+    for signal, values in found.items():
+        assert abs(np.mean(values) - 0.5) < by_chance(150, 150, 8), signal
 
 
 @each_of_models
@@ -168,25 +172,6 @@ def test_certain_and_impossible_records_get_a_number(plugin):
 
 
 # --- loss, entropy, gradient norm -------------------------------------------------------------------------------------
-
-
-def test_loss_by_hand():
-    seen = some_seen(np.array([[0.5, 0.5], [0.9, 0.1]]), np.full((1, 2, 2), 0.5), [[True, False]], [0, 1])
-    found = loss.Loss(loss.Params()).score(seen)
-    np.testing.assert_allclose(found["loss"], np.log([0.5, 0.1]))
-    np.testing.assert_allclose(found["loss/base"], np.log([1.0, 0.2]), atol=1e-15)
-    assert (loss.Loss(loss.Params()).score(seen.before_training())["loss/base"] == 0).all()
-
-
-def test_entropy_by_hand_and_by_loop():
-    p = np.array([[0.5, 0.25, 0.25], [1, 0, 0], [1, 0, 0], [0.2, 0.3, 0.5]])
-    labels = [0, 0, 1, 2]
-    found = entropy.Entropy(entropy.Params()).score(some_seen(p, p[None], [[True] * 4], labels))
-    np.testing.assert_allclose(found["entropy"][:3], [-1.5 * math.log(2), 0, 0], atol=1e-15)
-    np.testing.assert_allclose(found["entropy/confidence"], np.log(p.max(1)), atol=1e-15)
-    expected = [-oracle.modified_entropy(row, y) for row, y in zip(p, labels, strict=True)]
-    np.testing.assert_allclose(found["entropy/modified"], expected, atol=1e-14)
-    assert expected[1:3] == [0, -INF]
 
 
 @pytest.mark.parametrize("order", [0.5, 1, 2, INF])
@@ -227,15 +212,6 @@ def test_lira_equals_the_loop_over_records(seen, variance):
         np.testing.assert_allclose(score, slow, rtol=1e-8, atol=1e-8)
 
 
-def test_lira_by_hand():
-    """Inside 1 and 3, outside -1, 0 and 1; the confidence is 2: per record N(2, 2) and N(0, 1)."""
-    values, member = np.array([[1.0], [3.0], [-1.0], [0.0], [1.0]]), np.array([[1], [1], [0], [0], [0]], bool)
-    for variance in ("per-record", "fixed"):  # one record: the common variance is its own
-        online, offline = likelihood_ratios(np.array([2.0]), values, member, variance=variance)
-        assert online[0] == pytest.approx(-0.5 * math.log(2) + 2.0)
-        assert offline[0] == 2.0
-
-
 def test_lira_with_a_prior_by_hand():
     """The same record: nothing to fit, so that d is infinite. Outside N(0, 1 + 1/3). Inside the shift is the record's own, c = 2."""
     values, member = np.array([[1.0], [3.0], [-1.0], [0.0], [1.0]]), np.array([[1], [1], [0], [0], [0]], bool)
@@ -244,14 +220,6 @@ def test_lira_with_a_prior_by_hand():
     k = 2 / (1 / 3)  # the variance inside over the error of the mean outside
     inside = stats.norm.logpdf(2, 2, math.sqrt(2 * (k + 3) / (k + 2)))
     assert online[0] == pytest.approx(inside - stats.norm.logpdf(2, 0, math.sqrt(4 / 3)))
-
-
-def test_lira_pools_deviations_from_each_records_own_mean():
-    """A record at 0 +- 1 and one at 100 +- 3, two models each: (2 + 18) / 2 = 10, the distance between the records is no variance."""
-    values = np.array([[-1.0, 97.0], [1.0, 103.0], [0.0, 0.0]])
-    member = np.array([[0, 0], [0, 0], [1, 1]], bool)
-    _, offline = likelihood_ratios(np.array([5.0, 105.0]), values, member, variance="fixed")
-    np.testing.assert_allclose(offline, 5 / math.sqrt(10))
 
 
 @pytest.mark.parametrize(("d", "s2", "c", "k"), [(5.0, 2.0, 0.0, 0.0), (3.0, 0.5, 1.0, 2.0), (8.0, 1.0, -2.0, 0.3)])
@@ -312,22 +280,9 @@ def test_a_prior_is_as_good_as_the_better_of_one_variance_and_of_many(freedom, s
     for how in ("prior", "fixed", "per-record"):
         online, offline = likelihood_ratios(values[0], values[1:], member[1:], variance=how)
         said = ~np.isnan(online + offline)
-        found[how] = [auroc(member[0][said], score[said]) for score in (online, offline)]
+        found[how] = [roc_auc_score(member[0][said], score[said]) for score in (online, offline)]
     assert found["prior"][0] > max(found["fixed"][0], found["per-record"][0]) - 0.006
     assert found["prior"][1] > max(found["fixed"][1], found["per-record"][1]) - 0.006
-
-
-def test_lira_says_nothing_of_records_without_shadows_of_a_kind():
-    seen, _ = toy_seen(leak=1.0)
-    member = seen.shadows.member.copy()
-    member[:, 0], member[:, 1] = True, False
-    found = lira.LiRA(lira.Params()).score(
-        dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=member))
-    )
-    assert np.isnan(found["lira/online"][:2]).all()
-    assert np.isnan(found["lira/offline"][0])
-    assert np.isfinite(found["lira/offline"][1:]).all()
-    assert np.isnan(found["lira/online"][seen.known]).all()
 
 
 # --- one scale for all models -----------------------------------------------------------------------------------------
@@ -471,28 +426,6 @@ def test_rmia_equals_the_double_loop(seen, gamma, a):
         np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10)
 
 
-def test_rmia_by_hand():
-    """Record 0: p = .6, inside .5, outside .3; the two references: p = .2 and .8, outside .4. With a = .5 and gamma = 1."""
-    p = np.array([0.6, 0.2, 0.8])
-    shadows = np.array([[0.5, 0.4, 0.4], [0.3, 0.4, 0.4]])
-    pairs = (np.stack([found, 1 - found], -1) for found in (p, shadows))
-    seen = some_seen(*pairs, [[True, False, False], [False] * 3], [0, 0, 0], [False, True, True])
-    found = rmia.RMIA(rmia.Params(1.0, 0.5)).score(seen)
-    # online .6 / .4 = 1.5, offline .6 / (1.5 * .3 + .5) * 2 = 1.263; the references .2 / .55 = .364 and .8 / .55 = 1.455
-    # and LR / (1 + LR) of half a step, 1/4, more: LR is 3/2, and offline 24/19, 4/11 and 16/11
-    np.testing.assert_allclose(found["rmia/online"], [1 + 3 / 5 / 4, NAN, NAN])
-    offline = [0.5 + 24 / 43 / 4, 0.5 + 4 / 15 / 4, 1 + 16 / 27 / 4]
-    np.testing.assert_allclose(found["rmia/offline"], offline)  # a reference record counts itself
-    assert rmia.RMIA(rmia.Params(1.2, 0.5)).score(seen)["rmia/online"][0] == pytest.approx(0.65)  # 1.5 / 1.455 < 1.2
-
-
-def test_a_is_the_least_squares_of_what_is_missing_to_one():
-    assert rmia.fit_a(np.array([0.7, 0.5, NAN]), np.array([0.4, 0.0, 0.3])) == pytest.approx(0.5)
-    assert rmia.fit_a(np.array([0.2, 0.1]), np.array([0.4, 0.3])) == 1.0  # members less likely than others
-    assert rmia.fit_a(np.array([1.0]), np.array([1.0])) == 1.0
-    assert rmia.fit_a(np.array([NAN]), np.array([0.5])) == 1.0
-
-
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, math.e])
 def test_sorting_equals_the_double_loop(gamma):
     rng = np.random.default_rng(0)
@@ -507,14 +440,6 @@ def test_sorting_equals_the_double_loop(gamma):
         (np.zeros(2), np.full(2, NAN)),
     ):
         np.testing.assert_allclose(rmia.share_dominated(x, z, gamma), oracle.share_dominated(x, z, gamma), rtol=1e-14)
-
-
-def test_the_ratio_breaks_ties_and_nothing_else() -> None:
-    """Records above the same z come in the order of their ratios; no ratio lifts a record over one above more z."""
-    x, z = np.log([0.5, 0.7, 1.1, 1.3, 1e300]), np.log([1.0, 2.0])
-    found = rmia.share_dominated(x, z, 1.0)
-    assert (np.diff(found) > 0).all()
-    assert np.floor(2 * found).tolist() == [0, 0, 1, 1, 2]
 
 
 def test_sorting_holds_no_matrix_of_ratios():
@@ -548,7 +473,7 @@ def test_quantile_and_difficulty_by_hand():
     found = quantile.Quantile(quantile.Params()).score(seen)
     assert found["quantile"][0] == 0.5
     assert found["quantile/difficulty"][0] == pytest.approx(math.log(0.5) - math.log(0.2 * 0.5 * 0.8) / 3)
-    always = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=np.ones((4, 1), bool)))
+    always = with_shadows(seen, member=np.ones((4, 1), bool))
     assert all(np.isnan(score).all() for score in quantile.Quantile(quantile.Params()).score(always).values())
 
 
@@ -565,24 +490,6 @@ def test_networks_trained_together_equal_those_trained_one_by_one():
         mine, asked = teaches & (seen.labels == c), seen.labels == c
         alone = oracle.shadow_network(log_probs[:, mine], member[:, mine], seen.log_probs[asked], hidden=6, steps=40)
         np.testing.assert_allclose(together[asked], alone, rtol=0, atol=2e-3)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_the_networks_rank_about_as_scikit_learns():
-    seen, member = toy_seen(leak=1.0, records=240, known=60, classes=3, shadows=30)
-    found = shadow.Shadow(shadow.Params()).score(seen)["shadow"]
-    theirs = np.full(len(found), NAN)
-    for c in range(3):
-        mine = (seen.labels == c) & ~seen.known
-        x, y = log_probs_of(seen.shadows)[:, mine].reshape(-1, 3), seen.shadows.member[:, mine].ravel()
-        mean, std = x.mean(0), x.std(0)
-        network = MLPClassifier((32,), max_iter=30, tol=0, n_iter_no_change=30, random_state=0)
-        network.fit((x - mean) / std, y)
-        theirs[mine] = network.predict_proba((seen.log_probs[mine] - mean) / std)[:, 1]
-    unknown = ~seen.known
-    ours, reference = auroc(member[unknown], found[unknown]), auroc(member[unknown], theirs[unknown])
-    assert reference > 0.6
-    assert ours > reference - 0.04
 
 
 def test_above_zero_the_attack_says_member():
@@ -608,11 +515,11 @@ def test_classes_without_shadows_of_both_kinds_are_nan_and_change_nothing():
     found = shadow.Shadow(shadow.Params()).score(seen)["shadow"]
     member = seen.shadows.member & (seen.labels != 2)
     member |= seen.labels == 3
-    fewer = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=member))
+    fewer = with_shadows(seen, member=member)
     again = shadow.Shadow(shadow.Params()).score(fewer)["shadow"]
     assert np.isnan(again[seen.labels >= 2]).all()
     np.testing.assert_allclose(again[seen.labels < 2], found[seen.labels < 2], rtol=0, atol=1e-3)
-    nobody = dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, member=np.zeros_like(member)))
+    nobody = with_shadows(seen, member=np.zeros_like(member))
     assert np.isnan(shadow.Shadow(shadow.Params()).score(nobody)["shadow"]).all()
 
 
@@ -666,23 +573,9 @@ def test_the_trajectory_is_judged_by_fishers_weights():
 def test_more_rounds_tell_more_than_the_last_one():
     """The noise of rounds is independent here: five rounds with half of the leak each beat LiRA on the last of them."""
     seen, member = toy_seen(leak=0.7, records=600, known=100, shadows=24, rounds=5, seed=2)
-    unknown = ~seen.known
     last, _ = likelihood_ratios(seen.sequence[-1], seen.shadows.sequence[:, -1], seen.shadows.member)
     found = scores_of(ATTACKS["trajectory"], seen)
-    assert auroc(member[unknown], found["trajectory"][unknown]) > auroc(member[unknown], last[unknown]) + 0.02
-
-
-@pytest.mark.parametrize("name", ["trajectory", "outputfree"])
-@pytest.mark.parametrize("leak", [0.0, 2.0])
-def test_null_and_planted_leak_of_every_shadow_beside_the_others(name, leak):
-    seen, _ = toy_seen(leak=leak, records=120, known=30, classes=3, shadows=12, seed=3)
-    candidates, found = ~seen.known, {}
-    for s, member in enumerate(seen.shadows.member):
-        for signal, score in scores_of(ATTACKS[name], seen.leave_out(s)).items():
-            found.setdefault(signal, []).append(auroc(member[candidates], score[candidates]))
-    bound = 4 * math.sqrt(91 / (12 * 45 * 45) / 12)
-    for signal, values in found.items():
-        assert (abs(np.mean(values) - 0.5) < bound) == (leak == 0), (signal, np.mean(values))
+    assert auroc(seen, member, found["trajectory"]) > auroc(seen, member, last) + 0.02
 
 
 @pytest.mark.parametrize(
@@ -754,23 +647,3 @@ def test_a_shadow_in_the_targets_place_has_none_of_its_trajectory_beside_it():
     for alone in (None, np.zeros(12, int)):  # each its own, or all on one: only the shadow itself goes
         one = dataclasses.replace(shadows, trajectory=alone).without(4)
         np.testing.assert_array_equal(one.member, shadows.member[np.arange(12) != 4])
-
-
-# --- parameters -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: lira.Params("some"), "variance must be prior, fixed or per-record, not 'some'"),
-        (lambda: rmia.Params(gamma=0.0), "gamma must be above 0 and at most 1000000, not 0.0"),
-        (lambda: rmia.Params(gamma=INF), "gamma must be"),
-        (lambda: rmia.Params(gamma=NAN), "gamma must be"),
-        (lambda: rmia.Params(offline_a=1.1), "offline_a must be at least 0 and at most 1, not 1.1"),
-        (lambda: shadow.Params(hidden=0), "hidden must be at least 1 and at most 10000, not 0"),
-        (lambda: shadow.Params(steps=0), "steps must be at least 1 and at most 1000000, not 0"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(make, text):
-    with pytest.raises(ValueError, match=text):
-        make()

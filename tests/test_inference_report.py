@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -27,24 +21,25 @@ from reports.figures.against_epsilon import against_epsilon
 from reports.papers import dpfpl_figure3
 from reports.report import Evidence
 from reports.rows import variants
-from reports.verdict_cards import card
-from tests.prompt_evidence import (
-    ATTACKS,
-    TARGETS,
-    WIDTH,
-    able,
-    accuracy_of,
-    attacked,
-    built,
-    leak_of,
-    prompt_evidence,
-    success_of,
+from reports.verdict_cards import SYMBOLS, card
+from tests.evidence import WIDTH, built
+from tests.pages import (
+    HOSTILE,
+    Reader,
+    check_drawn,
+    check_files,
+    check_leakage,
+    check_page,
+    check_same_bytes,
+    figure,
+    with_interval,
+    words_of,
 )
-from tests.test_report import HOSTILE, Reader, with_interval
+from tests.prompt_evidence import ATTACKS, TARGETS, able, accuracy_of, attacked, leak_of, prompt_evidence, success_of
 
 INF = math.inf
 PAIR = [attacked(prompt_evidence("dpfpl", epsilon)) for epsilon in (INF, 0.1)]
-SYMBOLS = {"leak": "●", "confounded": "◐", "no leak found": "○"}
+PARTS = ("records", "agreement", "attribution", "canaries", "refused", "cells")
 
 
 def bare(e: Evidence, *tables: str) -> Evidence:
@@ -62,7 +57,7 @@ def pair() -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def one() -> dict[str, bytes]:
     """A single run, all attacks, hardly a figure."""
-    return built([bare(PAIR[0], "records", "agreement", "attribution", "canaries", "refused", "cells")])
+    return built([bare(PAIR[0], *PARTS)])
 
 
 def single(**more: Any) -> dict[str, Any]:
@@ -75,76 +70,29 @@ def page_of(*findings: dict[str, Any]) -> Reader:
     return Reader(built([replace(e, findings=[*findings, *prompt_evidence("dpfpl").findings])])["index.html"])
 
 
-def test_files_and_links(pair: dict[str, bytes]) -> None:
-    names = list(pair)
-    tables = "findings runs accuracy privacy noise records classes agreement attribution canaries cells refused".split()
-    assert names[: 2 + len(tables)] == ["findings.json", "runs.json", *(f"{name}.csv" for name in tables)]
-    drawn = {"epsilon", "roc", "scores-shadow", "clients", "classes", "trajectories", "utility"}
-    files = {f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "pdf", "csv")}
-    assert set(names[2 + len(tables) : -1]) == files | {"figures/exposed.csv"}
-    assert names[-1] == "index.html"
-    reader = Reader(pair["index.html"])
-    links = {a["href"] for tag, a in reader.elements if tag == "a" and not (a["href"] or "").startswith("#")}
-    assert links == set(names) - {"index.html"}
-
-
-@pytest.mark.parametrize("which", ["pair", "one"])
-def test_page_needs_nothing_and_shows_no_python(which: str, request: pytest.FixtureRequest) -> None:
-    page = request.getfixturevalue(which)["index.html"]
-    reader = Reader(page)
-    text = re.sub(r"base64,[A-Za-z0-9+/=]+", "", page.decode())
-    assert not re.search(r"\bnan\b|None|https?:|\{\{|\bTrue\b|\bFalse\b|\binf\b|No data for the figure", text)
-    assert not {"script", "link", "iframe"} & {tag for tag, _ in reader.elements}
-    assert all("" not in row for row in reader.rows)
-    ids = [a["id"] for _, a in reader.elements if "id" in a]
-    assert len(ids) == len(set(ids))
-    assert {(a["href"] or "")[1:] for tag, a in reader.elements if tag == "a" and a["href"][:1] == "#"} <= set(ids)  # type: ignore[index]
+def test_files_hold_the_input_and_pages_need_nothing_else(pair: dict[str, bytes], one: dict[str, bytes]) -> None:
+    tables = "accuracy privacy noise records classes agreement attribution canaries cells refused"
+    check_files(pair, PAIR, tables, "epsilon roc scores-shadow clients classes trajectories utility")
+    check_page(pair)
+    check_page(one)
 
 
 def test_verdicts_come_first_utility_after(pair: dict[str, bytes]) -> None:
     page = pair["index.html"].decode()
-    order = [
-        'id="verdicts"',
-        'id="leakage"',
-        'id="utility"',
-        'id="privacy"',
-        'id="against"',
-        'id="figures"',
-        'id="agreement"',
-        'id="refused"',
-    ]
-    places = [page.index(part) for part in order]
-    assert places == sorted(places)
-    assert [page.count(part) for part in order] == [1] * len(order)
+    order = "verdicts leakage utility privacy against figures agreement refused".split()
+    assert [part for part in re.findall(r'id="(\w+)"', page) if part in order] == order
     assert "Membership leakage, utility and privacy of DP-FPL" in page
 
 
 @pytest.mark.slow
-def test_same_bytes_in_another_process(one: dict[str, bytes]) -> None:
-    script = (
-        "import hashlib, json; from tests.test_inference_report import PAIR, bare, built\n"
-        "files = built([bare(PAIR[0], 'records', 'agreement', 'attribution', 'canaries', 'refused', 'cells')])\n"
-        "print(json.dumps({n: hashlib.sha256(d).hexdigest() for n, d in files.items()}))"
-    )
-    root = Path(__file__).parents[1]
-    env = os.environ | {"PYTHONHASHSEED": "5", "TZ": "Asia/Tokyo", "PYTHONPATH": str(root)}
-    again = subprocess.run(
-        [sys.executable, "-c", script], cwd=root, env=env, capture_output=True, text=True, check=True
-    )
-    assert json.loads(again.stdout) == {name: hashlib.sha256(data).hexdigest() for name, data in one.items()}
+def test_same_bytes_in_another_process(one: dict[str, bytes], tmp_path: Path) -> None:
+    imported = "from tests.test_inference_report import PAIR, PARTS, bare, built"
+    check_same_bytes(one, imported, "built([bare(PAIR[0], *PARTS)])", tmp_path)
 
 
 def test_every_auroc_stands_beside_its_controls_and_thresholds(one: dict[str, bytes]) -> None:
-    rows = [row[1:] for row in Reader(one["index.html"]).rows]
-    aurocs = [f for f in PAIR[0].findings if f["metric"] == "auroc" and not f["best_of"]]
-    assert len(aurocs) == 3 * (3 * 7 + 9)  # populations; attacks by threat model
-    for f in aurocs:
-        numbers = with_interval(f["value"], f["low"], f["high"])
-        base = f["base_note"] or with_interval(f["base_value"], f["base_low"], f["base_high"])
-        expected = [numbers, base, "0.496 [0.441, 0.551]", "0.558", f"{SYMBOLS[f['verdict']]} {f['verdict']}"]
-        around = with_interval(f["value"], f["value"] - 0.07, f["value"] + 0.07)
-        thresholds = [around, f"{around} 10.4 % [5.0, 18.0]", *["not measurable (96)"] * 2]
-        assert expected + (["n/a"] * 4 if f["nonmembers"] == "other clients" else thresholds) in rows
+    assert sum(f["metric"] == "auroc" and not f["best_of"] for f in PAIR[0].findings) == 3 * (3 * 7 + 9)
+    check_leakage(one["index.html"], PAIR[0].findings)  # three populations; attacks by threat model
 
 
 def test_blocks_say_who_the_non_members_are(one: dict[str, bytes]) -> None:
@@ -183,10 +131,8 @@ def test_without_a_best_the_gravest_headline_is_quoted() -> None:
     quiet = single(verdict="no leak found", sentence="No leak found: quiet.", signal="loss", attack="loss")
     text = page_of(quiet, single(sentence="Leak: loud.")).text
     assert "● Leak: loud. Gravest of 2 rows of headline scores: 1 leak, 1 no leak found." in text
-    sibling = single(headline=False, signal="lira/offline", sentence="Leak: sibling.")
-    assert (
-        "○ No leak found: quiet. Gravest of 1 row of headline scores: 1 no leak found." in page_of(quiet, sibling).text
-    )
+    sibling = page_of(quiet, single(headline=False, signal="lira/offline", sentence="Leak: sibling.")).text
+    assert "○ No leak found: quiet. Gravest of 1 row of headline scores: 1 no leak found." in sibling
     text = page_of(single(nonmembers="left-out canaries", population="canaries")).text
     assert "Not measured: no headline score has a row for this adversary." in text
     assert "Inserted canaries: ● leak, AUROC 0.600 [0.545, 0.655]." in text
@@ -201,15 +147,8 @@ def test_what_cannot_be_measured_is_said() -> None:
 
 
 def test_the_p_values_of_canaries_stand_on_the_card() -> None:
-    tested = {
-        "z": 3.0,
-        "p": 0.001,
-        "p_adjusted": 0.79,
-        "family": "secondary",
-        "family_n": 948,
-        "verdict": "no leak found",
-    }
-    canary = single(nonmembers="left-out canaries", population="canaries", **tested)
+    tested = {"z": 3.0, "p": 0.001, "p_adjusted": 0.79, "family": "secondary", "family_n": 948}
+    canary = single(nonmembers="left-out canaries", population="canaries", verdict="no leak found", **tested)
     said = "Inserted canaries: ○ no leak found, AUROC 0.600 [0.545, 0.655], p 0.001 alone, 0.79 among 948 secondary scores."
     assert said in page_of(canary).text
 
@@ -223,9 +162,8 @@ def test_heads_hold_for_all_of_their_rows() -> None:
     for fewer in ({"members": 70}, {"nonmembers_n": 71}, {"clients": 1}):
         rows = page_of(every, some | fewer).rows
         assert ["prompt-user, prompt: own members against held-out records"] in rows
-        names = [
-            row[0] for row in rows if row and row[0].startswith(("shadow models", "loss")) and " against " in row[0]
-        ]
+        firsts = [row[0] for row in rows if row]
+        names = [name for name in firsts if name.startswith(("shadow models", "loss")) and " against " in name]
         one = counts | fewer
         clients = f"{one['clients']} client{'s' if one['clients'] > 1 else ''}"
         assert names[0].endswith("142 against 146, 2 clients")
@@ -263,11 +201,8 @@ def test_attacks_by_runs(pair: dict[str, bytes]) -> None:
 
 
 def test_many_runs_are_lines_and_only_few_are_unfolded() -> None:
-    cells = [
-        bare(attacked(prompt_evidence(m, e), "shadow", "loss"))
-        for m in ("promptfl", "dpfpl")
-        for e in (INF, 0.4, 0.2, 0.1, 0.05)
-    ]
+    pairs = product(("promptfl", "dpfpl"), (INF, 0.4, 0.2, 0.1, 0.05))
+    cells = [bare(attacked(prompt_evidence(*pair), "shadow", "loss")) for pair in pairs]
     reader = Reader(built(cells)["index.html"])
     tables = [i for i, row in enumerate(reader.rows) if row[:1] == ["Run"]]
     assert reader.rows[tables[1]] == ["Run", "shadow models", "loss", "Best of 2 attacks corrected for picking"]
@@ -291,16 +226,12 @@ def test_seeds_stand_beside_the_first() -> None:
     cells = [bare(attacked(prompt_evidence("dpfpl", 0.1, seed), "shadow", "loss"), "classes") for seed in (0, 1, 2)]
     reader = Reader(built(cells)["index.html"])
     values = [leak_of("server", "loss", 0.1, seed) for seed in (0, 1, 2)]
-    shown = [
-        with_interval(values[0], values[0] - WIDTH, values[0] + WIDTH),
-        f"{mean(values):.3f} ± {stdev(values):.3f} 3 seeds",
-    ]
-    assert shown in [row[1:3] for row in reader.rows]
-    assert "The same verdict in 3 of 3 seeds." in reader.text
     best = [leak_of("server", "shadow", 0.1, seed) for seed in (0, 1, 2)]
-    assert f"{mean(best):.3f} ± {stdev(best):.3f} 3 seeds" in [
-        row[2] for row in reader.rows if row and row[0].startswith("Best of 2")
-    ]
+    first, *means = (with_interval(values[0], values[0] - WIDTH, values[0] + WIDTH),
+                     *(f"{mean(some):.3f} ± {stdev(some):.3f} 3 seeds" for some in (values, best)))  # fmt: skip
+    assert [first, means[0]] in [row[1:3] for row in reader.rows]
+    assert means[1] in [row[2] for row in reader.rows if row and row[0].startswith("Best of 2")]
+    assert "The same verdict in 3 of 3 seeds." in reader.text
 
 
 def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[str, bytes]) -> None:
@@ -327,9 +258,8 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
 
 def test_canaries_too_few_to_show_anything() -> None:
     e = bare(PAIR[0], "canaries")
-    e.tables["canaries"] = (
-        e.tables["canaries"].head(1).assign(number=2, guesses=1, ceiling=0.0, gaussian_ceiling=0.0, needed=math.inf)
-    )
+    few = {"number": 2, "guesses": 1, "ceiling": 0.0, "gaussian_ceiling": 0.0, "needed": math.inf}
+    e.tables["canaries"] = e.tables["canaries"].head(1).assign(**few)
     row = next(row for row in Reader(built([e])["index.html"]).rows if row[:1] == ["mislabelled"])
     assert row[3:] == ["2", "1", "0.00", "0.00", "1e-05", "out of reach"]
 
@@ -340,11 +270,6 @@ def test_runs_that_differ_are_named() -> None:
     rows = Reader(built(cells)["index.html"]).rows
     assert ["DP-FPL, ε 0.1", "fedmia", "prompt-user"] in [row[:3] for row in rows]
     assert ["DP-FPL, no noise", "fedmia", "prompt-user"] in [row[:3] for row in rows]
-
-
-def figure(files: dict[str, bytes], name: str) -> pd.DataFrame:
-    ElementTree.fromstring(files[f"figures/{name}.svg"])
-    return pd.read_csv(io.BytesIO(files[f"figures/{name}.csv"]), keep_default_na=False)
 
 
 def test_figures_hold_their_rows(pair: dict[str, bytes]) -> None:
@@ -358,11 +283,9 @@ def test_figures_hold_their_rows(pair: dict[str, bytes]) -> None:
     assert set(classes.method) == {"DP-FPL, no noise", "DP-FPL, ε 0.1"}
     assert len(classes) == 2 * len(PAIR[0].tables["classes"])
     assert len(figure(pair, "trajectories")) == sum(len(e.tables["trajectories"]) for e in PAIR)
-    words = [e.text or "" for e in ElementTree.fromstring(pair["figures/classes.svg"]).iter() if e.tag.endswith("text")]
-    ticks = [word for word in words if " · " in word]
+    ticks = [word for word in words_of(pair, "classes") if " · " in word]
     assert ticks[:2] == ["client-00 · mean", "client-00 · glyph 0"]
-    roc = [e.text or "" for e in ElementTree.fromstring(pair["figures/roc.svg"]).iter() if e.tag.endswith("text")]
-    assert roc.count("DP-FPL, ε 0.1") == 1  # one legend for all panels
+    assert words_of(pair, "roc").count("DP-FPL, ε 0.1") == 1  # one legend for all panels
 
 
 def test_bars_reach_as_far_as_the_intervals() -> None:
@@ -379,10 +302,9 @@ def test_bars_reach_as_far_as_the_intervals() -> None:
 
 
 def test_canaries_have_lines_of_their_own(pair: dict[str, bytes]) -> None:
-    words = [e.text for e in ElementTree.fromstring(pair["figures/trajectories.svg"]).iter() if e.tag.endswith("text")]
     names = {"most exposed members, one by one", "held-out, mean", "left-out canary, mean"}
     names |= {f"{kind}, mean (DP-FPL, {noise})" for kind in ("member", "canary") for noise in ("no noise", "ε 0.1")}
-    assert names <= set(words)
+    assert names <= set(words_of(pair, "trajectories"))
 
 
 def test_histograms_leave_room_for_what_they_show() -> None:
@@ -407,15 +329,8 @@ def test_parts_without_rows_are_left_out(empty: bool) -> None:
     }
     assert set(figure(files, "epsilon").quantity) == {"local", "neighbour", "auroc"}
     text = Reader(files["index.html"]).text
-    for part in (
-        "Most exposed",
-        "Scores of every",
-        "Do the attacks agree",
-        "Whose record",
-        "Canaries",
-        "What was not run",
-    ):
-        assert part not in text
+    parts = ("Most exposed", "Scores of every", "Do the attacks agree", "Whose record", "Canaries", "What was not run")
+    assert not [part for part in parts if part in text]
 
 
 def test_one_run_may_lack_what_another_has() -> None:
@@ -441,16 +356,12 @@ def test_figures_and_tables_take_degenerate_rows() -> None:
     odd["trajectories"]["loss"] = np.nan
     odd["attribution"][["low", "high"]] = np.nan
     files = built([replace(e, tables=odd)], printing=True)
-    for name in (n for n in files if n.endswith(".svg")):
-        assert b"nan" not in files[name].lower()
-        ElementTree.fromstring(files[name])
+    check_drawn(files)
     reader = Reader(files["index.html"])
     assert not re.search(r"\bnan\b", reader.text)
-    assert "40.0 % [n/a, n/a]" in {cell for row in reader.rows for cell in row}
-    assert "n/a 55.0 %" in {cell for row in reader.rows for cell in row}
-    assert not any(
-        "loss" in row for row in reader.rows if row[:2] == ["rank", "Record"]
-    )  # it says nothing of any record
+    assert {"40.0 % [n/a, n/a]", "n/a 55.0 %"} <= {cell for row in reader.rows for cell in row}
+    heads = [row for row in reader.rows if row[:2] == ["rank", "Record"]]
+    assert not any("loss" in row for row in heads)  # it says nothing of any record
     assert figure(files, "classes").success.notna().all()
 
 
@@ -463,17 +374,6 @@ def test_classes_beyond_the_figure_stand_in_its_data() -> None:
     assert len(figure(files, "classes")) == 50
 
 
-def test_a_table_that_lacks_a_column_is_refused() -> None:
-    e = bare(PAIR[0], "classes")
-    e.tables["classes"] = e.tables["classes"].drop(columns="success")
-    with pytest.raises(ValueError, match=r"'classes' of .* lacks the column 'success'"):
-        built([e])
-    e = bare(PAIR[0], "exposed")
-    e.tables["exposed"] = e.tables["exposed"].drop(columns="reason")
-    with pytest.raises(ValueError, match=r"'exposed' of .* lacks the column 'reason'"):
-        built([e])
-
-
 def test_hostile_text_stays_text() -> None:
     e = bare(attacked(prompt_evidence("dpfpl"), "shadow"), "records", "exposed", "refused", "canaries", "classes")
     tables = {name: table.copy() for name, table in e.tables.items()}
@@ -484,7 +384,7 @@ def test_hostile_text_stays_text() -> None:
     reader = Reader(files["index.html"])
     assert "script" not in {tag for tag, _ in reader.elements}
     assert reader.text.count("<script>alert(1)</script>") >= 20 + 6 + 3 + 1 + 1
-    ElementTree.fromstring(files["figures/classes.svg"])
+    check_drawn(files)
 
 
 def test_leakage_as_scores_of_variants() -> None:
@@ -525,37 +425,24 @@ def test_figure_3_over_tasks() -> None:
     files = drawn(given)
     assert list(files) == ["figure3.svg", "figure3.pdf", "figure3.csv", "index.html"]
     assert files == drawn(given)
-    data = pd.read_csv(io.BytesIO(files["figure3.csv"]), keep_default_na=False).set_index(
-        ["task", "epsilon", "quantity"]
-    )
+    data = pd.read_csv(io.BytesIO(files["figure3.csv"]), keep_default_na=False)
+    data = data.set_index(["task", "epsilon", "quantity"])
     assert len(data) == 2 * 4 * 4
     success = [100 * success_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
     assert data.value["symbols in dots", "0.1", "success"] == pytest.approx(mean(success))
     assert data.up["symbols in dots", "0.1", "success"] == pytest.approx(stdev(success))
-    assert data.value["symbols in neon", "none", "neighbour"] == pytest.approx(
-        accuracy_of("dpfpl", INF, "neighbour", 0, 8, True) + 0.5
-    )
+    neighbour = accuracy_of("dpfpl", INF, "neighbour", 0, 8, True) + 0.5
+    assert data.value["symbols in neon", "none", "neighbour"] == pytest.approx(neighbour)
     reader = Reader(files["index.html"])
     auroc = [leak_of("prompt-user", "shadow", 0.1, seed) for seed in (0, 1)]
     local = [accuracy_of("dpfpl", 0.1, "local", seed, 8, True) for seed in (0, 1)]
-    shown = [
-        f"{mean(local):.1f} ± {stdev(local):.1f}",
-        f"{mean(success):.1f} ± {stdev(success):.1f}",
-        f"{mean(auroc):.3f} ± {stdev(auroc):.3f}",
-    ]
+    shown = [f"{mean(of):.{digits}f} ± {stdev(of):.{digits}f}" for of, digits in ((local, 1), (success, 1), (auroc, 3))]
     row = next(row for row in reader.rows if row[0] == "ε 0.1")
     assert [row[1], row[3], row[4], row[5]] == [*shown, "○ guessing"]
-    assert (
-        "success is below 50 % at ε 0.2 for Oxford Pets and at ε 0.1 for Caltech101 and Oxford Flowers" in reader.text
-    )
-    assert (
-        "Here: symbols-clip, 4 clients, 6 rounds, batches of 8, 50 shadow models, 2 attacked clients and 2 seeds."
-        in reader.text
-    )
-    page = files["index.html"].decode()
-    assert not re.search(r"\bnan\b|None|https?:|\{\{", page)
-    assert {a["href"] for tag, a in reader.elements if tag == "a"} == set(files) - {"index.html"}
-    assert all("" not in row for row in reader.rows)
+    assert "below 50 % at ε 0.2 for Oxford Pets and at ε 0.1 for Caltech101 and Oxford Flowers" in reader.text
+    scale = "4 clients, 6 rounds, batches of 8, 50 shadow models, 2 attacked clients and 2 seeds."
+    assert f"Here: symbols-clip, {scale}" in reader.text
+    check_page(files)
 
 
 def rated(*successes: tuple[float, float]) -> str:
@@ -570,28 +457,27 @@ def rated(*successes: tuple[float, float]) -> str:
 
 
 def test_figure_3_in_words() -> None:
-    assert rated((80, 5), (60, 5), (49, 5)).startswith("The attack beats guessing with ε 0.4 and without noise.")
-    assert rated((80, 5), (54, 5), (49, 5)).startswith(
-        "The attack beats guessing without noise, and with none of the epsilons."
-    )
-    assert rated((52, 5), (60, 5), (49, 5)).startswith(
-        "The attack beats guessing with ε 0.4, though not without noise: read it as chance."
-    )
-    assert rated((52, 5), (51, 5), (30, 5)).startswith("The attack beats guessing nowhere, not even without noise")
+    for clear, some, much, said in [
+        (80, 60, 49, "with ε 0.4 and without noise."),
+        (80, 54, 49, "without noise, and with none of the epsilons."),
+        (52, 60, 49, "with ε 0.4, though not without noise: read it as chance."),
+        (52, 51, 30, "nowhere, not even without noise"),
+    ]:
+        assert rated((clear, 5), (some, 5), (much, 5)).startswith(f"The attack beats guessing {said}")
     local = accuracy_of("dpfpl", 0.1, "local", 0, 8, True) - accuracy_of("dpfpl", INF, "local", 0, 8, True)
     assert f"ε 0.1 changes accuracy by −{-local:.1f} points on local classes and" in rated((80, 5), (54, 5), (49, 5))
 
 
 def test_figure_3_refuses_what_it_cannot_draw() -> None:
-    with pytest.raises(ValueError, match="at least one task"):
-        drawn({})
-    cells = sweep()
-    with pytest.raises(ValueError, match="'glyphs' must have DP-FPL at two epsilons"):
-        drawn({"glyphs": cells[:1]})
-    with pytest.raises(ValueError, match="with success rates of 'shadow'"):
-        drawn({"glyphs": [replace(e, tables={}) for e in cells]})
-    with pytest.raises(ValueError, match="'glyphs' must have DP-FPL"):
-        drawn({"glyphs": [attacked(prompt_evidence("promptfl", e), "shadow") for e in (INF, 0.1)]})
+    cells, others = sweep(), [attacked(prompt_evidence("promptfl", e), "shadow") for e in (INF, 0.1)]
+    for given, said in [
+        ({}, "at least one task"),
+        ({"glyphs": cells[:1]}, "'glyphs' must have DP-FPL at two epsilons"),
+        ({"glyphs": [replace(e, tables={}) for e in cells]}, "with success rates of 'shadow'"),
+        ({"glyphs": others}, "'glyphs' must have DP-FPL"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            drawn(given)
 
 
 def test_the_synthetic_numbers_differ() -> None:

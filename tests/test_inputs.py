@@ -40,18 +40,6 @@ def test_devices_and_folders_are_refused(tmp_path: Path) -> None:
             user_files.opened(path)
 
 
-@pytest.mark.parametrize(("form", "usual"), [("PNG", True), ("JPEG", True), ("EPS", False), ("PCX", False)])
-def test_pictures_of_usual_formats_only(tmp_path: Path, form: str, usual: bool) -> None:
-    path = tmp_path / "x.png"  # the name says nothing
-    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path, form)
-    if usual:
-        with user_files.picture(path) as found:
-            assert found.size == (4, 4)
-    else:
-        with pytest.raises(OSError, match="damaged"), user_files.picture(path):
-            pass
-
-
 def test_what_was_read_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     user_files.read_bytes(tmp_path / "a")

@@ -74,9 +74,9 @@ def test_the_page_names_its_families(two):
     text = " ".join(report(*two)[2].split())
     assert "<i>p alone</i> is the share of 2,000 exchanges" in text
     assert "over all 2 runs of this page" in text
+    named = "of each adversary's freshest model the first two in the order of the attacks, which of <code>--attack all</code> is"
     assert (
-        "The 12 primary scores were named beforehand: of each adversary's freshest model the first two in the order of the attacks, which of <code>--attack all</code> is the strength known beforehand (released-model "
-        in text
+        f"The 12 primary scores were named beforehand: {named} the strength known beforehand (released-model " in text
     )
     assert "They have 80 % of the error, the 12 secondary scores, all others, 20 %." in text
     assert "at most 5 %" in text
@@ -97,10 +97,8 @@ def test_without_coins_of_ours_nothing_is_corrected():
 
 
 def of_two_attacks(seed, **planted):
-    run = made_up(seed, **planted)
-    return dataclasses.replace(
-        run, headlines={"a": SIGNALS[:1], "b": SIGNALS[1:2]}, signals=dict(zip(SIGNALS, "aba", strict=True))
-    )
+    headlines, signals = {"a": SIGNALS[:1], "b": SIGNALS[1:2]}, dict(zip(SIGNALS, "aba", strict=True))
+    return dataclasses.replace(made_up(seed, **planted), headlines=headlines, signals=signals)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import concurrent.futures
 import copy
 import dataclasses
 import importlib
+import math
 import multiprocessing
 import pickle
 
@@ -13,6 +14,7 @@ from attacks.facts import ATTACKS
 from attacks.threats import lacks
 from fedaudit.command.cli import read_command
 from fedaudit.command.listing import KINDS
+from fedaudit.machinery.parameters import Between
 from fedaudit.tasks.facts import TASKS
 from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.learners import METHODS, USUAL, LearnerFacts, every_learner, facts
@@ -22,23 +24,12 @@ each = pytest.mark.parametrize("learner", LEARNERS)
 
 
 @each
-def test_its_usual_words_are_of_its_own(learner):
+def test_its_usual_words_are_of_its_own_and_can_be_run(learner):
     found = facts(learner)
     assert METHODS[found.method].facts.learner == TASKS[found.task].facts.learner == learner
     assert all(lacks(ATTACKS[name], found) is None for name in {found.attack, *found.alone} - {"none"})
     assert found.attack != "none" or found.unattacked
-
-
-@each
-def test_its_threat_models_exist(learner):
-    found = facts(learner)
-    assert set(found.threat_models) <= {*THREAT_MODELS}
-    assert "owner" in found.threat_models  # the upper bound that other rows are compared with
-
-
-@each
-def test_its_schedule_can_be_run(learner):
-    found = facts(learner)
+    assert {"owner"} <= set(found.threat_models) <= {*THREAT_MODELS}  # the upper bound that others are compared with
     assert min(found.rounds, found.clients) >= 1
     assert found.per_round is None or 1 <= found.per_round <= found.clients
 
@@ -74,6 +65,22 @@ def test_every_plugins_parameters_reach_another_process(another_process):
     for params in [plugin.params() for kind in KINDS.values() for plugin in kind.values()]:
         assert pickle.loads(pickle.dumps(params)) == params
         assert another_process.submit(copy.copy, params).result() == params
+
+
+def test_parameters_beyond_their_bounds_are_refused_by_name():
+    """Of every plugin and learner, each below and above what it states, and no number at all or no option."""
+    checked = [plugin.params for kind in KINDS.values() for plugin in kind.values()]
+    checked += [importlib.import_module(f"trainers.{learner}").Settings for learner in LEARNERS]
+    fields = [(of, field) for of in checked for field in dataclasses.fields(of) if "valid" in field.metadata]
+    assert len(fields) > 100
+    for of, field in fields:
+        valid, beyond = field.metadata["valid"], ["no such"]
+        if isinstance(valid, Between):
+            low = valid.low if valid.open_low else valid.low - 1
+            beyond = [low, valid.high if valid.open_high else 2 * valid.high + 1, math.nan]
+        for value in beyond if valid else ():
+            with pytest.raises(ValueError, match=rf"^{field.name} must be .*, not"):
+                of(**{field.name: value})
 
 
 def test_one_of_them_is_the_usual_one():

@@ -2,17 +2,22 @@
 
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.captions import Params as Task
 from fedaudit.tasks.captions import captions
+from tests import tiny_models
+from tests.toy import trained
 from trainers.base import Participation, Schedule, generator
+from trainers.evaluations import Answers
 from trainers.fedpara import FedPara
 from trainers.fedpara import Params as ParaParams
 from trainers.learners import METHODS
 from trainers.lora import Learner, Settings, export_adapters
+from trainers.lowrank import train_as_one, train_beside
 from trainers.protocols import Bench
 from trainers.transcript import Transcript
 
@@ -78,7 +83,11 @@ def test_the_pure_product_of_two_lora_pairs_never_trains(learner, records):
         state = learner.train(state, records, generator(0, "more"), product.model)
     base = learner.initial(generator(0, "initial"))
     assert all(not t.any() for name, t in state.items() if name.endswith(".B"))
-    for tuned, public in zip(learner.logits(product.model(state), records), learner.logits(base, records), strict=True):
+    for tuned, public in zip(
+        tiny_models.logits_of(learner, product.model(state), records),
+        tiny_models.logits_of(learner, base, records),
+        strict=True,
+    ):
         assert torch.equal(tuned, public)
 
 
@@ -121,22 +130,8 @@ def test_low_rank_gradients_equal_those_of_the_dense_hadamard_product(form, lear
 def test_local_epochs_give_the_papers_number_of_steps(federation, tmp_path):
     """T_k = ceil(n_k / b) E (FedRand, Algorithm 2): 10 records in batches of 4 for two epochs are 6 steps."""
     epochs = make_learner(federation, tmp_path, local_epochs=2, batch=4)
-    assert [epochs.steps(n) for n in (1, 4, 5, 10)] == [2, 2, 4, 6]
-
-
-def test_a_batch_in_parts_has_the_gradients_of_the_whole(learner, records, monkeypatch):
-    """Texts of unequal length: the parts are weighted by their tokens."""
-    whole = learner.train(learner.initial(generator(0, "initial")), records, generator(1, "x"), lambda a: a)
-    assert len(learner._parts(records[:8])) == 1
-    monkeypatch.setattr(learner, "_bytes_per_token", 10**7)  # two or three records a part
-    assert 2 <= len(learner._parts(records[:8])) <= 8
-    parts = learner.train(learner.initial(generator(0, "initial")), records, generator(1, "x"), lambda a: a)
-    moved = {n: t - learner.initial(generator(0, "initial"))[n] for n, t in whole.items()}
-    for name, t in parts.items():
-        if name.endswith(
-            ".B"
-        ):  # one AdamW step moves every entry by about the learning rate, in the gradient's direction
-            assert torch.nn.functional.cosine_similarity(t.flatten(), moved[name].flatten(), dim=0) > 0.99
+    found = [len([*epochs.settings.batches(n, generator(0, "x"))]) for n in (1, 4, 5, 10)]
+    assert found == [2, 2, 4, 6]
 
 
 def test_only_named_projections_are_adapted(federation, tmp_path):
@@ -148,28 +143,14 @@ def test_only_named_projections_are_adapted(federation, tmp_path):
 @pytest.fixture(scope="module")
 def short_run(learner, federation, tmp_path_factory):
     """A FedPara run of two rounds with everything that a transcript holds."""
-    from fedaudit.machinery.executor import Executor
-    from trainers.evaluations import Answers
-    from trainers.rounds import train
-
-    fedpara = method("fedpara")
     training = [[r.id for r in c.training_records] for c in federation.clients]
     evaluation = Answers([r.references for r in federation.test], federation.score)
-    with Executor(lambda: Bench(learner, training, [r.id for r in federation.test])) as executor:
-        return train(
-            fedpara,
-            Schedule(rounds=2, clients=2, per_round=1),
-            evaluation,
-            folder=claim(tmp_path_factory.mktemp("run")),
-            executor=executor,
-            say=print,
-            advance=lambda: None,
-        )
+    bench = Bench(learner, training, [r.id for r in federation.test])
+    schedule = Schedule(rounds=2, clients=2, per_round=1)
+    return trained(tmp_path_factory.mktemp("run"), method("fedpara"), schedule, bench, evaluation=evaluation)
 
 
 def test_exported_adapters_load_in_peft_and_are_the_same_model(short_run: Transcript, learner, federation, tmp_path):
-    from peft import PeftModel
-
     export_adapters(Bench(learner, [], []), (short_run, claim(tmp_path)))
     took_part = {f"client-{k:02d}" for r in range(2) for k in short_run.cohort(r)}
     assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"global"} | took_part
@@ -180,4 +161,68 @@ def test_exported_adapters_load_in_peft_and_are_the_same_model(short_run: Transc
         tuned = PeftModel.from_pretrained(vlm.model, tmp_path / folder)
         with torch.no_grad():
             logits = tuned(**vlm.batch([learner.data[record]]).inputs).logits[0]
-        assert torch.allclose(logits, learner.logits(state, [record])[0], atol=1e-3)
+        assert torch.allclose(logits, tiny_models.logits_of(learner, state, [record])[0], atol=1e-3)
+
+
+# --- the fused low-rank layer is peft's own, in value and gradient ----------------------------------------------------
+
+
+def adapted(*, bias: bool):
+    torch.manual_seed(0)
+    model = get_peft_model(
+        torch.nn.Sequential(torch.nn.Linear(5, 7, bias=bias)).double(),
+        LoraConfig(r=3, lora_alpha=4.5, target_modules=["0"], init_lora_weights=False),
+    )
+    return model, model.base_model.model[0]
+
+
+def passed(layer, x, factors):
+    """Output and all gradients of a pass."""
+    x = x.clone().requires_grad_()
+    out = layer(x)
+    return out, torch.autograd.grad((out**2).sum(), [x, *factors])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rank", [3, 6])
+def test_value_and_gradients_are_those_of_peft(bias, rank):
+    model, layer = adapted(bias=bias)
+    factors = [layer.lora_A["default"].weight, layer.lora_B["default"].weight]
+    factors[0].data, factors[1].data = torch.randn(rank, 5).double(), torch.randn(7, rank).double()
+    x = torch.randn(2, 4, 5).double()
+    out, gradients = passed(layer, x, factors)
+    train_as_one(layer)
+    fused, again = passed(layer, x, factors)
+    assert torch.allclose(fused, out, rtol=1e-12)
+    for one, other in zip(again, gradients, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10)
+    assert torch.autograd.gradcheck(layer, x.requires_grad_())
+    with model.disable_adapter():
+        assert torch.equal(layer(x), layer.base_layer(x))
+
+
+def test_factors_that_are_put_in_from_outside_get_the_gradient():
+    _, layer = adapted(bias=False)
+    train_as_one(layer)
+    leaf = torch.randn(6, 5).double().requires_grad_()
+    names = {"lora_A.default.weight": leaf, "lora_B.default.weight": torch.randn(7, 6).double()}
+    torch.func.functional_call(layer, names, torch.randn(4, 5).double()).sum().backward()
+    assert leaf.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("train", [train_as_one, train_beside])
+def test_copies_of_the_factors_get_the_gradients_of_single_records(train):
+    """Of x [R, T, in] with A [R, r, in] and B [R, out, r]; one record with factors [r, in] and [out, r] at a time."""
+    _, layer = adapted(bias=True)
+    train(layer)
+    x, factors = torch.randn(3, 4, 5).double(), (torch.randn(3, 5).double(), torch.randn(7, 3).double())
+    copies = [factor.expand(3, *factor.shape).detach().requires_grad_() for factor in factors]
+    names = ("lora_A.default.weight", "lora_B.default.weight")
+    out = torch.func.functional_call(layer, dict(zip(names, copies, strict=True)), x)
+    gradients = torch.autograd.grad((out**2).sum(), copies)
+    for i in range(3):
+        own = [factor.clone().requires_grad_() for factor in factors]
+        alone = torch.func.functional_call(layer, dict(zip(names, own, strict=True)), x[i : i + 1])
+        assert torch.allclose(out[i : i + 1], alone, rtol=1e-10)
+        for several, one in zip(gradients, torch.autograd.grad((alone**2).sum(), own), strict=True):
+            assert torch.allclose(several[i], one, rtol=1e-10)

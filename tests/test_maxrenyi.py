@@ -67,9 +67,7 @@ def test_ties_and_single_values():
     [
         ([], 10, "exact", r"entropies must be one or more numbers in one dimension without NaN, not \[\]"),
         ([1.0, math.nan], 10, "exact", "entropies must be .* without NaN"),
-        ([[1.0]], 10, "exact", "entropies must be .* one dimension"),
         ([1.0], -1, "exact", "k_percent must lie between 0 and 100, not -1"),
-        ([1.0], 100.5, "vlmia", "k_percent must lie between 0 and 100, not 100.5"),
         ([1.0], math.nan, "exact", "k_percent must lie between 0 and 100, not nan"),
         ([1.0], 10, "VL-MIA", "compat must be exact or vlmia, not 'VL-MIA'"),
     ],
@@ -157,28 +155,11 @@ def test_vlmia_takes_the_slices_of_the_public_code(words, name, k):
 
 
 def test_a_description_of_one_word_keeps_the_row_that_predicts_it():
+    """Where the prompt ends with its image, instruction and description together have that row alone."""
     spans = spans_of({"image": slice(0, 5), "instruction": slice(5, 9), "caption": slice(9, 11)}, "vlmia")
     assert (spans["desp"], spans["inst_desp"]) == (slice(9, 10), slice(5, 10))
-
-
-def test_the_exact_mode_has_the_cells_that_it_had():
-    assert spans_of(SPANS) == SPANS
-    assert len(cell_names(SPANS)) == 157
-    assert not any("desp" in name or "/5/" in name for name in cell_names(SPANS))
-
-
-def test_cells_agree_with_max_renyi():
-    signals = some_signals()
-    scores = record_scores(signals, SPANS, TEXT)
-    for k in range(0, 101, 10):
-        assert scores[f"renyi/inf/{k}/image"] == pytest.approx(-max_renyi(signals.renyi[math.inf][:25], k), abs=1e-12)
-
-
-def test_siblings_are_of_the_caption_only():
-    names = cell_names(["image", "instruction"])
-    assert len(names) == 2 * 44
-    assert all(name.startswith("renyi/") for name in names)
-    assert set(cell_names(["caption"])) - set(cell_names(["image"])) >= {"zlib/caption", "mink/20/caption"}
+    spans = spans_of({"image": slice(0, 5), "instruction": slice(6, 5), "caption": slice(5, 7)}, "vlmia")
+    assert spans["desp"] == spans["inst_desp"] == slice(5, 6)
 
 
 def test_a_memorised_record_scores_higher_in_every_cell():
@@ -230,13 +211,7 @@ def test_a_part_without_rows_has_no_score(spans, without, compat):
         assert math.isnan(value) == name.endswith(f"/{without}"), name
 
 
-def test_a_prompt_that_ends_with_its_image_and_a_description_of_one_word():
-    """Instruction and description together have the one row that the description has."""
-    spans = spans_of({"image": slice(0, 5), "instruction": slice(6, 5), "caption": slice(5, 7)}, "vlmia")
-    assert spans["desp"] == spans["inst_desp"] == slice(5, 6)
-
-
-@pytest.mark.parametrize("span", [slice(3, 3), slice(5, 2), slice(60, 70), slice(50, 61)])
+@pytest.mark.parametrize("span", [slice(3, 3), slice(50, 61)])
 def test_a_caption_must_hold_rows(span):
     with pytest.raises(ValueError, match=r"span 'caption' must be one or more rows of 0\.\.59, not slice"):
         record_scores(some_signals(), {"image": slice(0, 5), "caption": span}, TEXT)
@@ -245,13 +220,8 @@ def test_a_caption_must_hold_rows(span):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("order", 3, "order must be 0.5, 1, 2 or inf, not 3"),
-        ("k", -10, "k must be .*, not -10"),
-        ("k", 101, "k must be .*, not 101"),
         ("k", 5, "k must be one of 0, 10, ..., 100, or with compat vlmia 5, not 5"),
-        ("slice", "text", "slice must be image, instruction, caption, desp or inst_desp, not 'text'"),
         ("slice", "inst_desp", "with compat vlmia desp or inst_desp, not 'inst_desp'"),
-        ("compat", "old", "compat must be exact or vlmia, not 'old'"),
     ],
 )
 def test_parameters_name_what_is_wrong(field, value, message):

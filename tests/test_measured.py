@@ -23,9 +23,9 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.canaries import Canaries, insert, shares
 from reports.measured import contradictions, count_testable
 from reports.report import build
+from tests.pages import Reader
 from tests.prompt_evidence import prompt_evidence
 from tests.test_canaries import _federation
-from tests.test_report import Reader
 
 NAMES = {"run": "r", "method": "promptfl", "task": "glyphs", "seed": 0}
 DELTA = 1e-5
@@ -46,15 +46,8 @@ def model(threat: str, way: str, client: int | None, scores: dict[str, dict[str,
 
 def run_of(models: list[ScoredModel], headlines: dict[str, tuple[str, ...]] | None = None) -> ScoredRun:
     headlines = headlines or {"loss": ("loss",)}
-    return ScoredRun(
-        models=models,
-        headlines=headlines,
-        signals={s: attack for attack, some in headlines.items() for s in some},
-        blind={},
-        records={},
-        reference={},
-        truth={},
-    )
+    signals = {s: attack for attack, some in headlines.items() for s in some}
+    return ScoredRun(models=models, headlines=headlines, signals=signals, blind={}, records={}, reference={}, truth={})
 
 
 def told(coins: dict[int, dict[str, bool]], k: int, *, right: bool = True) -> dict[str, float]:
@@ -109,8 +102,7 @@ class TestWhoGuesses:
         coins = coins_of(2, 50)
         scaled = {name: 1000 + 100 * x for name, x in told(coins, 1).items()}
         models = [
-            model("owner", "true state", 0, {"loss": told(coins, 0)}),
-            model("owner", "true state", 1, {"loss": scaled}),
+            model("owner", "true state", k, {"loss": scores}) for k, scores in enumerate((told(coins, 0), scaled))
         ]
         found = guess(run_of(models), coins, "owner")
         assert found is not None
@@ -140,13 +132,8 @@ class TestBounds:
 
     def test_one_where_nothing_is_noised(self) -> None:
         (only,) = bounds_of({}, delta=0.0)
-        assert (only.metric, only.claimed, only.provable, only.p_claimed, only.p_provable) == (
-            "measured",
-            "inf",
-            "inf",
-            None,
-            None,
-        )
+        assert (only.metric, only.claimed, only.provable) == ("measured", "inf", "inf")
+        assert only.p_claimed is only.p_provable is None
         assert "Gaussian" not in words([only], "prompt-user")
 
     def test_p_values_and_bounds_agree(self) -> None:
@@ -171,14 +158,8 @@ class TestAudit:
     def test_without_noise_one_bound_stands_beside_what_is_proven(self) -> None:
         coins = coins_of(1, 100)
         models = [model("owner", "true state", 0, {"loss": told(coins, 0)})]
-        given = {
-            "transcript": None,
-            "method": None,
-            "privacy": None,
-            "names": NAMES,
-            "threat_models": ("owner", "server"),
-        }
-        subject = Subject(**given, attacked=run_of(models), canaries=coins)  # type: ignore[arg-type]
+        given = dict.fromkeys(("transcript", "method", "privacy")) | {"threat_models": ("owner", "server")}
+        subject = Subject(**given, names=NAMES, attacked=run_of(models), canaries=coins)  # type: ignore[arg-type]
         found = measured(subject, {})
         assert [f.metric for f in found] == ["measured"]
         rows = [("owner", "own", math.inf, math.inf, "no noise"), ("server", "own", math.inf, math.inf, "no noise")]
@@ -198,16 +179,9 @@ ONE = bounds_of({})[0]
 def found_of(
     p: float | None, *, metric: str = "measured", method: str = "a", claimed: float | None = None
 ) -> dict[str, object]:
-    values = {
-        "metric": metric,
-        "method": method,
-        "p_provable": p,
-        "p_claimed": claimed,
-        "provable": 0.8,
-        "claimed": 1.0,
-        "mechanism": "Gaussian" if metric == "measured/gaussian" else "",
-    }
-    return asdict(ONE) | values
+    mechanism = "Gaussian" if metric == "measured/gaussian" else ""
+    values = {"metric": metric, "method": method, "mechanism": mechanism, "p_provable": p, "p_claimed": claimed}
+    return asdict(ONE) | values | {"provable": 0.8, "claimed": 1.0}
 
 
 class TestContradictions:
@@ -225,10 +199,8 @@ class TestContradictions:
         assert "measured above provable: the code, the ledger or the proof is wrong" in above
         assert "any mechanism with epsilon 0.8, as is proven, 20 of 20 right guesses" in above
         (claim,) = contradictions([found_of(0.9, claimed=0.002, metric="measured/gaussian")])
-        assert (
-            "measured above claimed: the claim does not hold. Of a mechanism that is Gaussian with epsilon 1, as is claimed"
-            in claim
-        )
+        said = "the claim does not hold. Of a mechanism that is Gaussian with epsilon 1, as is claimed"
+        assert f"measured above claimed: {said}" in claim
 
     def test_a_report_of_sound_methods_rarely_says_anything(self) -> None:
         """8 adversaries and tests with randomised response of just the epsilon that is proven: at most 41 of 500 reports."""
@@ -253,21 +225,25 @@ class TestWhereItIsShown:
         build([evidence], files.__setitem__)
         return Reader(files["index.html"]).text
 
+    def worse(self, evidence, p: float = 1e-4):
+        """What is proven does not hold with this p-value, for any mechanism; nothing else is contradicted."""
+        p_values = {
+            "measured": {"p_provable": p, "p_claimed": 0.9},
+            "measured/gaussian": {"p_provable": 0.9, "p_claimed": 0.9},
+        }
+        return replace(evidence, findings=[f | p_values.get(f["metric"], {}) for f in evidence.findings])
+
     def test_on_the_page(self, evidence) -> None:
         text = self.page(evidence)
         assert "100 1 20 20 1.82 (1.82) 3.24 (3.24) 8 9" in text
         assert "None of the 2 bounds that could contradict what is proven or claimed does" in text
-        worse = [f | {"p_provable": 1e-4} if f["metric"] == "measured" else f for f in evidence.findings]
-        assert "measured above provable: the code, the ledger or the proof is wrong" in self.page(
-            replace(evidence, findings=worse)
-        )
+        assert "measured above provable: the code, the ledger or the proof is wrong" in self.page(self.worse(evidence))
 
     def test_nowhere_without_canaries(self) -> None:
         assert "if Gaussian" not in self.page(prompt_evidence("dpfpl", 0.4))
 
     def test_in_the_terminal(self, evidence, capsys) -> None:
-        worse = [f | {"p_provable": 1e-4} if f["metric"] == "measured" else f for f in evidence.findings]
-        show(worse, None)
+        show(self.worse(evidence).findings, None)
         said = " ".join(capsys.readouterr().out.split())
         assert "prompt-user loss 100 20 of 20 1.82 (1.82) 3.24 (3.24) 8 9" in said
         assert "measured above provable" in said
@@ -292,12 +268,7 @@ class TestWhereItIsShown:
         ],
     )
     def test_a_gate_says_above_provable_where_the_report_does(self, gate, p, crossed, evidence) -> None:
-        worse = [
-            f | {"p_provable": p if f["metric"] == "measured" else 0.9, "p_claimed": 0.9}
-            if f["metric"].startswith("measured")
-            else f
-            for f in evidence.findings
-        ]
+        worse = self.worse(evidence, p).findings
         found = parse(gate).crossed(worse)
         assert len(found) == crossed
         assert len(contradictions(worse)) == (p <= 0.025)
@@ -313,17 +284,19 @@ class TestWhereItIsShown:
             with pytest.raises(InputError, match="only measured and measured/gaussian can be > "):
                 parse(wrong)
 
-    def test_gates_that_cannot_be_answered(self, evidence) -> None:
-        with pytest.raises(InputError, match=r"lower bound by itself; leave out \.low"):
-            parse("measured.low > 1")
-        with pytest.raises(InputError, match="between 0 and 1000000"):
-            parse("measured > 1e7")
-        with pytest.raises(InputError, match="there are no canaries; add --canaries"):
-            parse("measured > 1").check("prompts", [], 0)
-        with pytest.raises(InputError, match="nothing is attacked; add --attack"):
-            parse("measured > 1").check("prompts", [], 10)
-        with pytest.raises(InputError, match="there is no such row"):
-            parse("server measured > 1").crossed(evidence.findings)
+    @pytest.mark.parametrize(
+        ("ask", "said"),
+        [
+            (lambda _: parse("measured.low > 1"), r"lower bound by itself; leave out \.low"),
+            (lambda _: parse("measured > 1e7"), "between 0 and 1000000"),
+            (lambda _: parse("measured > 1").check("prompts", [], 0), "there are no canaries; add --canaries"),
+            (lambda _: parse("measured > 1").check("prompts", [], 10), "nothing is attacked; add --attack"),
+            (lambda found: parse("server measured > 1").crossed(found), "there is no such row"),
+        ],
+    )
+    def test_gates_that_cannot_be_answered(self, ask, said, evidence) -> None:
+        with pytest.raises(InputError, match=said):
+            ask(evidence.findings)
 
     def test_findings_are_strict_json(self, evidence) -> None:
         json.dumps(evidence.findings, allow_nan=False)

@@ -18,6 +18,7 @@ from audits.permutation_test import by_coin
 from audits.statistics import ranking
 from audits.verdicts import judged, together
 from fedaudit.tasks.base import Record
+from tests import prompt_scores
 
 SIGNAL = "renyi/2/10/caption"
 SIGNALS = (SIGNAL, "loss/base", "loss")
@@ -45,11 +46,8 @@ def made_up(seed, *, leak=0.0, base_leak=0.0, blind_leak=0.0, novel_shift=0.0):
     records = {k: [f"c{k}-{i}" for i in range(POOL)] for k in range(CLIENTS)}
     reference = {k: [f"r{k}-{i}" for i in range(30)] for k in range(CLIENTS)}
     novel = [f"n{i}" for i in range(40)]
-    truth = {
-        r: bool(m)
-        for k in records
-        for r, m in zip(records[k], rng.permutation([True, False] * (POOL // 2)), strict=True)
-    }
+    coins = {k: rng.permutation([True, False] * (POOL // 2)) for k in records}
+    truth = {r: bool(m) for k in records for r, m in zip(records[k], coins[k], strict=True)}
     pool = [r for k in records for r in records[k]]
     everything = [*pool, *[r for k in reference for r in reference[k]], *novel]
     shift = {r: leak * used for r, used in truth.items()} | dict.fromkeys(novel, -novel_shift)
@@ -93,6 +91,13 @@ def aurocs(run, **where):
     return judged_of(run, metric="auroc", **where)
 
 
+KINDS = {  # made-up runs by what is trained; a leak of prompts is as large beside what differs between classes
+    "LoRA": made_up,
+    "prompts": lambda seed, leak=0.0, **more: prompt_scores.made_up(seed, leak=4 * leak, **more),
+}
+EACH_KIND = pytest.mark.parametrize("made", KINDS.values(), ids=KINDS)
+
+
 def test_a_planted_leak_is_found_everywhere():
     rows = aurocs(made_up(0, leak=2.0), nonmembers="held-out")
     assert {(f.threat_model, f.population) for f in rows} == {
@@ -102,47 +107,38 @@ def test_a_planted_leak_is_found_everywhere():
     assert all(f.sentence.startswith("Leak: ") for f in rows)
 
 
-def test_no_leak_no_finding():
+@pytest.mark.parametrize(
+    ("kind", "threat", "signal"), [("LoRA", "released-model", SIGNAL), ("prompts", "prompt-user", "loss")]
+)
+def test_no_leak_no_finding(kind, threat, signal):
     """Null calibration over made-up runs: one row, each verdict; leak at most as often as a 5 % test allows (99.9 % binomial limit)."""
-    runs = map(made_up, range(60))
-    alone = [dataclasses.replace(r, models=[m for m in r.models if m.threat_model == "released-model"]) for r in runs]
-    verdicts = [aurocs(run, nonmembers="held-out", population="all members", signal=SIGNAL)[0].verdict for run in alone]
+    few = {} if kind == "LoRA" else {"held": prompt_scores.HELD[:1], "shadows": 0, "signals": {"loss": "loss"}}
+    runs = [KINDS[kind](seed, **few) for seed in range(60)]
+    alone = [dataclasses.replace(r, models=[m for m in r.models if m.threat_model == threat]) for r in runs]
+    verdicts = [aurocs(run, nonmembers="held-out", signal=signal)[0].verdict for run in alone]
     assert verdicts.count("leak") <= 8
     assert verdicts.count("no leak found") >= 45
 
 
-def test_shuffled_labels_cover_one_half():
-    """The 95 % interval covers 0.5 in at least 179 of 200 shuffles within clients, pooled and per client."""
-    run = made_up(1, leak=2.0)
-    final = next(c for c in comparisons(run) if c.way == "final" and c.population == "all members")
-    server = next(c for c in comparisons(run) if c.way == "exact" and c.nonmembers == "held-out")
-    rng = np.random.default_rng(0)
-    for comparison, measure in ((final, ranking.auroc), (server, lambda *a: ranking.client_auroc(*a)[0])):
-        covered = 0
-        for _ in range(200):
-            member = comparison.member.copy()
-            for name in np.unique(comparison.client):
-                own = comparison.client == name
-                member[own] = rng.permutation(member[own])
-            found = measure(comparison.scores[SIGNAL], member, comparison.client)
-            covered += found.low <= 0.5 <= found.high
-        assert covered >= 179
-
-
-def test_members_and_nonmembers_swapped_gives_one_minus_auroc():
-    run = made_up(2, leak=1.0)
+@EACH_KIND
+def test_members_and_nonmembers_swapped_gives_one_minus_auroc(made):
+    run = made(2, leak=1.0)
     swapped = dataclasses.replace(run, truth={r: not m for r, m in run.truth.items()})
-    for one, other in zip(aurocs(run, nonmembers="held-out"), aurocs(swapped, nonmembers="held-out"), strict=True):
+    where = {"nonmembers": "held-out", "best_of": None}
+    for one, other in zip(aurocs(run, **where), aurocs(swapped, **where), strict=True):
         assert one.value == pytest.approx(1 - other.value, abs=1e-12)
         assert one.low == pytest.approx(1 - other.high, abs=1e-12)
 
 
-def test_a_control_off_one_half_is_confounded_whatever_the_attack_says():
-    rows = aurocs(elsewhere(made_up(3, leak=2.0, blind_leak=2.0)), nonmembers="held-out")
-    assert all(f.verdict == "confounded" for f in rows)
-    rows = aurocs(elsewhere(made_up(4, leak=2.0, base_leak=2.0)), nonmembers="held-out", signal=SIGNAL)
+@EACH_KIND
+def test_a_control_off_one_half_is_confounded_whatever_the_attack_says(made):
+    rows = aurocs(elsewhere(made(3, leak=2.0, blind_leak=3.0)), nonmembers="held-out")
     assert rows
-    assert all(f.verdict == "confounded" and "a model that learnt none of them" in f.sentence for f in rows)
+    assert all(f.verdict == "confounded" for f in rows)
+    rows = aurocs(elsewhere(made(4, leak=2.0, base_leak=8.0)), nonmembers="held-out")
+    based = [f for f in rows if f.base_value is not None]
+    assert based
+    assert all(f.verdict == "confounded" and "a model that learnt none of them" in f.sentence for f in based)
 
 
 @pytest.mark.parametrize("planted", [{"blind_leak": 2.0}, {"base_leak": 2.0}])
@@ -157,22 +153,21 @@ def test_where_coins_decided_a_control_off_one_half_is_an_alarm_and_no_verdict(p
     assert all(word in f.alarm for f in rows)
 
 
-def test_distribution_shift_is_shown_as_such():
-    rows = aurocs(made_up(5, novel_shift=3.0), nonmembers="novel objects", signal=SIGNAL)
+def test_novel_objects_never_count_as_a_leak():
+    """Members and novel records differ in distribution by design: whatever the attack scores there is no evidence, and
+    a shift is seen in the base as well."""
+    rows = aurocs(made_up(10, leak=3.0), nonmembers="novel objects")
     assert rows
-    for f in rows:
-        assert f.value > 0.9
-        assert f.base_value > 0.9
-        assert f.verdict == "confounded"
+    assert all(f.low > 0.5 and f.verdict == "confounded" for f in rows)
+    shifted = aurocs(made_up(5, novel_shift=3.0), nonmembers="novel objects", signal=SIGNAL)
+    assert shifted
+    assert all(min(f.value, f.base_value) > 0.9 and f.verdict == "confounded" for f in shifted)
 
 
 def test_the_blind_controls_interval_is_widened_for_its_folds():
     run = made_up(6)
-    (f,) = [
-        f
-        for f in aurocs(run, threat_model="released-model", signal=SIGNAL, nonmembers="held-out")
-        if f.population == "all members"
-    ]
+    where = {"threat_model": "released-model", "population": "all members", "nonmembers": "held-out"}
+    (f,) = aurocs(run, signal=SIGNAL, **where)
     final = next(c for c in comparisons(run) if c.way == "final" and c.population == "all members")
     plain = ranking.auroc(final.blind, final.member, final.client)
     assert f.blind_high - f.blind_value == pytest.approx(1.5 * (plain.high - plain.value))
@@ -186,14 +181,11 @@ def test_a_control_counts_from_one_percent_on_and_on_either_side_of_one_half():
     for seed, leak in itertools.product(range(4), (0.0, 0.5, -0.5, 0.9, -0.9)):
         rng = np.random.default_rng(seed)
         blind = {r: rng.normal() + leak * run.truth.get(r, False) for r in run.blind[None, "held-out"]}
-        found = findings(
-            dataclasses.replace(run, blind=dict.fromkeys(run.blind, blind)), Params(), names=NAMES, epsilon=claims
-        )
+        blinded = dataclasses.replace(run, blind=dict.fromkeys(run.blind, blind))
+        found = findings(blinded, Params(), names=NAMES, epsilon=claims)
         f = next(f for f in found if (f.metric, f.population, f.nonmembers) == ("auroc", "all members", "held-out"))
         assert (f.verdict == "confounded") == (f.blind_p < 0.01)
-        seen.add(
-            (f.blind_value > 0.5, "below 1 %" if f.blind_p < 0.01 else "below 5 %" if f.blind_p < 0.05 else "above")
-        )
+        seen.add((f.blind_value > 0.5, f.blind_p < 0.01, f.blind_p < 0.05))
     assert len(seen) == 6
 
 
@@ -202,13 +194,6 @@ def test_a_base_model_off_in_either_direction_is_an_alarm(base_leak):
     rows = aurocs(made_up(3, base_leak=base_leak), signal=SIGNAL, nonmembers="held-out", threat_model="server")
     assert rows
     assert all(f.alarm and (f.base_value > 0.5) == (base_leak > 0) for f in rows)
-
-
-def test_novel_objects_never_count_as_a_leak():
-    """Members and novel records differ in distribution by design: whatever the attack scores there is no evidence."""
-    rows = aurocs(made_up(10, leak=3.0), nonmembers="novel objects")
-    assert rows
-    assert all(f.low > 0.5 and f.verdict == "confounded" for f in rows)
 
 
 def test_a_control_that_separates_perfectly_is_off_even_with_few_clients():
@@ -257,9 +242,7 @@ def test_an_earlier_model_that_knows_members_is_an_alarm_and_confounds_a_run_fro
     run = with_earlier(made_up(7), leak=3.0)
     for f in aurocs(run, nonmembers="held-out", signal="loss/base"):
         assert f.base_value > 0.9
-        assert f.alarm.startswith(
-            "Control off: check the pipeline; the same attack on a model that learnt none of them"
-        )
+        assert "the same attack on a model that learnt none of them" in f.alarm
     rows = aurocs(elsewhere(run), nonmembers="held-out", signal="loss/base")
     assert rows
     assert all(f.verdict == "confounded" for f in rows)
@@ -340,18 +323,19 @@ def test_claims_may_depend_on_the_threat_model():
 def test_a_row_with_one_member_is_not_measurable():
     run = made_up(13)
     one = next(r for k in run.records for r in run.records[k] if run.truth[r])
-    found = aurocs(
-        dataclasses.replace(run, truth={r: r == one for r in run.truth}),
-        threat_model="server",
-        nonmembers="held-out",
-    )
+    alone = dataclasses.replace(run, truth={r: r == one for r in run.truth})
+    found = aurocs(alone, threat_model="server", nonmembers="held-out")
     assert {(f.value, f.status, f.members) for f in found} == {(None, "not measurable (1)", 1)}
 
 
-def test_cells_are_corrected_for_their_number():
-    table = cells(elsewhere(made_up(9)), 0.95)
+@EACH_KIND
+def test_cells_of_every_score_of_every_row_are_corrected_for_their_number(made):
+    run = elsewhere(made(9))
+    table = cells(run, 0.95)
     assert (table.p_adjusted >= table.p).all()
-    assert (table.groupby(["threat_model", "way", "population", "nonmembers"]).size() == len(SIGNALS)).all()
+    assert table.groupby(["threat_model", "way", "population", "nonmembers"]).size().tolist() == [
+        len(run.signals)
+    ] * len(comparisons(run))
     assert table.auroc.between(0, 1).all()
 
 
@@ -393,7 +377,7 @@ def test_blind_baseline_is_calibrated_on_exchangeable_records():
     assert abs(np.mean(found) - 0.5) < 3 * np.std(found) / math.sqrt(40)
 
 
-@pytest.mark.parametrize("confidence", [0.3, 1.0, float("nan")])
+@pytest.mark.parametrize("confidence", [0.3, float("nan")])
 def test_confidence_outside_its_range(confidence):
     with pytest.raises(ValueError, match="confidence must be at least"):
         Params(confidence=confidence)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from attacks.base import View
 from fedaudit.machinery.errors import InputError
@@ -163,9 +164,7 @@ def rests(subject: Subject) -> None:
     public = world.meaning(method.model(start))
     for r in range(ROUNDS):
         for k in range(CLIENTS):
-            model = run.own_model(r, k)
-            assert model is not None
-            assert close(world.meaning(model), public)
+            assert close(world.meaning(run.own_model(r, k)), public)
             assert close_where_both(run.upload(r, k) | run.private(r, k), start)
         assert close_where_both(run.server(r + 1), start)
 
@@ -191,7 +190,7 @@ def equals_the_plain_run(subject: Subject) -> None:
 def learns(subject: Subject) -> None:
     """Clients' own models fit their records better than the start, and nobody sends zeros; what does not train rests."""
     run, start, last = subject.run, subject.start, ROUNDS - 1
-    losses = [subject.world.loss(subject.method, model_of(run, last, k), k) for k in range(CLIENTS)]
+    losses = [subject.world.loss(subject.method, run.own_model(last, k), k) for k in range(CLIENTS)]
     public = subject.method.model(start)
     before = [subject.world.loss(subject.method, public, k) for k in range(CLIENTS)]
     assert all(map(math.isfinite, losses))
@@ -273,6 +272,19 @@ def explains(subject: Subject) -> None:
             assert (found - expected).norm() < 0.03 * expected.norm()
 
 
+def uses(subject: Subject) -> None:
+    """A client's records change what is trained where `used_records` says so, and no others do but those that it sends."""
+    client, records = max(enumerate(subject.world.training), key=lambda pair: len(pair[1]))
+    messages, settings = subject.method.messages, subject.world.learner.settings
+    rounds = range(ROUNDS if subject.trains else 0)
+    used = messages.used_records(records, client=client, seed=0, rounds=rounds, settings=settings)
+    for record in set(records) - messages.shared_records(records, client=client, seed=0):
+        world = subject.world.disguised({record})
+        other = dataclasses.replace(subject, world=world).again(f"without {record}")
+        moved = [not same(subject.run.private(ROUNDS - 1, k), other.private(ROUNDS - 1, k)) for k in range(CLIENTS)]
+        assert any(moved) == (record in used)
+
+
 def is_audited(subject: Subject) -> None:
     """Every adversary has models like the public one, under which each record has a loss, and so has the evaluation of every
     round."""
@@ -295,12 +307,6 @@ def of_one(state: State) -> State:
     return {name: tensor[None] for name, tensor in state.items()}
 
 
-def model_of(run: Transcript, r: int, client: int) -> State:
-    model = run.own_model(r, client)
-    assert model is not None
-    return model
-
-
 def nudged(state: State) -> State:
     """Not by the same number everywhere, which a layer norm would take out again."""
     g = torch.Generator().manual_seed(0)
@@ -321,7 +327,7 @@ def close_where_both(one: State, other: State) -> bool:
 
 CONTRACTS: tuple[Contract, ...] = (
     signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens, weighs_nothing,
-    releases_nobody, explains, is_audited,
+    releases_nobody, explains, uses, is_audited,
 )  # fmt: skip
 
 
@@ -402,26 +408,19 @@ def received(change: Callable[[Sequence[Upload]], Sequence[Upload]]) -> Callable
     )
 
 
-def zeros(state: State, *_: State) -> State:
-    return {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+def every(change: Callable[[Tensor], Tensor]) -> Callable[..., State]:
+    """Changes each tensor of a state."""
+    return lambda state, *_: {name: change(tensor) for name, tensor in state.items()}
+
+
+zeros, pushed = every(torch.zeros_like), every(lambda tensor: tensor + 0.01)
+unseeded = every(lambda tensor: tensor + 0.01 * torch.rand(()))
+by_place = every(lambda tensor: tensor * torch.arange(1.0, 1 + len(tensor))[:, None, None])  # in the cohort
 
 
 def idle(state: State, server: State, own: State) -> State:
     """As if nothing had been trained."""
     return zeros(state) | {name: t for name, t in (own | server).items() if name in state}
-
-
-def pushed(state: State, *_: State) -> State:
-    return {name: tensor + 0.01 for name, tensor in state.items()}
-
-
-def unseeded(state: State, *_: State) -> State:
-    return {name: tensor + 0.01 * torch.rand(()) for name, tensor in state.items()}
-
-
-def by_place(state: State, *_: State) -> State:
-    """Depends on a client's place in the cohort."""
-    return {name: tensor * torch.arange(1.0, 1 + len(tensor))[:, None, None] for name, tensor in state.items()}
 
 
 def deaf(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
@@ -453,14 +452,28 @@ def counting(original: Any, self: Any, server: State, uploads: Sequence[Upload],
     return {name: tensor * (1 + 0.01 * uploads[0].records) for name, tensor in found.items()}
 
 
-def blind_to_weights(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+def misread(change: Callable[[Participation], Participation]) -> Callable[[type], type]:
+    """`update` with a change of what clients are given."""
+
+    def update(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
+        if isinstance(self, PromptMethod):
+            client.clients = [change(one) for one in client.clients]
+        else:
+            client = change(client)
+        found: Update = original(self, server, own, client)
+        return found
+
+    return altered(update=update)
+
+
+def blind_to_weights(client: Participation) -> Participation:
     """Takes every record of the list for a member."""
-    if isinstance(self, PromptMethod):
-        client.clients = [dataclasses.replace(one, left_out=frozenset()) for one in client.clients]
-    else:
-        client = dataclasses.replace(client, left_out=frozenset())
-    found: Update = original(self, server, own, client)
-    return found
+    return dataclasses.replace(client, left_out=frozenset())
+
+
+def idle_mostly(client: Participation) -> Participation:
+    """Trains on one record."""
+    return dataclasses.replace(client, records=client.records[:1])
 
 
 def pacing(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
@@ -512,20 +525,18 @@ def hoarding(original: Any, self: Any, server: State, uploads: Sequence[Upload],
     return found | sent
 
 
-def indiscreet(cls: type) -> type:
-    """Says of no table that it is its clients'."""
-    return type("Faulty", (cls,), {"by_client": ()})
+def replaced(**fields: Any) -> Callable[[type], type]:
+    """Makes subclasses of which these are others."""
+    return lambda cls: type("Faulty", (cls,), fields)
 
 
-def renamed(cls: type) -> type:
-    def aggregate(self: Any, server: State, messages: Sequence[Upload], site: Site) -> State:
-        return server
-
-    return type("Faulty", (cls,), {"aggregate": aggregate})
+def aggregate(self: Any, server: State, messages: Sequence[Upload], site: Site) -> State:
+    """Calls the uploads something else."""
+    return server
 
 
 FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...] = (
-    (signatures, "another signature", renamed, ("fedavg", "dpfpl")),
+    (signatures, "another signature", replaced(aggregate=aggregate), ("fedavg", "dpfpl")),
     (repeats, "a generator of nobody's", updated(unseeded), ("fedavg", "promptfl", "local")),
     (order, "weights by place", received(mixed_up), ("fedavg", "promptfl")),
     (order, "clients by place", updated(by_place), ("promptfl", "dpfpl")),
@@ -540,15 +551,16 @@ FAULTS: tuple[tuple[Contract, str, Callable[[type], type], tuple[str, ...]], ...
     (learns, "trained although it says that it does not", aggregated(pushed), ("zeroshot",)),
     (listens, "clients that ignore the server", altered(update=deaf), ("fedavg", "promptfl", "dpfpl")),
     (listens, "a server that hears one client", received(lambda uploads: uploads[:1]), ("fedavg", "promptfl", "dpfpl")),
-    (weighs_nothing, "records of weight 0 trained on", altered(update=blind_to_weights), ("fedavg", "local", "dpfpl")),
+    (weighs_nothing, "records of weight 0 trained on", misread(blind_to_weights), ("fedavg", "local", "dpfpl")),
     (releases_nobody, "messages in the released model", altered(aggregate=hoarding), ("promptfl",)),
     (explains, "a term that sees no record", updated(pushed), ("promptfl", "dpfpl", "fedprox")),
     (explains, "a part of the round before", altered(update=drifting), ("promptfl", "fedprox")),
     (rests, "a server that moves at a rate of its own", altered(aggregate=pacing), ("fedavg", "promptfl")),
     (explains, "messages of another size", altered(update=louder), ("promptfl", "fedpgp", "pfedme")),
+    (uses, "records that are never looked at", misread(idle_mostly), ("fedavg", "promptfl")),
     (is_audited, "momentum in the released model", altered(aggregate=outspoken, download=without_velocity), ("fedavg",)),
     (is_audited, "all of a state in a model", altered(model=unsorted), ("pfedme", "dp2fl")),
-    (releases_nobody, "clients' tables in the released model", indiscreet, ("dp2fl",)),
+    (releases_nobody, "clients' tables in the released model", replaced(by_client=()), ("dp2fl",)),
 )  # fmt: skip
 
 

@@ -185,49 +185,32 @@ class TestTiesAndScale:
         assert alone == pytest.approx(mi.ross(bit, score), abs=1e-9)
 
 
+QUICK, WHOLE = (40, 200, 34), (200, 1000, 179)  # intervals, points of each, how many hold the truth at least
+
+
 class TestIntervals:
     """A correct 95 % interval covers the truth in at least 179 of 200; quick: 34 of 40 (0.995 of the binomial)."""
 
-    @staticmethod
-    def covered(times, estimate_of, truth, n):
-        found = []
-        for seed in range(times):
-            estimate, stratum = estimate_of(seed)
-            i = mi.interval(estimate, n, stratum=stratum, seed=seed)
-            found.append(i.low <= truth <= i.high)
-        return sum(found)
+    @pytest.mark.parametrize(
+        ("bits", "strength", "size"),
+        [
+            (False, 0.5, QUICK),
+            (True, 1.0, QUICK),
+            *(pytest.param(False, rho, WHOLE, marks=pytest.mark.slow) for rho in (0.0, 0.5, 0.95)),
+            *(pytest.param(True, shift, WHOLE, marks=pytest.mark.slow) for shift in (0.0, 1.0, 3.0)),
+        ],
+    )
+    def test_cover(self, bits, strength, size):
+        """What correlated numbers share, and what a score shares with the bit that shifts it."""
+        times, n, least = size
+        truth = closed.shifted_gaussian(strength) if bits else closed.gaussian_information(strength)
 
-    @staticmethod
-    def gaussians(rho, n):
-        def of(seed):
-            x, y = correlated(n, 1, rho, [seed, n])
-            return (lambda rows: mi.ksg(x[rows], y[rows])), None
+        def interval(seed):
+            x, y = shifted(n, strength, [seed, n]) if bits else correlated(n, 1, strength, [seed, n])
+            estimator = mi.ross if bits else mi.ksg
+            return mi.interval(lambda rows: estimator(x[rows], y[rows]), n, stratum=x if bits else None, seed=seed)
 
-        return of
-
-    @staticmethod
-    def bits(shift, n):
-        def of(seed):
-            bit, score = shifted(n, shift, [seed, n])
-            return (lambda rows: mi.ross(bit[rows], score[rows])), bit
-
-        return of
-
-    def test_cover_quickly(self):
-        assert self.covered(40, self.gaussians(0.5, 200), closed.gaussian_information(0.5), 200) >= 34
-
-    def test_cover_a_planted_leak_quickly(self):
-        assert self.covered(40, self.bits(1.0, 200), closed.shifted_gaussian(1.0), 200) >= 34
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("rho", [0.0, 0.5, 0.95])
-    def test_cover(self, rho):
-        assert self.covered(200, self.gaussians(rho, 1000), closed.gaussian_information(rho), 1000) >= 179
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
-    def test_cover_a_planted_leak(self, shift):
-        assert self.covered(200, self.bits(shift, 1000), closed.shifted_gaussian(shift), 1000) >= 179
+        assert sum(i.low <= truth <= i.high for i in map(interval, range(times))) >= least
 
     def test_narrower_with_more_points_and_less_confidence(self):
         def width(n, confidence):

@@ -103,7 +103,6 @@ def test_a_newcomer_is_in_no_round_and_no_target(tmp_path: Path) -> None:
     ("words", "why"),
     [
         ("--method fedprox --newcomers 1", "none of these methods says what a new client starts from; dp2fl does"),
-        ("--method fedrand --newcomers 2", "none of these methods"),
         ("--method dp2fl --clients 3 --newcomers 3", r"must be fewer than there are clients \(3\)"),
         ("--method dp2fl --newcomers -1", "must be at least 0"),
         (

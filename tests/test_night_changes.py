@@ -36,6 +36,7 @@ from audits.statistics.nights import (
     spread,
     stouffer,
 )
+from audits.statistics.over_seeds import OfTraining
 from benchmarks.nights import JUMP, made_up
 
 Z = float(norm.ppf(0.975))
@@ -60,7 +61,8 @@ def told(*rows: dict) -> pd.DataFrame:
 
 
 def measured(value: float, error: float, data: str = "", z: float | None = None) -> Measured:
-    return Measured(f"r{value}", data or f"d{value}", value, value - Z * error, value + Z * error, 0.95, z)
+    number = OfTraining(value, value - Z * error, value + Z * error, 0.95, data or f"d{value}")
+    return Measured(f"r{value}", number, z)
 
 
 class TestByHand:
@@ -76,7 +78,7 @@ class TestByHand:
         assert difference([one, other], [measured(0.5, 0.04)], grain=0.005).error == pytest.approx(0.05)
 
     def test_the_side_towards_the_other_mean_counts(self) -> None:
-        lopsided = Measured("r", "d", 0.9, 0.9 - Z * 0.04, 0.9 + Z * 0.01, 0.95, None)
+        lopsided = Measured("r", OfTraining(0.9, 0.9 - Z * 0.04, 0.9 + Z * 0.01, 0.95, "d"), None)
         assert difference([lopsided], [measured(0.5, 0.03)], grain=0.005).error == pytest.approx(0.05)
         assert difference([measured(0.5, 0.03)], [lopsided], grain=0.005).error == pytest.approx(0.05)
 

@@ -14,9 +14,9 @@ from reports.attack_success import fall, with_leakage
 from reports.evidence import Evidence
 from reports.papers import dpfpl_figure3
 from reports.rows import MethodRow, Score, variants
+from tests.pages import Reader
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_inference_report import INF, bare, drawn
-from tests.test_report import Reader
 
 
 def scored(e: Evidence, shift: float, rng: np.random.Generator, common: np.ndarray[Any, Any]) -> Evidence:
@@ -62,6 +62,7 @@ def test_a_fall_is_of_what_both_trainings_have_in_common() -> None:
     assert again == found
     assert fallen([clear[0]], [noised[1]]) is None, "no seed in common"
     assert fallen([clear[0]], [bare(noised[0])]) is None, "no scores"
+    assert fallen([replace(clear[0], findings=[])], [noised[0]]) is None, "no AUROC"
     alone = table[table.member]
     assert fallen([clear[0]], [replace(noised[0], tables={"records": alone})]) is None, "nothing to compare with"
 

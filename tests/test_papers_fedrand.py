@@ -13,7 +13,7 @@ import pytest
 from fedaudit.command.cli import read_command
 from reports import paper_items, printed_table
 from reports.evidence import Evidence
-from reports.papers import fedrand, fedrand_table3, fedrand_table4
+from reports.papers import fedrand
 from reports.printed_table import Table
 from tests.test_report import TWO
 
@@ -91,37 +91,35 @@ def test_aurocs_by_hand(tables: dict[int, Table], level: str, place: dict[str, s
 
 
 def test_the_untrained_model_has_an_interval_over_its_seeds(tables: dict[int, Table]) -> None:
-    cell = tables[4].ours["caption, K 10 %"].cells[fedrand_table4.UNTRAINED]
+    cell = tables[4].ours["caption, K 10 %"].cells[fedrand.UNTRAINED]
     over_seeds = STUDENT * stdev([70, 72]) / math.sqrt(2)
     assert (cell.value, cell.seeds) == (pytest.approx(71), 2)
     assert cell.low == pytest.approx(71 - math.hypot(over_seeds, 5), rel=1e-5)
-    assert tables[4].printed_value(tables[4].ours["caption, K 10 %"], fedrand_table4.UNTRAINED) is None
+    assert tables[4].printed_value(tables[4].ours["caption, K 10 %"], fedrand.UNTRAINED) is None
 
 
 def test_what_table_4_says_of_the_printed_aurocs(tables: dict[int, Table]) -> None:
     """The printed range is that of the paper's CSV, and ours are the least and most of our own columns."""
     theirs, here = tables[4].sentences
     rows = printed_table.printed("fedrand_table4")
-    own = rows[(rows.mia_input == "caption") & (rows.max_renyi_k_percent == "10")]["mean"].astype(float) / 100
-    assert theirs.startswith(
-        f"The paper's {own.min():.2f} to {own.max():.2f} on captions are against records of another"
-    )
+    own = rows.query("mia_input == 'caption' and max_renyi_k_percent == '10'")["mean"].astype(float) / 100
     assert f"{own.min():.2f} to {own.max():.2f}" == "0.67 to 0.71"
+    assert theirs.startswith("The paper's 0.67 to 0.71 on captions are against records of another")
     trained, held = (
-        [c.value / 100 for row, c in tables[4].ours[name].cells.items() if row != fedrand_table4.UNTRAINED]
+        [c.value / 100 for row, c in tables[4].ours[name].cells.items() if row != fedrand.UNTRAINED]
         for name in ("caption, K 10 %", "caption, K 10 %, held-out")
     )
     assert here == (
         f"Here the untrained model has 0.71 on such a split, trained ones {min(trained):.2f} to {max(trained):.2f}, and "
         f"against held-out records {min(held):.2f} to {max(held):.2f}."
     )
-    assert fedrand_table4.table4({"captions": CELLS}, {}.__setitem__) == f"agreed. {here}"
+    assert fedrand.table4({"captions": CELLS}, {}.__setitem__) == f"agreed. {here}"
 
 
 def test_table_3_is_of_variants(tables: dict[int, Table]) -> None:
     assert {row for row, _ in tables[3].ours["AUROC, caption"].cells} == {"FedRand"}
     theirs = {row for cells in tables[3].paper.values() for row, _ in cells}
-    assert theirs == {name for name, _ in fedrand_table3.VARIANTS.values()}
+    assert theirs == {name for name, _ in fedrand.VARIANTS.values()}
     assert tables[3].ours["AUROC, caption, held-out"].against == ()
 
 
@@ -131,4 +129,4 @@ def test_a_preset_runs_every_row() -> None:
         for words in item.tasks.values():
             plan = read_command([f"--preset={item.preset}", *words]).plan
             assert {*fedrand.METHODS.values()} <= {*plan.methods}
-            assert {label for _, label in fedrand_table3.VARIANTS.values()} <= {*plan.methods}
+            assert {label for _, label in fedrand.VARIANTS.values()} <= {*plan.methods}

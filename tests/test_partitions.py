@@ -66,12 +66,6 @@ def test_a_pathological_split_is_complete_disjoint_and_even(classes, clients):
     assert {len(own) for own in owned} <= {classes // clients, -(-classes // clients)}
 
 
-def test_37_classes_over_10_clients_are_three_or_four_each():
-    labels = _labels(37)
-    sizes = [len(set(labels[share])) for share in partitions.pathological(labels, 10, _rng())]
-    assert sorted(sizes) == [3] * 3 + [4] * 7
-
-
 def test_every_class_is_as_likely_to_go_to_any_client():
     """Client 0 owns 2 of 6 classes: each with probability 1/3."""
     labels = _labels(6, each=1)

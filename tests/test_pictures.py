@@ -32,10 +32,7 @@ from tests.unprinted import unprinted
 
 ROOT = HERE.parent.parent
 NAMES = [picture.name for picture in PICTURES]
-BOTH = [
-    pytest.param(PICTURES[0], marks=pytest.mark.slow),
-    PICTURES[1],
-]  # where they say the same of either: the one whose page is quicker
+BOTH = [pytest.param(PICTURES[0], marks=pytest.mark.slow), PICTURES[1]]  # quick where they say the same of either
 QUIET = Progress(quiet=True)
 SMALL = {
     "report": "--rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 4 --local-steps 2",
@@ -54,11 +51,15 @@ def picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-@pytest.fixture
-def copy(picture: Picture, tmp_path: Path) -> Picture:
+def copied(original: Any, folder: Path) -> Any:
     """A picture with all that belongs to it in a folder where it may be changed."""
-    shutil.copytree(HERE, tmp_path / "copy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    return dataclasses.replace(picture, home=tmp_path / "copy")
+    shutil.copytree(HERE, folder / "copy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    return dataclasses.replace(original, home=folder / "copy")
+
+
+@pytest.fixture
+def copy(picture: Picture, tmp_path: Path) -> Any:
+    return copied(picture, tmp_path)
 
 
 def test_a_picture_shows_what_its_command_says_now(picture: Picture) -> None:
@@ -67,9 +68,8 @@ def test_a_picture_shows_what_its_command_says_now(picture: Picture) -> None:
 
 def test_pages_show_these_pictures_and_no_others() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    shown = [
-        page.parent / name for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text("utf-8"))
-    ]
+    image = r"!\[[^\]]*\]\(([^)]+)\)"
+    shown = [page.parent / name for page in pages for name in re.findall(image, page.read_text("utf-8"))]
     assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in command.EVERY)
     assert not list(ROOT.glob("docs/*.png"))
 
@@ -116,9 +116,8 @@ def test_another_accountant_is_found(picture: Picture, monkeypatch: pytest.Monke
 
 
 def test_other_evidence_is_found(copy: Picture) -> None:
-    name, column = (
-        ("0-scores.parquet", "loss/base") if "0-scores.parquet" in copy.kept else ("0-accuracy.parquet", "accuracy")
-    )
+    scores = ("0-scores.parquet", "loss/base")
+    name, column = scores if scores[0] in copy.kept else ("0-accuracy.parquet", "accuracy")
     table = copy.kept.read_table(name)
     copy.kept.write_table(name, table.assign(**{column: table[column].to_numpy()[::-1]}))
     assert any("its page now says" in sentence for sentence in copy.stale())
@@ -175,9 +174,8 @@ def test_the_first_round_of_the_command_has_the_numbers_of_the_picture(picture: 
     names = [name for name in before.keys() & now.keys() if name.endswith(measured)]
     assert names
     expected = pytest.approx({name: before[name] for name in names}, abs=close)
-    assert {name: now[name] for name in names} == expected, (
-        f"run python -m docs.pictures --record OUT --only {picture.name}"
-    )
+    mend = f"run python -m docs.pictures --record OUT --only {picture.name}"
+    assert {name: now[name] for name in names} == expected, mend
 
 
 def _flat(utility: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -188,10 +186,8 @@ def _flat(utility: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 @pytest.fixture(params=TABLES, ids=[table.name for table in TABLES])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> TablePicture:
-    """With all that belongs to it in a folder where it may be changed."""
-    shutil.copytree(HERE, tmp_path / "copy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    return dataclasses.replace(request.param, home=tmp_path / "copy")
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return copied(request.param, tmp_path)
 
 
 def test_a_table_shows_what_its_command_says_now(table: TablePicture) -> None:
@@ -219,10 +215,8 @@ def test_other_findings_words_or_settings_of_a_table_are_found(table: TablePictu
 
 
 @pytest.fixture(params=NIGHTS, ids=[night.name for night in NIGHTS])
-def night(request: pytest.FixtureRequest, tmp_path: Path) -> NightPicture:
-    """With all that belongs to it in a folder where it may be changed."""
-    shutil.copytree(HERE, tmp_path / "copy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    return dataclasses.replace(request.param, home=tmp_path / "copy")
+def night(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return copied(request.param, tmp_path)
 
 
 def test_a_night_shows_what_its_history_says_now(night: NightPicture) -> None:
@@ -247,9 +241,8 @@ def test_another_history_of_a_night_is_found(night: NightPicture) -> None:
 @pytest.mark.slow
 def test_what_is_kept_is_judged_as_the_run_was(picture: Picture, tmp_path: Path) -> None:
     """From record to page: the same findings and the same first words as in the run's own report."""
-    small = dataclasses.replace(
-        picture, command=(*picture.command, *SMALL[picture.name].split(), "--threads", "1"), home=tmp_path
-    )
+    command = (*picture.command, *SMALL[picture.name].split(), "--threads", "1")
+    small = dataclasses.replace(picture, command=command, home=tmp_path)
     small.record(tmp_path / "runs", QUIET)
     report = small.plan("--out", str(tmp_path / "runs")).report_folder
     found = [f for e in with_verdicts(evidence.evidence(small.plan(), small.kept)) for f in e.findings]
@@ -311,9 +304,8 @@ def test_the_command_mends_words_and_says_what_only_a_record_mends(
     other = dataclasses.replace(copy, command=(*copy.command, "--rounds", "6"))
     monkeypatch.setattr(command, "EVERY", (other,))
     assert command.main(["--only", copy.name]) == 0
-    assert re.search(
-        r"stale: .*schedule.rounds was 100, is 6; run python -m docs.pictures --record OUT\n", capsys.readouterr().err
-    )
+    said = r"stale: .*schedule.rounds was 100, is 6; run python -m docs.pictures --record OUT\n"
+    assert re.search(said, capsys.readouterr().err)
 
 
 def _photographer(folder: Path, width: int, height: int) -> str:

@@ -25,14 +25,6 @@ def plan(*words: str) -> Plan:
     return cli.read_command([*words, "--dry-run"]).plan
 
 
-def test_the_private_preset_goes_from_no_noise_to_useless() -> None:
-    found = plan("--preset", "private-demo")
-    privacies = [v.privacy for v in found.methods.values() if v is not None]
-    assert [one.epsilon for one in privacies] == [math.inf, 100, 10, 1, 0.3, 0.1]
-    assert {(one.sigma, one.clip_norm) for one in privacies[1:]} == {("calibrated", 1.8)}
-    assert not found.attacks
-
-
 def test_the_memorising_preset_attacks_every_client_without_noise() -> None:
     found = plan("--preset", "memorising")
     assert all(math.isinf(v.privacy.epsilon) for v in found.methods.values() if v is not None)

@@ -23,21 +23,21 @@ from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle, prompt_toy
 from tests.prompt_toy import (
     METHODS,
-    NONE,
+    PRIVACY,
     SETTINGS,
     close,
     federation,
     made,
+    named,
     on_a_line,
     one_round,
     run,
     with_noise,
 )
-from trainers import dpfpl, fedotp, fedpgp
+from trainers import dpfpl, fedotp
 from trainers.base import Schedule, Site, Upload, generator
 from trainers.dpfpl import DPFPL, full_gradient, power_iteration
 from trainers.fedotp import _on_device, _on_host, transport_plan, transport_scores
-from trainers.fedpgp import FedPGP
 from trainers.prompts import Settings
 from trainers.transcript import Transcript
 
@@ -48,24 +48,14 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "pfedme": [{"inner": 2, "mixing": beta} for beta in (1.0, 0.5)],
     "secfpp": [{"clustered": "prompt", "together": 9}],  # nobody is clustered: tests/test_secfpp.py does
 }
-PRIVACY = {
-    "none": NONE,
-    "record": Privacy(epsilon=10, clip_norm=2),
-    "batch": Privacy(epsilon=10, clip_norm=2, clip="batch"),
-    "poisson": Privacy(epsilon=10, clip_norm=2, sampler="poisson"),
-}
 SCHEDULE = Schedule(rounds=3, clients=3, per_round=3, seed=1)
 CASES = [(name, params) for name in METHODS for params in VARIANTS.get(name, [{}])]
 NOISED = [  # a method as it is by default in every way, its variants in one of them each; the others are slow
     pytest.param(*case, how, marks=() if case[1] == VARIANTS.get(case[0], [{}])[0] or j == i % 4 else pytest.mark.slow)
     for i, case in enumerate(CASES)
-    for j, how in enumerate(PRIVACY)
+    for j, how in enumerate(("none", "record", "batch", "poisson"))
     if how == "none" or not METHODS[case[0]].facts.on_shares
 ]
-
-
-def named(case: Any) -> str:
-    return ":".join(f"{k}={v}" for k, v in case.items()) if isinstance(case, dict) else str(case)
 
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -90,20 +80,8 @@ def schedule_of(privacy: str) -> Schedule:
 # --- training equals the slow oracles -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_prompt_method_has_a_slow_oracle(name: str) -> None:
-    assert prompt_oracle.oracle_of(name)
-
-
 def test_every_slow_oracle_is_of_a_method() -> None:
     assert prompt_oracle.ORACLES.keys() <= METHODS.keys()
-
-
-def test_a_new_method_is_told_what_to_write() -> None:
-    with pytest.raises(
-        AssertionError, match=r"^newest has no slow version yet: write a class into tests/prompt_oracle\.py"
-    ):
-        prompt_oracle.oracle_of("newest")
 
 
 @pytest.mark.parametrize(("name", "params", "privacy"), NOISED, ids=named)
@@ -114,18 +92,7 @@ def test_training_equals_clients_and_records_one_by_one(
     fast, schedule = whole(name, params, privacy), schedule_of(privacy)
     method = made(name, params, PRIVACY[privacy], schedule)
     slow = prompt_oracle.oracle_of(name)(federation(), method.params, SETTINGS, PRIVACY[privacy], schedule).run()
-    for r, (server, own, sent) in enumerate(slow):
-        assert fast.cohort(r) == sorted(sent)
-        after = fast.broadcast(r + 1)
-        assert after.keys() == server.keys()
-        for name_of in server:
-            close(after[name_of], server[name_of])
-        for k, message in sent.items():
-            upload, private = fast.upload(r, k), fast.private(r, k)
-            assert upload.keys() == message.keys()
-            assert private.keys() == {*message, *own[k]}
-            for name_of, expected in (message | own[k]).items():
-                close(private[name_of], expected)
+    prompt_oracle.same(fast, slow, atol=2e-5)
     if method.local or method.shared:  # what was compared is not a prompt that stood still
         before, last = (
             fast.broadcast(0),
@@ -192,13 +159,6 @@ def test_eq_4_of_carriers_that_are_not_orthonormal_by_hand() -> None:
     assert full_gradient(u / 2, v, G @ v.T, u.T @ G / 2).tolist() == [[1, 2], [3, 0]]
 
 
-def test_eq_4_of_noise_alone_by_hand() -> None:
-    """u = (1, 0)', v = (0, 1), d_u = (5, 6)', d_v = (7, 8): d_u v = [[0, 5], [0, 6]], u d_v = [[7, 8], [0, 0]], minus [[0, 5], [0, 0]]."""
-    u, v = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0, 1.0]])
-    found = full_gradient(u, v, torch.tensor([[5.0], [6.0]]), torch.tensor([[7.0, 8.0]]))
-    assert found.tolist() == [[7, 8], [0, 6]]
-
-
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_carriers_are_orthonormal_for_every_client(k: int) -> None:
     u, v = power_iteration(gaussian(4, 6, 11), gaussian(4, 11, k, seed=1))
@@ -215,13 +175,6 @@ def test_carriers_span_the_top_directions_of_a_decaying_spectrum() -> None:
     u, v = power_iteration(left @ torch.diag(values) @ right, gaussian(12, 2, seed=4))
     close(u @ u.T, left[:, :2] @ left[:, :2].T, atol=3e-3)
     close(v.T @ v, right[:2].T @ right[:2], atol=1e-6)
-
-
-def test_all_directions_give_the_whole_gradient() -> None:
-    """k = b: P_u is the identity, so that eq. 4 is G itself."""
-    u, v = power_iteration(gaussian(4, 9), gaussian(9, 4, seed=1))
-    G = gaussian(4, 9, seed=2)
-    close(full_gradient(u, v, G @ v.T, u.T @ G), G, atol=1e-12)
 
 
 def test_a_prompt_of_zeros_has_carriers() -> None:
@@ -264,19 +217,14 @@ def costs(M: int, P: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("M", "P", "seed"), COSTS)
-def test_a_plan_has_its_marginals(M: int, P: int, seed: int) -> None:
+def test_a_plan_is_that_of_the_slow_iteration_and_has_its_marginals(M: int, P: int, seed: int) -> None:
     """A prompt receives 0.8 / P exactly, a patch gives at most 1 / M (to 1 % after 100 iterations)."""
-    plan = transport_plan(costs(M, P, seed))
-    assert plan.shape == (M, P)
+    cost = costs(M, P, seed)
+    plan = transport_plan(cost)
+    close(plan, torch.tensor(prompt_oracle.slow_plan(cost.tolist()), dtype=torch.float64), atol=1e-12)
     assert float(plan.min()) >= 0
     assert plan.sum(0).tolist() == pytest.approx([0.8 / P] * P, abs=1e-12)
     assert float(plan.sum(1).max()) <= 1.01 / M
-
-
-@pytest.mark.parametrize(("M", "P", "seed"), COSTS)
-def test_a_plan_is_that_of_the_slow_iteration(M: int, P: int, seed: int) -> None:
-    cost = costs(M, P, seed)
-    close(transport_plan(cost), torch.tensor(prompt_oracle.slow_plan(cost.tolist()), dtype=torch.float64), atol=1e-12)
 
 
 @pytest.mark.parametrize(("M", "P", "seed"), COSTS)
@@ -392,7 +340,6 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
         method = made("fedpgp", {"rank": 2, "mu": mu, "temperature": 0.2}, settings)
         start = method.start(world.learner().initial(generator(0, "initial")))
         found[mu] = one_round(method, world, start)
-    assert start is not None
     leaves = {name: start[name].double().requires_grad_() for name in ("p_G", "u", "v")}
     t_0, t_G, t_i = (
         prompt_oracle.text_features(world.clip, p, world.classes)
@@ -413,96 +360,47 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
     assert min(float(g.norm()) for g in expected.values()) > 0.003  # 300 times the clip norm
 
 
-@pytest.mark.parametrize("rank", [1, 2, 4])
-def test_the_factors_start_as_draws_of_their_own(rank: int) -> None:
-    """u [b, k] and v [k, d] are N(0, 0.02^2) at every rank, correlated with nothing else that methods start from."""
-    initial = [federation().learner().initial(generator(seed, "initial")) for seed in range(400)]
-    method = FedPGP(fedpgp.Params(rank=rank), SETTINGS)
-    start = [method.start(one) for one in initial]
-    assert (start[0]["u"].shape, start[0]["v"].shape) == ((4, rank), (rank, 16))
-    assert all(torch.equal(one["p_G"], state["p_G"]) for one, state in zip(initial, start, strict=True))
-    drawn = torch.stack(
-        [torch.cat([state["u"].flatten(), state["v"].flatten(), one["p_G"][0], one["p_L"][0]]) / 0.02
-         for one, state in zip(initial, start, strict=True)]
-    )  # fmt: skip
-    assert float(drawn.mean(0).abs().max()) < 5 / math.sqrt(400)
-    assert float((drawn.var(0) - 1).abs().max()) < 5 * math.sqrt(2 / 400)
-    correlations = torch.corrcoef(drawn.T) - torch.eye(drawn.shape[1])
-    assert float(correlations.abs().max()) < 5 / math.sqrt(400)
-
-
-def test_factors_change_nothing_that_other_methods_start_from() -> None:
-    """p_G and p_L are the first draws of the run's generator, as before there were factors."""
-    initial, g = federation().learner().initial(generator(3, "initial")), generator(3, "initial")
-    assert torch.equal(initial["p_G"], 0.02 * torch.randn(4, 16, generator=g))
-    assert torch.equal(initial["p_L"], 0.02 * torch.randn(4, 16, generator=g))
-
-
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 LINE = Settings(prompt_length=1, batch=2, global_rate=0.1, local_rate=0.5)
 A_AND_B = [[(2.0, 0), (4.0, 1)], [(6.0, 0), (6.0, 0), (6.0, 0)]]
 
 
-def by_hand(
-    name: str, params: dict[str, Any], state: dict[str, float], *, clip_norm: float | None = None
-) -> tuple[Any, list[Any]]:
-    """One round of clients A and B (numbers x with labels): the server's next state and their updates.
+DPFPL_STARTS = [{"rank": 0}, {"rank": 1}, {"rank": 1, "residual": False}]
+BY_HAND: list[tuple[str, dict[str, Any], float | None, str, list[float], float | None]] = [
+    # mean gradients 0.5 and -3, uploads -0.05 and 0.3, n = 2 and 3: p_G = 2/5 * -0.05 + 3/5 * 0.3 = 0.16
+    ("promptfl", {}, None, "p_G", [-0.05, 0.3], 0.16),
+    # clipped to 1.5: A (-1 + 1.5) / 2 = 0.25, B (-1.5 - 1.5) / 2 = -1.5; uploads -0.025 and 0.15, averaged alike
+    ("promptfl", {}, 1.5, "p_G", [-0.025, 0.15], 0.0625),
+    # each by its own mean gradient: 0 - 0.5 * 0.5 = -0.25 and 0 + 0.5 * 3 = 1.5; nothing is sent
+    ("local", {}, None, "p_L", [-0.25, 1.5], None),
+    # p_G = 1 and p_L = -1 add up to 0; in one dimension u and v are 1 or -1, and eq. 4 is G + G - G. p_L: -1 - 0.5 * 0.5
+    # and -1 + 0.5 * 3; p_G: 1 - 0.1 * (0.5 - 3) / 2 = 1.125: clients count alike, whatever their n
+    *(("dpfpl", params, None, "p_L", [-1.25, 0.5], 1.125) for params in DPFPL_STARTS),
+    # clipped to 1.5: 0.25 and -1.5. p_L: -1.125 and -0.25; p_G: 1 - 0.1 * (0.25 - 1.5) / 2
+    *(("dpfpl", params, 1.5, "p_L", [-1.125, -0.25], 1.0625) for params in DPFPL_STARTS),
+]
 
-    Similarities of x are (p x, 0), so that with p = 0 both classes have probability 1/2 and the gradient of a record in p is -x / 2 for
-    class 0, x / 2 for class 1: A -1 and 2, B -3 thrice, of which a batch of two takes two.
-    """
+
+@pytest.mark.parametrize(("name", "params", "clip_norm", "tensor", "of_clients", "of_server"), BY_HAND, ids=named)
+def test_a_round_by_hand(
+    name: str, params: dict[str, Any], clip_norm: float | None, tensor: str, of_clients: list[float], of_server: Any
+) -> None:
+    """Clients A and B have numbers x with labels. Similarities of x are (p x, 0), so that with p = 0 both classes have probability 1/2 and
+    the gradient of a record in p is -x / 2 for class 0, x / 2 for class 1: A -1 and 2, B -3 thrice, of which a batch of two takes two."""
     method = METHODS[name].load()(METHODS[name].own(METHODS[name].params(**params)), settings=LINE)
     if clip_norm is not None:
-        method = with_noise(
-            method, Privacy(epsilon=1, clip_norm=clip_norm), dict.fromkeys((*method.local, *method.shared), 0.0)
-        )
-    start = {n: torch.tensor([[value]]) for n, value in state.items()}
-    world = on_a_line(A_AND_B)
+        silent = dict.fromkeys((*method.local, *method.shared), 0.0)
+        method = with_noise(method, Privacy(epsilon=1, clip_norm=clip_norm), silent)
+    values = {"p_G": 1.0, "p_L": -1.0} if name == "dpfpl" else {tensor: 0.0}
+    start, world = {n: torch.tensor([[value]]) for n, value in values.items()}, on_a_line(A_AND_B)
     updates = one_round(method, world, start)
+    assert [float((u.upload | u.private)[tensor]) for u in updates] == pytest.approx(of_clients)
+    if of_server is None:
+        assert [update.upload for update in updates] == [{}, {}]
+        return
     uploads = [Upload(k, len(world.training[k]), update.upload) for k, update in enumerate(updates)]
-    return method.aggregate(start, uploads, Site(0, 0)), updates
-
-
-def test_promptfl_by_hand() -> None:
-    """Mean gradients 0.5 and -3, uploads -0.05 and 0.3, n = 2 and 3: p_G = 2/5 * -0.05 + 3/5 * 0.3 = 0.16."""
-    server, updates = by_hand("promptfl", {}, {"p_G": 0.0})
-    assert [float(update.upload["p_G"]) for update in updates] == pytest.approx([-0.05, 0.3])
-    assert float(server["p_G"]) == pytest.approx(0.16)
-
-
-def test_private_promptfl_by_hand() -> None:
-    """Clipped to 1.5: A (-1 + 1.5) / 2 = 0.25, B (-1.5 - 1.5) / 2 = -1.5; uploads -0.025 and 0.15, averaged alike: 0.0625."""
-    server, updates = by_hand("promptfl", {}, {"p_G": 0.0}, clip_norm=1.5)
-    assert [float(update.upload["p_G"]) for update in updates] == pytest.approx([-0.025, 0.15])
-    assert float(server["p_G"]) == pytest.approx(0.0625)
-
-
-def test_local_by_hand() -> None:
-    """Each by its own mean gradient: 0 - 0.5 * 0.5 = -0.25 and 0 + 0.5 * 3 = 1.5; nothing is sent."""
-    _, updates = by_hand("local", {}, {"p_L": 0.0})
-    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-0.25, 1.5])
-    assert [update.upload for update in updates] == [{}, {}]
-
-
-@pytest.mark.parametrize("params", [{"rank": 0}, {"rank": 1}, {"rank": 1, "residual": False}], ids=named)
-def test_dpfpl_by_hand(params: dict[str, Any]) -> None:
-    """p_G = 1 and p_L = -1 add up to 0. In one dimension u and v are 1 or -1, and eq. 4 is G + G - G.
-
-    p_L: -1 - 0.5 * 0.5 = -1.25 and -1 + 0.5 * 3 = 0.5. p_G: 1 - 0.1 * (0.5 - 3) / 2 = 1.125: clients count alike, whatever their n.
-    """
-    server, updates = by_hand("dpfpl", params, {"p_G": 1.0, "p_L": -1.0})
-    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-1.25, 0.5])
-    assert [float(update.upload["gradient"]) for update in updates] == pytest.approx([0.5, -3])
-    assert float(server["p_G"]) == pytest.approx(1.125)
-
-
-@pytest.mark.parametrize("params", [{"rank": 0}, {"rank": 1}, {"rank": 1, "residual": False}], ids=named)
-def test_clipped_dpfpl_by_hand(params: dict[str, Any]) -> None:
-    """Clipped to 1.5: A (-1 + 1.5) / 2 = 0.25 and B -1.5. p_L: -1.125 and -0.25; p_G: 1 - 0.1 * (0.25 - 1.5) / 2 = 1.0625."""
-    server, updates = by_hand("dpfpl", params, {"p_G": 1.0, "p_L": -1.0}, clip_norm=1.5)
-    assert [float(update.private["p_L"]) for update in updates] == pytest.approx([-1.125, -0.25])
-    assert float(server["p_G"]) == pytest.approx(1.0625)
+    assert float(method.aggregate(start, uploads, Site(0, 0))["p_G"]) == pytest.approx(of_server)
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------
@@ -538,31 +436,6 @@ def test_blocks_of_rounds_equal_one_go(tmp_path: Path, whole: Any) -> None:
         run(tmp_path, method, federation(), SCHEDULE, until=until)
         assert sorted(tmp_path.glob("round-*.json"))[-1].name == f"round-{until - 1:03d}.json"
     assert files(tmp_path) == files(whole("dpfpl", {"rank": 1}, "record").folder.path)
-
-
-@pytest.mark.parametrize(
-    ("name", "own"), [("dpfpl", {"p_L"}), ("fedotp", {"p_L"}), ("fedpgp", {"u", "v"}), ("local", {"p_L"})]
-)
-def test_a_client_that_is_away_keeps_what_it_holds(tmp_path: Path, name: str, own: set[str]) -> None:
-    """It goes on from its own part of its last participation, with the server's part of now; at first from the public start."""
-    schedule = Schedule(rounds=8, clients=3, per_round=1, seed=1)
-    method = made(name, VARIANTS.get(name, [{}])[0], schedule=schedule)
-    transcript, world = run(tmp_path, method, federation(), schedule), federation()
-    learner = world.learner()
-    gaps = 0
-    for r in range(schedule.rounds):
-        (k,) = transcript.cohort(r)
-        earlier = transcript.participations(k, before=r)
-        held = transcript.private(earlier[-1], k) if earlier else transcript.broadcast(0)
-        gaps += bool(earlier) and earlier[-1] < r - 1
-        client = world.clients(learner, seed=1, r=r, earlier=earlier)[k]
-        (again,) = learner.work(method, [method.download(transcript.broadcast(r), client)], [held], [client])
-        private = transcript.private(r, k)
-        assert private.keys() == {*own, *again.upload}
-        for name_of, tensor in (again.upload | again.private).items():
-            assert torch.equal(private[name_of], tensor)
-    assert gaps >= 2
-    assert {transcript.cohort(r)[0] for r in range(8)} == {0, 1, 2}
 
 
 def test_what_prompt_users_owner_and_server_get(tmp_path: Path) -> None:

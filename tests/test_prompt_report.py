@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
-from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
@@ -28,17 +20,13 @@ from reports.formats import epsilon, join_words, short, signed, tau
 from reports.report import Evidence
 from reports.rows import MethodRow, closest_to_paper, noise_free_twin, variants
 from reports.sections.utility import sentence
-from tests.prompt_evidence import LEVEL, ablation, accuracy_of, built, of_a_dirichlet_split, prompt_evidence, sweep
-from tests.test_report import ONE, Reader
+from tests.evidence import built
+from tests.evidence import evidence as lora_evidence
+from tests.pages import Reader, check_files, check_page, check_same_bytes, figure, words_of
+from tests.prompt_evidence import LEVEL, ablation, accuracy_of, of_a_dirichlet_split, prompt_evidence, sweep
 
 INF = math.inf
-FEW = [
-    prompt_evidence("zeroshot"),
-    prompt_evidence("promptfl"),
-    prompt_evidence("promptfl", 0.1),
-    prompt_evidence("dpfpl"),
-    prompt_evidence("dpfpl", 0.1),
-]
+FEW = [prompt_evidence("zeroshot"), *(prompt_evidence(name, e) for name in ("promptfl", "dpfpl") for e in (INF, 0.1))]
 
 
 @pytest.fixture(scope="module")
@@ -57,36 +45,10 @@ def only(found: list[MethodRow], method: str, level: float) -> MethodRow:
     return next(v for v in found if (v.method, v.epsilon) == (method, level))
 
 
-def test_files_and_links(few: dict[str, bytes]) -> None:
-    names = list(few)
-    assert names[:4] == ["findings.json", "runs.json", "findings.csv", "runs.csv"]
-    assert names[4:7] == ["accuracy.csv", "privacy.csv", "noise.csv"]
-    assert names[-1] == "index.html"
-    assert set(names[7:-1]) == {
-        f"figures/{name}.{kind}" for name in ("utility", "epsilon") for kind in ("svg", "pdf", "csv")
-    }
-    links = {
-        a["href"]
-        for tag, a in Reader(few["index.html"]).elements
-        if tag == "a" and not (a["href"] or "").startswith("#")
-    }
-    assert links == set(names) - {"index.html"}
-
-
-def test_anchors_lead_somewhere(few: dict[str, bytes]) -> None:
-    elements = Reader(few["index.html"]).elements
-    ids = [a["id"] for _, a in elements if "id" in a]
-    assert len(ids) == len(set(ids))
-    assert {(a["href"] or "")[1:] for tag, a in elements if tag == "a" and (a["href"] or "").startswith("#")} <= set(
-        ids
-    )
-
-
-@pytest.mark.parametrize("which", ["few", "seeds"])
-def test_page_is_self_contained_and_shows_no_python(which: str, request: pytest.FixtureRequest) -> None:
-    page = request.getfixturevalue(which)["index.html"]
-    assert not re.search(r"\bnan\b|None|https?:|\{\{|\bTrue\b|\bFalse\b|\binf\b", page.decode())
-    assert all("" not in row for row in Reader(page).rows)
+def test_files_hold_the_input_and_pages_need_nothing_else(few: dict[str, bytes], seeds: dict[str, bytes]) -> None:
+    check_files(few, FEW, "accuracy privacy noise", "utility epsilon")
+    check_page(few)
+    check_page(seeds)
 
 
 def test_nothing_about_membership_is_said(few: dict[str, bytes]) -> None:
@@ -94,20 +56,8 @@ def test_nothing_about_membership_is_said(few: dict[str, bytes]) -> None:
     headings = " ".join(re.findall(r"<h\d[^>]*>(.*?)</h\d>", few["index.html"].decode()))
     assert "Utility and privacy of Zero-shot, PromptFL, DP-FPL" in headings
     assert "embership" not in headings
-    assert not any(
-        word in reader.text for word in ("AUROC", "Exposed records", "attack maxrenyi", "No data for the figure")
-    )
+    assert not any(word in reader.text for word in ("AUROC", "Exposed records", "attack maxrenyi"))
     assert "null" in few["findings.json"].decode()  # of what does not apply
-
-
-def test_data_files_hold_the_input(few: dict[str, bytes]) -> None:
-    assert json.loads(few["findings.json"]) == [f for e in FEW for f in e.findings]
-    accuracy = pd.read_csv(io.BytesIO(few["accuracy.csv"]))
-    assert len(accuracy) == sum(len(e.tables["accuracy"]) for e in FEW)
-    privacy = pd.read_csv(io.BytesIO(few["privacy.csv"]))
-    assert privacy.provable.tolist() == [x for e in FEW for x in e.tables["privacy"].provable]
-    noise = pd.read_csv(io.BytesIO(few["noise.csv"]))
-    assert set(noise.method) == {e.method for e in FEW if len(e.tables["noise"])}
 
 
 def test_a_run_without_noise_has_no_noise_anywhere() -> None:
@@ -121,17 +71,8 @@ def test_a_run_without_noise_has_no_noise_anywhere() -> None:
 
 
 @pytest.mark.slow
-def test_same_bytes_in_another_process(few: dict[str, bytes]) -> None:
-    script = (
-        "import hashlib, json; from tests.test_prompt_report import FEW, built\n"
-        "print(json.dumps({n: hashlib.sha256(d).hexdigest() for n, d in built(FEW, printing=True).items()}))"
-    )
-    root = Path(__file__).parents[1]
-    env = os.environ | {"PYTHONHASHSEED": "11", "TZ": "Asia/Tokyo", "PYTHONPATH": str(root)}
-    again = subprocess.run(
-        [sys.executable, "-c", script], cwd=root, env=env, capture_output=True, text=True, check=True
-    )
-    assert json.loads(again.stdout) == {name: hashlib.sha256(data).hexdigest() for name, data in few.items()}
+def test_same_bytes_in_another_process(few: dict[str, bytes], tmp_path: Path) -> None:
+    check_same_bytes(few, "from tests.test_prompt_report import FEW, built", "built(FEW, printing=True)", tmp_path)
 
 
 def test_every_accuracy_stands_in_its_row_beside_its_noise(few: dict[str, bytes]) -> None:
@@ -174,73 +115,42 @@ def test_sentences() -> None:
     clean = only(found, "promptfl", INF)
     assert noise_free_twin(clean, found) is None
     gained = [signed(clean.scores[split].value - 12) for split in ("local", "neighbour")]
-    assert (
-        f"({gained[0]} and {gained[1]} points against before training). Nothing is claimed; nothing is proven (∞)."
-        in sentence(clean, None)
-    )
+    said = f"({gained[0]} and {gained[1]} points against before training). Nothing is claimed; nothing is proven (∞)."
+    assert said in sentence(clean, None)
     assert "Nothing is trained: no record can leak." in sentence(only(found, "zeroshot", INF), None)
-    assert sentence(only(found, "promptfl", 0.1), None).endswith(
-        "0.09 if a record is in every step."
-    )  # within the claim
+    within = sentence(only(found, "promptfl", 0.1), None)  # the claim
+    assert within.endswith("0.09 if a record is in every step.")
 
 
 def test_cards_say_what_differs_against_the_server(few: dict[str, bytes]) -> None:
     text = Reader(few["index.html"]).text
-    assert (
-        text.count("Against the server, ε 0.1: nothing is proven (∞).") == 1
-    )  # DP-FPL's uploads are clear, PromptFL's noised
+    # DP-FPL's uploads are clear, PromptFL's noised
+    assert text.count("Against the server, ε 0.1: nothing is proven (∞).") == 1
 
 
 def test_several_settings_share_a_sentence(seeds: dict[str, bytes]) -> None:
     text = Reader(seeds["index.html"]).text
-    means = [
-        mean(accuracy_of("dpfpl", 0.4, "local", s, r, full) for s in (0, 1))
-        for r in (1, 2, 4, 8)
-        for full in (True, False)
-    ]
+    settings = product((1, 2, 4, 8), (True, False))
+    means = [mean(accuracy_of("dpfpl", 0.4, "local", s, *setting) for s in (0, 1)) for setting in settings]
     assert f"{min(means):.1f} to {max(means):.1f} % on local" in text
     assert text.count("over 8 settings") == 3  # one for every epsilon
 
 
 def test_claims_merge_what_is_the_same(few: dict[str, bytes]) -> None:
     rows = [row for row in Reader(few["index.html"]).rows if len(row) == 9]
-    within, above = (
-        "proven is within what is claimed in at most 2 of 6 steps",
-        "▲ above claimed if a record is in every step, 1.56 times",
-    )
-    clear = "unbounded: p_G carries no noise"
-    unmeasured = "not measured needs canaries"
-    assert ["ε 0.1", "everybody", "any client", "0.1", "0.03", "0.09", "0.18", unmeasured, within] in rows
-    every = 0.09 * math.sqrt(3)
-    numbers = ["0.1", f"{every / 3:.3g}", f"{every:.3g}", f"{2 * every:.3g}"]
-    assert [
-        "ε 0.1",
-        "everybody but the server",
-        "any client",
-        *numbers,
-        unmeasured,
-        f"{above} in at most 2 of 6 steps",
-    ] in rows
-    unbounded = ["none", "∞", "∞", "∞", unmeasured, f"nothing is claimed {clear}"]
-    assert [
-        "with and without noise",
-        "server",
-        "any client",
-        *unbounded,
-    ] not in rows  # DP-FPL without noise is unbounded for everybody
-    assert ["ε 0.1", "server", "any client", *unbounded] in rows
-    assert ["no noise", "everybody", "any client", *unbounded] in rows
-    assert [
-        "untrained",
-        "everybody",
-        "any client",
-        "0",
-        "0",
-        "0",
-        "0",
-        unmeasured,
-        "proven is within what is claimed nothing is trained",
-    ] in rows
+    every, unmeasured, within = 0.09 * math.sqrt(3), "not measured needs canaries", "proven is within what is claimed"
+    noised = ["0.1", f"{every / 3:.3g}", f"{every:.3g}", f"{2 * every:.3g}"]
+    above = "▲ above claimed if a record is in every step, 1.56 times in at most 2 of 6 steps"
+    clear = ["none", "∞", "∞", "∞", unmeasured, "nothing is claimed unbounded: p_G carries no noise"]
+    for level, adversary, *said in [
+        ("ε 0.1", "everybody", "0.1", "0.03", "0.09", "0.18", unmeasured, f"{within} in at most 2 of 6 steps"),
+        ("ε 0.1", "everybody but the server", *noised, unmeasured, above),
+        ("ε 0.1", "server", *clear),
+        ("no noise", "everybody", *clear),  # DP-FPL without noise is unbounded for everybody
+        ("untrained", "everybody", *"0000", unmeasured, f"{within} nothing is trained"),
+    ]:
+        assert [level, adversary, "any client", *said] in rows
+    assert ["with and without noise", "server", "any client", *clear] not in rows
 
 
 def changed(e: Evidence, threat: str, whose: str, **more: Any) -> Evidence:
@@ -250,15 +160,8 @@ def changed(e: Evidence, threat: str, whose: str, **more: Any) -> Evidence:
 
 
 def test_adversaries_that_differ_stand_apart() -> None:
-    other = changed(
-        prompt_evidence("promptfl", 0.1),
-        "owner",
-        "other",
-        provable=0.0,
-        every_step=0.0,
-        replace_one=0.0,
-        why="not reached",
-    )
+    nothing = {"provable": 0.0, "every_step": 0.0, "replace_one": 0.0, "why": "not reached"}
+    other = changed(prompt_evidence("promptfl", 0.1), "owner", "other", **nothing)
     worse = changed(other, "prompt-user", "own", provable=0.2, every_step=0.3, replace_one=None)
     rows = [row for row in Reader(built([worse])["index.html"]).rows if len(row) == 9]
     assert ["ε 0.1", "owner", "another client", "0.1", "0", "0", "0"] in [row[:7] for row in rows]
@@ -285,11 +188,13 @@ def test_the_floor_of_the_noise_is_that_of_the_largest_epsilon(few: dict[str, by
     assert f"{bound:.0f} even at ε 0.1 (d = 1536, |B| = 8)" in Reader(few["index.html"]).text
     ratios = [row["ratio"] for e in FEW for row in e.tables["noise"].to_dict("records") if row["party"] == "client"]
     assert min(ratios) >= bound
-    calibrated = prompt_evidence("promptfl", 0.1)
-    calibrated = replace(
-        calibrated, setting=calibrated.setting | {"privacy": calibrated.setting["privacy"] | {"sigma": "calibrated"}}
-    )
+    calibrated = with_privacy(prompt_evidence("promptfl", 0.1), sigma="calibrated")
     assert "even at" not in Reader(built([calibrated])["index.html"]).text
+
+
+def with_privacy(e: Evidence, **more: Any) -> Evidence:
+    """The same cell with other settings of privacy."""
+    return replace(e, setting=e.setting | {"privacy": e.setting["privacy"] | more})
 
 
 def test_noise_stands_as_it_ran(few: dict[str, bytes]) -> None:
@@ -313,11 +218,7 @@ def test_variants_are_read_from_the_setting() -> None:
 
 def test_privacy_settings_that_differ_are_settings() -> None:
     record = prompt_evidence("promptfl", 0.1)
-    batch = replace(
-        record,
-        method="promptfl:clip=batch",
-        setting=record.setting | {"privacy": record.setting["privacy"] | {"clip": "batch"}},
-    )
+    batch = replace(with_privacy(record, clip="batch"), method="promptfl:clip=batch")
     found = variants([prompt_evidence("promptfl"), record, batch])
     assert [v.setting for v in found] == ["", "clip record", "clip batch"]
     assert all(noise_free_twin(v, found) is found[0] for v in found[1:])
@@ -327,11 +228,6 @@ def test_privacy_settings_that_differ_are_settings() -> None:
 def test_figures_show_the_variant_of_the_papers_tables() -> None:
     found = closest_to_paper(variants(ablation()))
     assert [(v.epsilon, v.setting) for v in found] == [(e, "rank 8, with residual") for e in (INF, 0.4, 0.1)]
-
-
-def figure(files: dict[str, bytes], name: str) -> pd.DataFrame:
-    ElementTree.fromstring(files[f"figures/{name}.svg"])
-    return pd.read_csv(io.BytesIO(files[f"figures/{name}.csv"]), keep_default_na=False)
 
 
 def test_figures_hold_their_rows(few: dict[str, bytes], seeds: dict[str, bytes]) -> None:
@@ -352,14 +248,9 @@ def test_figures_hold_their_rows(few: dict[str, bytes], seeds: dict[str, bytes])
     assert len(residual) == 4 * 3 * 2
 
 
-def test_figures_that_nothing_fills_are_left_out(few: dict[str, bytes]) -> None:
-    assert not any(name in file for file in few for name in ("rank", "residual"))
-
-
 def test_full_rank_stands_last() -> None:
     files = built([prompt_evidence("dpfpl", rank=rank) for rank in (0, 1, 8)], printing=True)
-    words = [e.text for e in ElementTree.fromstring(files["figures/rank.svg"]).iter() if e.tag.endswith("text")]
-    ticks = [word for word in words if word in ("1", "8", "full")]
+    ticks = [word for word in words_of(files, "rank") if word in ("1", "8", "full")]
     assert ticks == ["1", "8", "full"] * 2
 
 
@@ -453,9 +344,8 @@ def test_clients_own_test_sets_have_a_column_of_their_own(few: dict[str, bytes])
         cells = [f"{f['value']:.1f}" for f in e.findings if f["metric"].startswith("accuracy/")]
         cells.append(f"{float(accuracy_of(*named(e), 'overall', 0, 8, True)) + 0.5:.1f}")
         assert cells in [[cell.split()[0] for cell in row[1:5]] for row in after.rows if len(row) == 7]
-    assert {name: data for name, data in shared.items() if name.endswith(".svg")} == {
-        name: data for name, data in few.items() if name.endswith(".svg")
-    }
+    before_svg, after_svg = ({n: data for n, data in files.items() if n.endswith(".svg")} for files in (few, shared))
+    assert before_svg == after_svg
 
 
 def named(e: Evidence) -> tuple[str, float]:
@@ -480,12 +370,13 @@ def test_a_dirichlet_split_stands_beside_table_4() -> None:
 
 
 def test_the_section_beside_the_paper_needs_two_methods_at_one_epsilon() -> None:
-    assert beside.compare_with_paper(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl", 0.1)])) is None
-    assert (
-        beside.compare_with_paper(variants([prompt_evidence("dpfpl", 0.3), prompt_evidence("promptfl", 0.3)])) is None
-    )
-    assert beside.compare_with_paper(variants([prompt_evidence("zeroshot"), prompt_evidence("promptfl")])) is None
-    found = beside.compare_with_paper(variants([prompt_evidence("dpfpl"), prompt_evidence("promptfl")]))
+    def compared(*cells: tuple[str, float]) -> beside.PaperComparison | None:
+        return beside.compare_with_paper(variants([prompt_evidence(*cell) for cell in cells]))
+
+    assert compared(("dpfpl", INF), ("promptfl", 0.1)) is None
+    assert compared(("dpfpl", 0.3), ("promptfl", 0.3)) is None  # the paper has no such epsilon
+    assert compared(("zeroshot", INF), ("promptfl", INF)) is None
+    found = compared(("dpfpl", INF), ("promptfl", INF))
     assert found is not None
     assert any("too few orders" in sentence for sentence in found.sentences)
 
@@ -541,7 +432,11 @@ def test_summary_of_own_test_sets(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_summary_of_seeds_and_of_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
-    show([f for s in (0, 1) for f in prompt_evidence("promptfl", 0.1, s).findings] + ONE.findings, "maxrenyi")
+    show(
+        [f for s in (0, 1) for f in prompt_evidence("promptfl", 0.1, s).findings]
+        + lora_evidence("fedrand", 0).findings,
+        "maxrenyi",
+    )
     out = capsys.readouterr().out
     values = [accuracy_of("promptfl", 0.1, "local", s, 8, True) for s in (0, 1)]
     assert f"{mean(values):.1f} ± {stdev(values):.1f}" in out
@@ -557,23 +452,9 @@ def test_gates_on_accuracy() -> None:
 
 
 def test_small_words() -> None:
-    assert [epsilon(x) for x in (0.0334, 0.0, INF, "inf", "0.5", None, math.nan)] == [
-        "0.0334",
-        "0",
-        "∞",
-        "∞",
-        "0.5",
-        "n/a",
-        "n/a",
-    ]
-    assert [short(x) for x in (11567.0, 99.94, 0.12345, INF, None, math.nan)] == [
-        "11,600",
-        "99.9",
-        "0.123",
-        "∞",
-        "n/a",
-        "n/a",
-    ]
+    given = (0.0334, 0.0, INF, "inf", "0.5", None, math.nan)
+    assert [epsilon(x) for x in given] == "0.0334 0 ∞ ∞ 0.5 n/a n/a".split()
+    assert [short(x) for x in (11567.0, 99.94, 0.12345, INF, None, math.nan)] == "11,600 99.9 0.123 ∞ n/a n/a".split()
     assert [signed(x) for x in (1.25, -0.31, 0.0)] == ["+1.2", "−0.3", "+0.0"]
     assert [tau(x) for x in (-0.001, 0.333, -1.0)] == ["0.00", "0.33", "−1.00"]
     assert [join_words(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]

@@ -29,13 +29,12 @@ from tests.prompt_toy import (
     federation,
     made,
     on_a_line,
-    one_round,
     run,
     with_noise,
 )
 from trainers.base import Participation, Schedule, Site, Upload, generator
 from trainers.evaluations import Recognition
-from trainers.prompts import Cohort, PromptMethod, Settings, Step, stack_states
+from trainers.prompts import Cohort, PromptMethod, Settings, Step
 from trainers.protocols import Bench
 from trainers.steps import epoch_batch, poisson_batch
 
@@ -45,10 +44,10 @@ BATCH = Privacy(epsilon=10, clip_norm=2, clip="batch")
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
-def cohort(method: PromptMethod, world: Federation, *, r: int = 0, only: slice = slice(None)) -> Step:
+def cohort(method: PromptMethod, world: Federation) -> Step:
     """The first step of a round."""
     learner = world.learner(method.settings)
-    return next(Cohort(learner, world.clients(learner, r=r)[only], method).steps())
+    return next(Cohort(learner, world.clients(learner), method).steps())
 
 
 def prompts(n: int, *, seed: int = 0) -> Tensor:
@@ -56,15 +55,6 @@ def prompts(n: int, *, seed: int = 0) -> Tensor:
 
 
 # --- gradients of records -------------------------------------------------------------------------------------------
-
-
-def slow_gradient(world: Federation, prompt: Tensor, record: str) -> Tensor:
-    leaf = prompt.double().requires_grad_()
-    similarities = (
-        prompt_oracle.text_features(world.clip, leaf, world.classes) @ world.features[world.ids.index(record)].double()
-    )
-    loss = prompt_oracle.cross_entropy(similarities, world.labels[record], world.clip.scale)
-    return torch.autograd.grad(loss, leaf)[0]
 
 
 @pytest.mark.parametrize("sizes", [(10, 6, 3), (5, 4, 9, 1, 2, 7, 4, 5, 6, 3, 8)])
@@ -79,65 +69,13 @@ def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, 
     for k, client in enumerate(ours.clients):
         records = [client.records[i] for i in epoch_batch(client, 4, len(client.earlier_rounds))]
         assert ours.batch.weights[:, k].tolist() == [1] * len(records) + [0] * (4 - len(records))
-        slow = torch.stack([slow_gradient(world, own[k], record) for record in records])
+        slow = torch.stack([prompt_oracle.record_gradient(world, own[k], record) for record in records])
         close(found[: len(records), k], slow)
         close(mean[0, k], slow.mean(0))
         assert float(slow.abs().max()) > 0.1
 
 
-@pytest.mark.parametrize("privacy", [NONE, RECORD, BATCH], ids=["none", "record", "batch"])
-def test_padding_never_matters(privacy: Privacy) -> None:
-    """A client with three records beside clients with four: what fills its batch up changes nothing."""
-    world, own = federation(), prompts(3)
-    method = made("local", {}, privacy)
-    ours, other = cohort(method, world), cohort(method, world)
-    padded = other.batch.weights == 0
-    assert padded.sum() == 1
-    images, labels = other.batch.images.clone(), other.batch.labels.clone()
-    images[padded] = -images[padded] + 3
-    labels[padded] = (labels[padded] + 1) % 5
-    other.batch = dataclasses.replace(other.batch, images=images, labels=labels)
-    found, changed = (one.clip(one.gradient(own), "p_L") for one in (ours, other))
-    assert torch.equal(found, changed)
-    alone = cohort(method, world, only=slice(2, 3))
-    assert alone.batch.weights.shape == (3, 1)
-    close(alone.clip(alone.gradient(own[2:]), "p_L")[0], found[2], atol=1e-6)
-
-
-def test_states_of_clients_are_stacked_in_order() -> None:
-    found = stack_states([{"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}, {"a": torch.tensor([3.0])}])
-    assert {name: t.tolist() for name, t in found.items()} == {"a": [[1], [3]]}
-
-
 # --- clipping and noise as they run ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("clip", ["record", "batch"])
-@pytest.mark.parametrize("name", ["local", "promptfl", "dpfpl", "fedpgp", "fedotp"])
-def test_without_noise_and_clipping_nothing_differs_from_no_privacy(name: str, clip: str) -> None:
-    """All batches full: the fixed |B| is their size."""
-    world = federation((8, 4, 9))
-    params = {"rank": 2} if name in ("dpfpl", "fedpgp") else {}
-    free = made(name, params)
-    far = with_noise(
-        free, Privacy(epsilon=1, clip_norm=1e9, clip=clip), dict.fromkeys((*free.local, *free.shared), 0.0)
-    )
-    start = free.start(world.learner().initial(generator(0, "initial")))
-    for one, other in zip(one_round(free, world, start), one_round(far, world, start), strict=True):
-        found, expected = one.upload | one.private, other.upload | other.private
-        assert found.keys() == expected.keys()
-        for tensor in found:
-            close(found[tensor], expected[tensor], atol=4e-6)  # a product over records sums in another order
-
-
-def test_a_short_batch_is_divided_by_the_public_size() -> None:
-    """Three records and |B| = 4: three quarters of their mean, or the sensitivity would be C / 3."""
-    world, own = federation(), prompts(3)
-    clipped = cohort(with_noise(made("local", {}), Privacy(epsilon=1, clip_norm=1e9), {"p_L": 0.0}), world)
-    mean = cohort(made("local", {}), world).gradient(own)[0]
-    found = clipped.clip(clipped.gradient(own), "p_L")
-    for k, share in enumerate([1, 1, 3 / 4]):
-        close(found[k], share * mean[k], atol=1e-6)
 
 
 def test_one_record_moves_the_clipped_mean_by_at_most_its_sensitivity() -> None:
@@ -171,32 +109,21 @@ def noisy(name: str, params: dict[str, Any]) -> PromptMethod:
     return with_noise(method, Privacy(epsilon=1, clip_norm=1), {n: STDS[n] for n in (*method.local, *method.shared)})
 
 
-def drawn(
-    name: str, params: dict[str, Any], world: Federation, *, r: int, seed: int = 0, only: list[int] | None = None
-) -> tuple[Any, ...]:
-    """The noise of a round, per client and the server's: what the states moved by, over the learning rate."""
-    method = noisy(name, params)
-    learner = world.learner(LINE)
-    clients = [c for c in world.clients(learner, seed=seed, r=r) if only is None or c.client in only]
-    start = {n: torch.zeros(6, 1) for n in ("p_G", "p_L")}
+def drawn(world: Federation, r: int) -> tuple[Tensor, Tensor]:
+    """The noise of a round of FedOTP, [n, 6] of the clients and [6] of the server: what moved, over the learning rate."""
+    method, learner = noisy("fedotp", {}), world.learner(LINE)
+    clients, start = world.clients(learner, r=r), {n: torch.zeros(6, 1) for n in ("p_G", "p_L")}
     updates = learner.work(method, [start] * len(clients), [start] * len(clients), clients)
-    server = method.aggregate(
-        start, [Upload(c.client, 2, u.upload) for c, u in zip(clients, updates, strict=True)], Site(seed, r)
-    )
-    own = {
-        c.client: {n: -t / LINE.local_rate for n, t in u.private.items()} for c, u in zip(clients, updates, strict=True)
-    }
-    return own, -server["p_G"] / LINE.global_rate if "p_G" in server else None, updates
+    assert not any(update.upload["gradient"].any() for update in updates)  # messages are bare
+    server = method.aggregate(start, [Upload(k, 2, update.upload) for k, update in enumerate(updates)], Site(0, r))
+    local = torch.stack([update.private["p_L"].flatten() for update in updates])
+    return -local / LINE.local_rate, -server["p_G"].flatten() / LINE.global_rate
 
 
 def test_noise_has_its_size_and_is_drawn_for_each_release_client_and_round_apart() -> None:
     """4 clients, 200 rounds, 6 entries: standard deviations within 5 %, every correlation below 5 / sqrt(n)."""
     world = silent(4)
-    rounds = [drawn("fedotp", {}, world, r=r) for r in range(200)]
-    local = torch.stack(
-        [torch.stack([own[k]["p_L"].flatten() for k in range(4)]) for own, _, _ in rounds]
-    )  # [200, 4, 6]
-    server = torch.stack([noise.flatten() for _, noise, _ in rounds])  # [200, 6]
+    local, server = map(torch.stack, zip(*(drawn(world, r) for r in range(200)), strict=True))  # [200, 4, 6], [200, 6]
     assert float(local.std()) == pytest.approx(0.3, rel=0.05)
     assert float(server.std()) == pytest.approx(0.7, rel=0.07)
     assert abs(float(local.mean())) < 5 * 0.3 / math.sqrt(4800)
@@ -221,47 +148,6 @@ def test_the_server_noises_the_average_once() -> None:
             assert mechanism.sensitivity == pytest.approx(1 / (2 * n))
         assert torch.equal(*found)
         assert float(found[0].abs().max()) > 0
-    _, _, updates = drawn("dpfpl", {"rank": 1}, silent(3), r=0)
-    assert all(not update.upload["gradient"].any() for update in updates)
-
-
-def test_noise_of_a_release_is_the_documented_draw() -> None:
-    """u and v have generators of their own: (seed, client, number, round, "noise on u")."""
-    world = silent(2)
-    method = noisy("fedpgp", {"rank": 1, "mu": 0.0})
-    learner = world.learner(LINE)
-    start = {"p_G": torch.zeros(6, 1), "u": torch.zeros(6, 1), "v": torch.zeros(1, 1), "hard": torch.zeros(6, 1)}
-    updates = learner.work(method, [start] * 2, [start] * 2, world.clients(learner, seed=8, r=4))
-    for k, update in enumerate(updates):
-        for name in ("u", "v"):
-            noise = STDS[name] * torch.randn(
-                start[name].shape, generator=generator(8, "client", k, 4, f"noise on {name}")
-            )
-            close(-update.private[name] / LINE.local_rate, noise, atol=1e-6)
-
-
-def test_other_clients_and_their_order_change_nobodys_noise() -> None:
-    world = silent(5)
-    alone, _, _ = drawn("local", {}, world, r=2, only=[3])
-    several, _, _ = drawn("local", {}, world, r=2)
-    assert torch.equal(alone[3]["p_L"], several[3]["p_L"])
-    method = noisy("local", {})
-    learner = world.learner(LINE)
-    backwards = world.clients(learner, r=2)[::-1]
-    start = {"p_L": torch.zeros(6, 1)}
-    for client, update in zip(backwards, learner.work(method, [{}] * 5, [start] * 5, backwards), strict=True):
-        assert torch.equal(-update.private["p_L"] / LINE.local_rate, several[client.client]["p_L"])
-
-
-def test_a_wider_federation_leaves_each_client_as_it_was() -> None:
-    """One more client beside the others, in the same round: uploads and own parts stay."""
-    wide = federation((10, 6, 3, 7))
-    three = dataclasses.replace(wide, training=wide.training[:3])
-    method = made("dpfpl", {"rank": 2}, RECORD)
-    start = method.start(wide.learner().initial(generator(0, "initial")))
-    for few, many in zip(one_round(method, three, start), one_round(method, wide, start)[:3], strict=True):
-        for name, tensor in (few.upload | few.private).items():
-            close((many.upload | many.private)[name], tensor, atol=2e-6)
 
 
 # --- the noise that is asked for ------------------------------------------------------------------------------------
@@ -274,27 +160,6 @@ CASES = [
     ("dpfpl", {"rank": 2}),
     ("dpfpl", {"rank": 0}),
 ]
-RELEASES = {
-    "local": {"p_L"},
-    "promptfl": {"p_G"},
-    "fedotp": {"p_L", "p_G"},
-    "fedpgp": {"u", "v", "p_G"},
-    "dpfpl": {"u", "v", "p_G"},
-}
-
-
-@pytest.mark.parametrize("clip", ["record", "batch"])
-@pytest.mark.parametrize("epsilon", [0.1, 3.0])
-@pytest.mark.parametrize(("name", "params"), CASES)
-def test_nominal_noise_is_that_of_the_theorem(name: str, params: dict[str, Any], epsilon: float, clip: str) -> None:
-    """S sqrt(T ln(1 / delta)) / epsilon, S_L = C / |B| and S_G = C / (N |B|), however the gradients are clipped (DP-FPL, theorem 3.3)."""
-    schedule = Schedule(rounds=100, clients=12, per_round=5)
-    method = made(name, params, Privacy(epsilon=epsilon, delta=1e-6, clip=clip, clip_norm=7), schedule)
-    root = math.sqrt(100 * math.log(1e6)) / epsilon
-    assert set(method.protection.stds) == ({"p_L", "p_G"} if params == {"rank": 0} else RELEASES[name])
-    for release, std in method.protection.stds.items():
-        N = 5 if release == "p_G" and name != "promptfl" else 1  # PromptFL's clients noise p_G themselves
-        assert std == pytest.approx(7 / (N * SETTINGS.batch) * root)
 
 
 def ledger_of(transcript: Any, method: PromptMethod) -> Ledger:
@@ -318,21 +183,6 @@ def test_calibrated_noise_proves_the_promise_for_the_run_that_ran(
     assert provable(ledger, threat_model="prompt-user", delta=1e-5).epsilon <= 2
     less = [tuple(dataclasses.replace(m, std=0.99 * m.std) for m in step) for step in ledger.steps]
     assert provable(dataclasses.replace(ledger, steps=tuple(less)), threat_model="prompt-user", delta=1e-5).epsilon > 2
-
-
-def test_batch_clipping_keeps_the_noise_of_the_paper_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
-    """Same standard deviations, but a record moves the mean by up to 2 C, and S_G by 2 C / N: |B| times twice as far."""
-    ledgers = {}
-    for clip in ("record", "batch"):
-        method = made("dpfpl", {"rank": 2}, Privacy(epsilon=3, clip_norm=2, clip=clip))
-        ledgers[clip] = ledger_of(run(tmp_path / clip, method, federation(), SCHEDULE), method)
-    for one, other in zip(ledgers["record"].steps[0], ledgers["batch"].steps[0], strict=True):
-        assert one.std == other.std
-        N = 3 if one.release == "p_G" else 1
-        assert one.sensitivity == pytest.approx(2 / (4 * N))
-        assert other.sensitivity == pytest.approx(2 * 2 / N)
-    proven = [provable(ledgers[clip], threat_model="prompt-user", delta=1e-5).epsilon for clip in ("record", "batch")]
-    assert proven[1] > 10 * proven[0]
 
 
 @pytest.mark.parametrize("sampler", ["epochs", "poisson"])
@@ -391,7 +241,7 @@ def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip:
     slow = [
         torch.stack(
             [
-                slow_gradient(world, prompt, client.records[i])
+                prompt_oracle.record_gradient(world, prompt, client.records[i])
                 for i in epoch_batch(client, 4, len(client.earlier_rounds))
             ]
         )
@@ -447,13 +297,6 @@ def test_an_epoch_goes_on_over_rounds_in_which_a_client_is_away() -> None:
         assert dealt_to(client(10, earlier=earlier), 4) == dealt_to(client(10, earlier=later, r=200), 4)
     assert dealt_to(client(10, k=1), 4) != dealt_to(client(10, k=2), 4)
     assert dealt_to(client(10, seed=1), 4) != dealt_to(client(10, seed=2), 4)
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_client_with_fewer_records_uses_all_of_them_in_every_step(n: int) -> None:
-    for p in range(5):
-        assert sorted(dealt_to(client(n, earlier=tuple(range(p))), 4)) == list(range(n))
-        assert sorted(poisson_batch(client(n, r=p), 4, 0)) == list(range(n))
 
 
 def test_poisson_sampling_takes_each_record_by_a_coin_of_its_own() -> None:

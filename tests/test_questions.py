@@ -126,9 +126,3 @@ def test_same_seed_same_questions(federation):
         assert (one.id, one.prompt, one.text) == (same.id, same.prompt, same.text)
         assert np.array_equal(one.image, same.image)
     assert [r.prompt for r in other.test] != [r.prompt for r in federation.test]
-
-
-@pytest.mark.parametrize(("field", "value"), [("records", 1), ("test", 0), ("dirichlet", 0.0), ("novel", 1)])
-def test_parameters_outside_their_range(field, value):
-    with pytest.raises(ValueError, match=f"{field} must .*{value}"):
-        Params(**{field: value})

@@ -94,12 +94,6 @@ def covered(interval, truth):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_auroc_is_scikit_learns_with_ties(seed):
-    scores, member, client = uneven(seed)
-    assert auroc(scores, member, client).value == pytest.approx(roc_auc_score(member, scores), abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(5))
 def test_clustered_standard_error_is_the_formula(seed):
     scores, member, client = uneven(seed)
     got = auroc(scores, member, client)
@@ -141,12 +135,6 @@ def test_a_common_pool_of_non_members_counts_by_record_and_members_by_client():
     got = auroc(scores, member, client)
     assert got.se == pytest.approx(math.sqrt(s10 / 300**2 + v01.var(ddof=1) / 300), abs=1e-12)
     assert got.dof == 11
-
-
-def test_swapping_members_and_non_members_mirrors_the_interval():
-    scores, member, client = uneven(3)
-    one, other = auroc(scores, member, client), auroc(scores, ~member, client)
-    assert (other.value, other.low, other.high) == pytest.approx((1 - one.value, 1 - one.high, 1 - one.low), abs=1e-12)
 
 
 def test_only_the_ranking_and_the_grouping_matter():
@@ -214,20 +202,14 @@ def test_perfect_and_reversed_scores_have_the_exact_interval():
 
 def test_intervals_end_at_one():
     scores, member, client = draw(0, signal=3.5, signal_sd=0.5)
-    for got in (
-        auroc(scores, member, client, confidence=0.999),
-        client_auroc(scores, member, client, confidence=0.999)[0],
-    ):
+    given = (scores, member, client)
+    for got in (auroc(*given, confidence=0.999), client_auroc(*given, confidence=0.999)[0]):
         assert got.low < got.value < got.high == 1.0 < got.value + 5 * got.se
 
 
 def test_clients_that_all_agree_have_an_interval_of_positive_length():
-    scores, member, client = (
-        np.tile([1.0, 3.0, 2.0, 2.0], 12),
-        np.tile([True, True, False, False], 12),
-        np.arange(48) // 4,
-    )
-    got = auroc(scores, member, client)
+    scores, member = np.tile([1.0, 3.0, 2.0, 2.0], 12), np.tile([True, True, False, False], 12)
+    got = auroc(scores, member, np.arange(48) // 4)
     exact = stats.binomtest(6, 12).proportion_ci(method="exact")
     assert (got.value, got.low, got.high) == pytest.approx((0.5, exact.low, exact.high))
 
@@ -246,10 +228,7 @@ def test_a_constant_score_is_one_half_for_certain():
     ("scores", "member", "client", "message"),
     [
         ([1, 2], [True, True], [0, 0], "2 members of 2"),
-        ([1, 2], [False, False], [0, 0], "0 members of 2"),
-        ([], [], [], "0 members of 0"),
         ([1, math.nan], [True, False], [0, 0], "1 NaN"),
-        ([1, 2, 3], [True, False], [0, 0], "differ in length"),
         ([1, 2], [True, False], [0], "differ in length"),
         ([1, 2], [1, -1], [0, 0], "True or False, got"),
         ([1, 2], [True, False], [0, math.nan], "client must name"),

@@ -155,11 +155,9 @@ class Released:
 def test_the_bound_says_what_the_ledger_proves(sampler: str, words: str) -> None:
     ran, privacy = ledger((40,), (5,), sampler=sampler), Privacy(epsilon=9.0)
     said = hypotheses(privacy_table(ran, Released(), privacy, ("prompt-user", "server")), ran)["prompt-user"]
-    assert said.family is not None
     any_, gaussian_ = bounds_of({"prompt-user": said})
     assert (any_.mechanism, gaussian_.mechanism) == ("", words)
     assert f"if the mechanism is {words} (95 %" in gaussian_.sentence
-    assert gaussian_.p_provable is not None
     assert (gaussian_.value > said.provable) == (gaussian_.p_provable < 0.05)
     curve = said.family.curve(said.family.mu(said.provable, DELTA))
     assert gaussian_.p_provable == p_value(curve, correct=20, guesses=20, canaries=100)

@@ -217,15 +217,8 @@ def test_what_cannot_run_is_refused_before_it_starts(
         secfpp(**params).protected(NONE, schedule, SIZES)
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"clustered": "users"}, {"directions": 1}, {"reduction": "svd"}, {"components": 0}, {"colluders": -1},
-        {"precision": 0.5}, {"split": 0.0}, {"merge": 3.0}, {"together": 0}, {"vanish": 1}, {"lie": 1},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_parameters_out_of_range_are_refused(params: dict[str, Any]) -> None:
+@pytest.mark.parametrize("params", [{"merge": 3.0}, {"vanish": 1}, {"lie": 1}], ids=str)
+def test_parameters_that_do_not_go_together_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(params))} must"):
         Params(**params)
 

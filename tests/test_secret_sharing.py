@@ -63,10 +63,7 @@ def test_polynomials_against_lagranges_formula() -> None:
     assert found.tolist() == [slow_value(BIG, nodes, values.tolist(), x) for x in at]
 
 
-def test_a_field_is_one_of_a_small_prime() -> None:
-    for q in (2**50 + 55, 15, 2):
-        with pytest.raises(ValueError, match="odd prime below 2\\^50"):
-            Field(q)
+def test_zero_has_no_inverse() -> None:
     with pytest.raises(ZeroDivisionError):
         SMALL.inverse(np.array([3, 0]))
 
@@ -263,8 +260,6 @@ def test_what_cannot_be_decoded_is_refused_with_the_inequality() -> None:
         Sharing.planned(12, Tolerance(6), degree=2, largest=1)
     with pytest.raises(InputError, match=r"needed are 2 \(ell \+ t - 1\) \+ 1 \+ 2 x 1 \+ 2, that is 13 for ell = 1"):
         Sharing.planned(10, Tolerance(4, 2, 1), degree=2, largest=1)
-    with pytest.raises(InputError, match="at least 1 colluder"):
-        Sharing.planned(10, Tolerance(0), degree=2, largest=1)
     with pytest.raises(InputError, match=r"a prime above .* up to 2\^50"):
         Sharing.planned(10, Tolerance(2), degree=2, largest=2**49)
 
@@ -272,12 +267,6 @@ def test_what_cannot_be_decoded_is_refused_with_the_inequality() -> None:
 def test_bad_answers_are_refused() -> None:
     sharing = Sharing.planned(7, Tolerance(1, 1, 1), degree=2, largest=100)
     answers = np.zeros((7, 2), np.int64)
-    with pytest.raises(InputError, match="users 3 answer twice"):
-        sharing.opened([0, 1, 2, 3, 3, 4], answers[:6])
-    with pytest.raises(InputError, match="user 4 sends 1 numbers, and 2 are asked for"):
-        sharing.opened(range(7), [*answers[:4], answers[4, :1], *answers[5:]])
-    with pytest.raises(InputError, match="6 shares of 7 users"):
-        sharing.opened(range(7), answers[:6])
     for there in (0, 4):
         with pytest.raises(InputError, match=f"{there} users answer, and"):
             sharing.opened(range(there), answers[:there])

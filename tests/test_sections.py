@@ -18,8 +18,9 @@ from reports.section import Page, Section, sections
 from reports.section_files import PACKAGE, section_files
 from reports.sections import batches
 from reports.sections.communication import section
+from tests.pages import Reader
 from tests.prompt_evidence import attacked, prompt_evidence
-from tests.test_report import ONE, Reader
+from tests.test_report import ONE
 from tests.unprinted import nothing_printed
 
 each = pytest.mark.parametrize("name", section_files())

@@ -112,22 +112,11 @@ def case(name, rng):
     return peaked
 
 
+SHAPES = "peaked/certain/underflow/masked/one word left/two words left/ties/float32 minimum/uniform/near one half/small and large"
 CASES = [
     *(f"normal {words} {scale}" for words in (2, 3, 50, 700) for scale in (0.01, 1, 5, 100)),
-    "normal 6000 1",
-    "normal 6000 3",
-    *(
-        "peaked",
-        "certain",
-        "underflow",
-        "masked",
-        "one word left",
-        "two words left",
-        "ties",
-        "float32 minimum",
-        "uniform",
-    ),
-    *("near one half", "small and large"),
+    *("normal 6000 1", "normal 6000 3"),
+    *SHAPES.split("/"),
 ]
 
 
@@ -154,27 +143,6 @@ def test_takes_every_floating_type(dtype, compat):
     if dtype != torch.bfloat16:
         same = row_signals(logits.detach().numpy(), targets.numpy(), compat=compat)
         assert all(np.array_equal(a, b) for a, b in zip(flat(got).values(), flat(same).values(), strict=True))
-
-
-def test_two_words_by_hand():
-    """p = (3/4, 1/4)."""
-    s = flat(row_signals(np.log([[3.0, 1.0], [3.0, 1.0]]), [0, 1]))
-    log, root3 = math.log, math.sqrt(3)
-    by_hand = {
-        "log_prob": (log(3 / 4), log(1 / 4)),
-        "mean": (0.75 * log(3) - log(4),) * 2,
-        "var": (3 / 16 * log(3) ** 2,) * 2,
-        "gap": (log(3),) * 2,
-        "renyi 0.5": (2 * log((root3 + 1) / 2),) * 2,
-        "renyi 1": (log(4) - 0.75 * log(3),) * 2,
-        "renyi 2": (log(1.6),) * 2,
-        "renyi inf": (log(4 / 3),) * 2,
-        "modified 0.5": (1 - root3 / 2, 1.5),
-        "modified 1": (-0.5 * log(3 / 4), 1.5 * log(4)),
-        "modified 2": (1 / 8, 9 / 8),
-    }
-    for name, values in by_hand.items():
-        np.testing.assert_allclose(s[name], values, rtol=1e-14, err_msg=name)
 
 
 def test_vlmia_clamp_by_hand():
@@ -257,7 +225,8 @@ def test_chunks_and_blocks_do_not_change_a_bit(compat, monkeypatch):
     whole = flat(row_signals(logits, targets, compat=compat))
     for block, chunk in ((1024, 1), (1024, 7), (5, 2), (5, 50)):
         monkeypatch.setattr(signals, "_BLOCK_ROWS", block)
-        for name, values in flat(row_signals(logits, targets, compat=compat, chunk_rows=chunk)).items():
+        monkeypatch.setattr(signals, "_SCRATCH_BYTES", chunk * 16 * logits.shape[1])
+        for name, values in flat(row_signals(logits, targets, compat=compat)).items():
             np.testing.assert_array_equal(values, whole[name])
 
 
@@ -269,8 +238,9 @@ def test_torch_path_of_a_gpu_equals_the_numpy_path(name, compat, monkeypatch):
     targets = rng.integers(0, logits.shape[1], len(logits))
     expected = flat(row_signals(logits, targets, compat=compat))
     on_cpu = signals._scratch
+    monkeypatch.setattr(signals, "_SCRATCH_BYTES", 4 * 16 * logits.shape[1])
     monkeypatch.setattr(signals, "_scratch", lambda *args: torch.from_numpy(on_cpu(*args)))
-    for key, values in flat(row_signals(logits, targets, compat=compat, chunk_rows=4)).items():
+    for key, values in flat(row_signals(logits, targets, compat=compat)).items():
         np.testing.assert_allclose(values, expected[key], rtol=1e-13, atol=1e-12, err_msg=key)
 
 
@@ -289,8 +259,8 @@ def test_input_is_left_alone_and_scratch_is_bounded():
     row_signals(logits, [0, 1, 2, 3], compat="vlmia")
     np.testing.assert_array_equal(logits, before)
     for shape in ((100_000, 152_000), (10_000_000, 64), (3, 10)):
-        assert signals._scratch(torch.empty(1, 1).expand(shape), None).nbytes <= 6 << 20
-    assert signals._scratch(torch.empty(1, 1).expand(5, 10**6), None).shape == (2, 1, 10**6)  # one row at least
+        assert signals._scratch(torch.empty(1, 1).expand(shape)).nbytes <= 6 << 20
+    assert signals._scratch(torch.empty(1, 1).expand(5, 10**6)).shape == (2, 1, 10**6)  # one row at least
 
 
 def test_a_span_is_a_view():
@@ -322,15 +292,10 @@ GOOD = np.zeros((3, 5))
     ("logits", "ids", "message"),
     [
         (GOOD, [0, 5, 0], r"ids must be words in 0\.\.4, not 5 in row 1"),
-        (GOOD, [0, 0, -100], r"ids must be words in 0\.\.4, not -100 in row 2"),
         (GOOD, [0, 0], r"ids must be integers of shape \(3,\), not int64 \(2,\)"),
-        (GOOD, [[0], [0], [0]], r"ids must be integers of shape \(3,\)"),
         (GOOD, [0.0, 1.0, 2.0], r"ids must be integers of shape \(3,\), not float64"),
         (GOOD[:1], [0], r"logits and ids must hold at least 2 tokens to predict one, not 1"),
         (GOOD[:0], [], r"logits must be floating point \[rows >= 1, words >= 2\], not float64 \(0, 5\)"),
-        (GOOD[:, :1], [0, 0, 0], r"logits must be .* not float64 \(3, 1\)"),
-        (GOOD[None], [0], r"logits must be .* not float64 \(1, 3, 5\)"),
-        (GOOD.astype(int), [0, 0, 0], r"logits must be floating point .* not int64"),
         (torch.zeros(3, 5, dtype=torch.long), [0, 0, 0], r"logits must be floating point .* not torch.int64"),
     ],
 )
@@ -351,5 +316,3 @@ def test_names_the_row_that_is_not_finite(value, what, row):
 def test_refuses_unknown_options():
     with pytest.raises(ValueError, match=r"compat must be None, 'exact' or 'vlmia', not 'vl-mia'"):
         token_signals(GOOD, [0, 1, 2], "vl-mia")
-    with pytest.raises(ValueError, match=r"chunk_rows must be at least 1, not 0"):
-        row_signals(GOOD, [0, 1, 2], chunk_rows=0)

@@ -82,14 +82,8 @@ def test_numbers_are_never_broken_and_stand_below_each_other() -> None:
         "  loss                    0.5 [0.4, 0.6]",
         "  a/long/name/of/a/score 0.75 [0.7, 0.8]",
     ]
-    assert lines(columns, {"": rows}, 24)[1] == [
-        "  loss    0.5 [0.4, 0.6]",
-        "  a/     0.75 [0.7, 0.8]",
-        "  long/",
-        "  name/",
-        "  of/a/",
-        "  score",
-    ]
+    broken = ["  loss    0.5 [0.4, 0.6]", "  a/     0.75 [0.7, 0.8]", "  long/", "  name/", "  of/a/", "  score"]
+    assert lines(columns, {"": rows}, 24)[1] == broken
     assert lines(columns, {"": rows[:1]}, 12)[1] == ["  loss         0.5", "        [0.4, 0.6]"]
 
 

@@ -68,7 +68,6 @@ WORDS = {
 }
 ELSEWHERE = {  # words that mean something else too, in code that is not about findings
     "base": "controls, the part of a matrix of nights",
-    "before": "of a change, of a client's coming",
     "canaries": "a table, a group of flags",
     "exact": "an arithmetic of attacks, an exact value",
     "leak": "whether a series of nights leaks",

@@ -30,66 +30,50 @@ def values(s) -> tuple[float, float]:
     return float(s[A][0, 0]), float(s[B][0, 0])
 
 
-class TestFedRandAggregation:
-    """Three clients with n = 10, 30, 60; server A = 5, B = 7."""
-
-    def test_both_halves_by_hand(self):
-        """A from clients 0 and 1: alpha = 0.4, (10/40) * 1 + (30/40) * 2 = 1.75. B from client 2 alone: 9."""
-        new = FedRand(Params()).aggregate(
-            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)], SITE
-        )
-        assert values(new) == pytest.approx((1.75, 9.0), abs=1e-6)
-
-    def test_nobody_sends_b(self):
-        """All three send A: 0.1 * 1 + 0.3 * 2 + 0.6 * 4 = 3.1. B stays as it was."""
-        new = FedRand(Params()).aggregate(
-            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, a=4.0)], SITE
-        )
-        assert values(new) == pytest.approx((3.1, 7.0), abs=1e-6)
-
-    def test_without_normalisation(self):
-        """Coefficients n_k / m as they are: A = 0.1 * 1 + 0.3 * 2 = 0.7, B = 0.6 * 9 = 5.4."""
-        new = FedRand(Params(normalise=False)).aggregate(
-            state(5, 7), [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)], SITE
-        )
-        assert values(new) == pytest.approx((0.7, 5.4), abs=1e-6)
-
-    def test_one_client(self):
-        assert values(FedRand(Params()).aggregate(state(5, 7), [upload(0, 3, b=2.0)], SITE)) == (5.0, 2.0)
+@pytest.mark.parametrize(
+    ("params", "uploads", "expected"),
+    [
+        # A from clients 0 and 1: alpha = 0.4, (10/40) * 1 + (30/40) * 2 = 1.75. B from client 2 alone: 9
+        ({}, [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)], (1.75, 9.0)),
+        # nobody sends B: 0.1 * 1 + 0.3 * 2 + 0.6 * 4 = 3.1, and B stays as it was
+        ({}, [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, a=4.0)], (3.1, 7.0)),
+        # coefficients n_k / m as they are: A = 0.1 * 1 + 0.3 * 2 = 0.7, B = 0.6 * 9 = 5.4
+        ({"normalise": False}, [upload(0, 10, a=1.0), upload(1, 30, a=2.0), upload(2, 60, b=9.0)], (0.7, 5.4)),
+        ({}, [upload(0, 3, b=2.0)], (5.0, 2.0)),  # one client
+    ],
+)
+def test_fedrands_aggregation_by_hand(params, uploads, expected):
+    """The server has A = 5 and B = 7."""
+    found = FedRand(Params(**params)).aggregate(state(5, 7), uploads, SITE)
+    assert values(found) == pytest.approx(expected, abs=1e-6)
 
 
-class TestFedRandUpdate:
-    def participation(self, r: int = 0) -> Participation:
-        return Participation(1, r, 0, ["x", "y"], ToyLearner())
+def updated(r=0, server=(10, 20), own=(1, 2), **params):
+    """Of client 1, which adds (1, 2) to what it starts from."""
+    return FedRand(Params(**params)).update(
+        state(*server), state(*own), Participation(1, r, 0, ["x", "y"], ToyLearner())
+    )
 
-    def test_choosing_a_starts_from_the_servers_a_and_its_own_b(self):
-        """rho = 1 always chooses A: start (10, 2), trained (11, 4), only A is sent."""
-        update = FedRand(Params(rho=1.0)).update(state(10, 20), state(1, 2), self.participation())
-        assert values(update.private) == (11.0, 4.0)
-        assert update.upload.keys() == {A}
-        assert update.facts == {"half": "A"}
 
-    def test_choosing_b_starts_from_the_servers_b_and_its_own_a(self):
-        update = FedRand(Params(rho=0.0)).update(state(10, 20), state(1, 2), self.participation())
-        assert values(update.private) == (2.0, 22.0)
-        assert update.upload.keys() == {B}
+@pytest.mark.parametrize(
+    ("params", "private", "sent"),
+    [
+        ({"rho": 1.0}, (11.0, 4.0), A),  # always A: it starts from the server's A and its own B, (10, 2)
+        ({"rho": 0.0}, (2.0, 22.0), B),  # always B: from the server's B and its own A
+        ({"rho": 1.0, "past": False}, (11.0, 22.0), A),  # from the server
+    ],
+)
+def test_fedrands_update_by_hand(params, private, sent):
+    update = updated(**params)
+    assert values(update.private) == private
+    assert update.upload.keys() == {sent}
+    assert update.facts == {"half": "A" if sent == A else "B"}
 
-    def test_without_past_parameters_starts_from_the_server(self):
-        update = FedRand(Params(rho=1.0, past=False)).update(state(10, 20), state(1, 2), self.participation())
-        assert values(update.private) == (11.0, 22.0)
-        assert update.upload.keys() == {A}
 
-    def test_the_coin_is_fair_and_fixed_by_seed_client_and_round(self):
-        method = FedRand(Params(rho=0.3))
-        halves = [method.update(state(0, 0), state(0, 0), self.participation(r)).facts["half"] for r in range(1000)]
-        again = [method.update(state(0, 0), state(0, 0), self.participation(r)).facts["half"] for r in range(1000)]
-        assert halves == again
-        assert 0.3 * 1000 - 4 * 14.5 < halves.count("A") < 0.3 * 1000 + 4 * 14.5  # 4 standard deviations
-
-    @pytest.mark.parametrize("rho", [-0.1, 1.1, 2])
-    def test_rho_outside_its_range(self, rho):
-        with pytest.raises(ValueError, match=f"rho must be at least 0 and at most 1, not {rho}"):
-            Params(rho=rho)
+def test_fedrands_coin_is_fair_and_fixed_by_seed_client_and_round():
+    halves, again = ([updated(r, rho=0.3).facts["half"] for r in range(1000)] for _ in range(2))
+    assert halves == again
+    assert 0.3 * 1000 - 4 * 14.5 < halves.count("A") < 0.3 * 1000 + 4 * 14.5  # 4 standard deviations
 
 
 def test_fedavg_by_hand(tmp_path):
@@ -119,21 +103,17 @@ def test_own_half_comes_from_the_last_participation(tmp_path):
 def test_transcript_holds_what_was_sent_and_what_was_not(tmp_path):
     run = toy_run(tmp_path, FedRand(Params()), schedule=SCHEDULE, noise=0.1)
     for r in range(6):
-        record = run.round(r)
-        assert len(record["cohort"]) == 2
-        assert record["cohort"] == sorted(record["cohort"])
-        assert record["bytes_down"] == 2 * size(run.broadcast(r)) == 2 * 16
-        assert record["bytes_up"] == 2 * 8
-        for client in record["cohort"]:
-            half = record["uploads"][str(client)]["facts"]["half"]
-            sent = run.upload(r, client)
-            assert sent.keys() == {A if half == "A" else B}
+        about, cohort = run.round(r), run.cohort(r)
+        assert len(cohort) == 2
+        assert about["cohort"] == sorted(cohort)
+        assert (about["bytes_down"], about["bytes_up"]) == (2 * size(run.broadcast(r)), 2 * 8)
+        received = []
+        for client in cohort:
+            sent, (n, facts) = run.upload(r, client), (about["uploads"][str(client)][x] for x in ("records", "facts"))
+            received.append(Upload(client, n, sent, facts))
+            assert sent.keys() == {A if facts["half"] == "A" else B}
             assert run.private(r, client).keys() == {A, B}
             assert all(torch.equal(run.private(r, client)[name], tensor) for name, tensor in sent.items())
-        received = [
-            Upload(k, record["uploads"][str(k)]["records"], run.upload(r, k), record["uploads"][str(k)]["facts"])
-            for k in record["cohort"]
-        ]
         again = FedRand(Params()).aggregate(run.broadcast(r), received, SITE)
         assert all(torch.equal(again[name], run.broadcast(r + 1)[name]) for name in (A, B))
 
@@ -154,23 +134,6 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, stop):
     toy_run(tmp_path / "cut", method, schedule=SCHEDULE, noise=0.5)
     for file in (tmp_path / "whole").glob("[!.]*"):
         assert file.read_bytes() == (tmp_path / "cut" / file.name).read_bytes(), file.name
-
-
-def test_a_damaged_round_is_named_and_repaired(tmp_path, capsys):
-    toy_run(tmp_path, FedRand(Params()), schedule=SCHEDULE, noise=0.5)
-    victim = tmp_path / "round-002.safetensors"
-    before = victim.read_bytes()
-    victim.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    toy_run(tmp_path, FedRand(Params()), schedule=SCHEDULE, noise=0.5)
-    assert "round-002.safetensors is damaged; computing it again" in capsys.readouterr().out
-    assert victim.read_bytes() == before
-
-
-def test_seeds_change_everything_that_is_random(tmp_path):
-    one = toy_run(tmp_path / "1", FedRand(Params()), schedule=SCHEDULE, noise=0.5)
-    two = toy_run(tmp_path / "2", FedRand(Params()), schedule=dataclasses.replace(SCHEDULE, seed=4), noise=0.5)
-    assert [one.cohort(r) for r in range(6)] != [two.cohort(r) for r in range(6)]
-    assert not torch.equal(one.broadcast(0)[A], two.broadcast(0)[A])
 
 
 def test_generators_are_independent_streams():

@@ -1,7 +1,7 @@
 """The verdict rules as truth tables, the families' correction by hand, and the alarms of controls."""
 
-import dataclasses
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -148,24 +148,15 @@ def test_several_runs_are_one_maximum():
 
 
 def test_words_of_a_report():
-    calm = {
-        "primary": np.r_[9.0, np.ones(99)],
-        "secondary": np.r_[9.0, np.ones(999)],
-        "controls": np.r_[9.0, np.ones(999)],
-    }
-    rows = [
-        finding(),
-        finding(z=-2.5, value=0.3),
-        finding(z=0.5),
-        finding(family="secondary"),
-        finding(z=None, verdict="x"),
-    ]
+    calm = dict.fromkeys(("secondary", "controls"), np.r_[9.0, np.ones(999)]) | {"primary": np.r_[9.0, np.ones(99)]}
+    changes = ({}, {"z": -2.5, "value": 0.3}, {"z": 0.5}, {"family": "secondary"}, {"z": None, "verdict": "x"})
+    rows = [finding(**more) for more in changes]
     said = judged(rows, calm, SIZES)
     assert [f["verdict"] for f in said] == ["leak", "leak, score reversed", "no leak found", "leak", "x"]
     assert said[0]["p_adjusted"] == pytest.approx(0.01 / 0.8)
     assert said[3]["p_adjusted"] == pytest.approx(0.001 / 0.2)
     assert said[1]["sentence"].startswith(
-        "Leak, score reversed: the server, from messages that held a whole model, can tell"
+        "Leak, score reversed: the server, from messages that held a whole model, can"
     )
     assert "p 0.01 alone, 0.012 among 6 primary scores" in said[0]["sentence"]
     assert "p 0.01 alone, 0.005 among 1,000 secondary scores" in said[3]["sentence"]
@@ -236,15 +227,11 @@ def test_every_row_that_coins_decided_is_in_one_family():
 
 
 def test_no_coin_no_test():
-    from dataclasses import replace
-
     found = by_coin(replace(made_up(0), coins={}))
     assert (len(found.scores), len(found.base), len(found.largest)) == (0, 0, 0)
 
 
 def test_a_record_without_a_score_is_left_out_and_its_coin_still_exchanged():
-    from dataclasses import replace
-
     run = made_up(2, leak=1.0)
     first = run.records[0][:10]
     holed = [replace(m, scores=m.scores.assign(**{SIGNALS[0]: m.scores[SIGNALS[0]].mask(m.scores.index.isin(first))}))
@@ -256,8 +243,6 @@ def test_a_record_without_a_score_is_left_out_and_its_coin_still_exchanged():
 
 def test_two_clients_that_hold_one_picture_share_its_coin():
     """With all of a client's records held by another one too, there are half as many coins, and statistics are smaller."""
-    from dataclasses import replace
-
     run = made_up(3, leak=1.0)
     pairs = {r: run.records[k - 1][i] for k in (1, 3, 5, 7) for i, r in enumerate(run.records[k])}
     truth = run.truth | {r: run.truth[first] for r, first in pairs.items()}
@@ -281,12 +266,10 @@ def doubled(scores, pairs):
 def test_a_score_that_is_the_same_for_all_records_shows_nothing():
     """Whether coins decided or controls do; a model that leaks is behind it."""
     run = made_up(0, leak=3.0)
-    flat = [dataclasses.replace(m, scores=m.scores.assign(**{SIGNALS[0]: 0.25})) for m in run.models]
-    run = dataclasses.replace(run, models=flat)
+    run = replace(run, models=[replace(m, scores=m.scores.assign(**{SIGNALS[0]: 0.25})) for m in run.models])
     found = [vars(f) for f in findings(run, Params(), names=NAMES, epsilon=claims) if f.signal == SIGNALS[0]]
-    rows = [
-        row for row in judged(found, together([by_coin(run).largest]), {"primary": 1, "secondary": 1}) if row["low"]
-    ]
+    largest, sizes = together([by_coin(run).largest]), {"primary": 1, "secondary": 1}
+    rows = [row for row in judged(found, largest, sizes) if row["low"]]
     assert {row["verdict"] for row in rows} == {"inconclusive", None}  # rows that only describe have none
     assert {row["detectable"] for row in rows} == {None}
     said = [row["sentence"] for row in rows if row["verdict"]]

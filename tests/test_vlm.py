@@ -19,6 +19,7 @@ from fedaudit.tasks import questions
 from fedaudit.tasks.captions import INSTRUCTION, Params, captions
 from recipes import vlm_model, vlm_quality, vlm_training
 from recipes.vlm import data_fingerprint
+from tests import tiny_models
 from trainers.lora import Learner, Settings
 
 torch.set_num_threads(1)
@@ -48,6 +49,15 @@ def learner(federation, tmp_path_factory):
         vlm.encode(records, claim(tmp_path_factory.mktemp("cache")), say=print),
         Settings(local_steps=4),
     )
+
+
+@pytest.fixture(scope="module")
+def start(learner):
+    return learner.initial(torch.Generator().manual_seed(0))
+
+
+def trained(learner, start, ids):
+    return learner.train(start, ids, torch.Generator().manual_seed(1), lambda adapter: adapter)
 
 
 def full_logits(vlm, record):
@@ -116,11 +126,10 @@ def test_generation_in_a_padded_batch_equals_one_by_one(vlm, data, federation):
     assert together == [vlm.generate(vlm.model, [r], 12)[0] for r in records]
 
 
-def test_untrained_adapters_change_nothing(vlm, learner, data, federation):
+def test_untrained_adapters_change_nothing(vlm, learner, start, data, federation):
     """B is zero at the start: the broadcast of round 0 is the public base model."""
     ids = [r.id for r in federation.clients[0].records]
-    start = learner.initial(torch.Generator().manual_seed(0))
-    for record, logits in zip(ids, learner.logits(start, ids), strict=True):
+    for record, logits in zip(ids, tiny_models.logits_of(learner, start, ids), strict=True):
         batch = vlm.batch([data[record]])
         with torch.no_grad():
             base = vlm.model(**batch.inputs).logits[0]
@@ -130,13 +139,13 @@ def test_untrained_adapters_change_nothing(vlm, learner, data, federation):
 class TestPrefix:
     """The words before the image are the same for all records, so that they are computed once per model."""
 
-    def test_trained_logits_are_those_of_whole_records_one_by_one(self, vlm, learner, data, federation):
+    def test_trained_logits_are_those_of_whole_records_one_by_one(self, vlm, learner, start, data, federation):
         ids = [r.id for r in federation.clients[0].records]
         state = {
             name: t + 0.05 * torch.randn(t.shape, generator=torch.Generator().manual_seed(i))
-            for i, (name, t) in enumerate(learner.initial(torch.Generator().manual_seed(0)).items())
+            for i, (name, t) in enumerate(start.items())
         }
-        found = learner.logits(state, ids)
+        found = tiny_models.logits_of(learner, state, ids)
         with torch.no_grad(), learner._at(state):
             for record, logits in zip(ids, found, strict=True):
                 whole = learner.model(**vlm.batch([data[record]]).inputs).logits[0]
@@ -186,49 +195,41 @@ def test_attention_only(federation, tmp_path):
     assert all(".self_attn." in name for name in small.parameters)
 
 
-def test_training_changes_every_adapter_and_nothing_else(learner, federation):
+def test_training_changes_every_adapter_and_nothing_else(learner, start, federation):
     ids = [r.id for r in federation.clients[0].training_records]
     frozen = {n: p.clone() for n, p in learner.model.named_parameters() if ".lora_" not in n}
-    start = learner.initial(torch.Generator().manual_seed(0))
-    trained = learner.train(start, ids, torch.Generator().manual_seed(1), lambda adapter: adapter)
-    assert all(not torch.equal(trained[name], start[name]) for name in start)
+    state = trained(learner, start, ids)
+    assert all(not torch.equal(state[name], start[name]) for name in start)
     after = dict(learner.model.named_parameters())
     assert all(torch.equal(p, after[n]) for n, p in frozen.items())
 
 
-def test_training_learns_and_repeats_bit_for_bit(learner, federation):
+def test_training_learns_and_repeats_bit_for_bit(learner, start, federation):
     ids = [r.id for r in federation.clients[0].training_records]
-    start = learner.initial(torch.Generator().manual_seed(0))
-    one = learner.train(start, ids, torch.Generator().manual_seed(1), lambda adapter: adapter)
+    one = trained(learner, start, ids)
     learner.evaluate(start, ids)  # whatever happened between
-    two = learner.train(start, ids, torch.Generator().manual_seed(1), lambda adapter: adapter)
+    two = trained(learner, start, ids)
     assert all(torch.equal(one[name], two[name]) for name in one)
     before, after = (np.mean(learner.evaluate(s, ids)[0]) for s in (start, one))
     assert after < before
 
 
-def test_folding_adapters_into_the_weights_changes_nothing_and_leaves_no_trace(learner, federation):
+def test_folding_adapters_into_the_weights_changes_nothing_and_leaves_no_trace(learner, start, federation):
     ids = [r.id for r in federation.clients[0].records]
-    trained = learner.train(
-        learner.initial(torch.Generator().manual_seed(0)),
-        ids,
-        torch.Generator().manual_seed(1),
-        lambda adapter: adapter,
-    )
+    state = trained(learner, start, ids)
     frozen = {n: p.clone() for n, p in learner.model.named_parameters() if ".lora_" not in n}
-    folded = learner.logits(trained, ids)
+    folded = tiny_models.logits_of(learner, state, ids)
     assert all(torch.equal(learner.model.get_parameter(n), p) for n, p in frozen.items())
     kept, learner._folded = learner._folded, {}
     try:
-        slow = learner.logits(trained, ids)
+        slow = tiny_models.logits_of(learner, state, ids)
     finally:
         learner._folded = kept
     assert all(torch.allclose(a, b, atol=1e-3) for a, b in zip(folded, slow, strict=True))
 
 
-def test_the_loss_is_the_mean_over_caption_tokens(learner, vlm, federation):
+def test_the_loss_is_the_mean_over_caption_tokens(learner, start, vlm, federation):
     record = federation.test[0]
-    start = learner.initial(torch.Generator().manual_seed(0))
     (loss,), (answer,) = learner.evaluate(start, [record.id])
     ids, logits = full_logits(vlm, record)
     encoded = learner.data[record.id]

@@ -11,29 +11,25 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from audits.epsilon import ledger_of, noise_table
-from fedaudit.privacy.settings import Privacy
 from tests import prompt_oracle
 from tests.method_worlds import WORLDS
 from tests.prompt_toy import (
-    METHODS,
     NONE,
+    PRIVACY,
     SETTINGS,
     Federation,
     close,
     federation,
     made,
-    on_a_line,
     run,
-    with_noise,
 )
-from tests.test_local_steps import LOCAL, PARAMS, PRIVACY, SCHEDULE, TRAINING, same
+from tests.test_local_steps import LOCAL, PARAMS, SCHEDULE, TRAINING
 from tests.whole_runs import contents
 from trainers.base import Participation, State, generator
 from trainers.lora import Learner
-from trainers.prompts import Cohort, PromptMethod, Settings
+from trainers.prompts import PromptMethod
 
 LEFT_OUT = frozenset({"0-1", "0-2", "0-7", "1-0", "1-5", "2-0"})
 STEPS = {"1 step": SETTINGS, "2 steps": LOCAL["2 steps"]}
@@ -68,7 +64,7 @@ def test_training_is_the_slow_oracles_and_the_ledger_that_of_any_coins(
     method = of(name, steps, privacy)
     fast = run(tmp_path / "fast", method, world(), SCHEDULE)
     oracle = prompt_oracle.oracle_of(name)(world(), method.params, STEPS[steps], PRIVACY[privacy], SCHEDULE)
-    same(fast, oracle.run())
+    prompt_oracle.same(fast, oracle.run())
     other = run(tmp_path / "other", method, world(frozenset({"0-0", "1-1"})), SCHEDULE)
     assert ledger_of(fast, method) == ledger_of(other, method)
     for r in range(SCHEDULE.rounds):
@@ -130,32 +126,6 @@ def test_a_coin_moves_a_step_by_that_records_clipped_gradient(tmp_path: Path, na
     for k in (1, 2):
         for tensor, value in kept.private(0, k).items():
             assert torch.equal(out.private(0, k)[tensor], value)
-
-
-def line(left_out: frozenset[str], privacy: Privacy) -> Tensor:
-    """Clipped means of three clients in the first step from p = 0, where a record (x, 0) has the gradient -x / 2."""
-    here = dataclasses.replace(on_a_line([[(1.0, 0), (3.0, 0)], [(5.0, 0)], [(7.0, 0)] * 3]), left_out=left_out)
-    settings = Settings(prompt_length=1, batch=4)
-    plugin = METHODS["promptfl"]
-    method = with_noise(plugin.make(plugin.params(), settings=settings), privacy, {"p_G": 0.0})
-    learner = here.learner(settings)
-    step = next(iter(Cohort(learner, here.clients(learner), method).steps()))
-    assert step.batch.sizes.tolist() == [2, 1, 3]
-    return step.clip(step.gradient(torch.zeros(3, 1, 1)), "p_G").flatten()
-
-
-@pytest.mark.parametrize(
-    ("how", "of_two", "all_of_one", "some_of_three"),
-    [("none", -1 / 2 / 2, 0, -7 / 2 / 3), ("batch", -1 / 2 / 2, 0, -7 / 2 / 3), ("record", -1 / 2 / 4, 0, -7 / 2 / 4)],
-)
-def test_divisors_by_hand(how: str, of_two: float, all_of_one: float, some_of_three: float) -> None:
-    """They count the records of the batch, not its padding; clipped by record it is |B| = 4."""
-    privacy = NONE if how == "none" else Privacy(epsilon=1, clip=how, clip_norm=100)
-    found = line(frozenset({"0-1", "1-0", "2-0", "2-2"}), privacy)
-    assert found.tolist() == pytest.approx([of_two, all_of_one, some_of_three], rel=1e-6)
-    whole = line(frozenset(), privacy)
-    n = [4, 4, 4] if how == "record" else [2, 1, 3]
-    assert whole.tolist() == pytest.approx([-(1 + 3) / 2 / n[0], -5 / 2 / n[1], -21 / 2 / n[2]], rel=1e-6)
 
 
 EVERYBODY = frozenset(record for own in federation().training for record in own)
@@ -272,11 +242,3 @@ def test_adamw_takes_a_step_where_nothing_weighs() -> None:
         close(found[name], p, atol=1e-5)
         once = start[name] * (1 - rate * decay) - rate * g[name] / (g[name].abs() + 1e-8)
         assert float((once - p).abs().max()) > rate / 2  # a batch that is passed over would end here
-
-
-def test_a_client_of_nothing_but_zero_weights_only_decays() -> None:
-    learner, records = adapters(batch=2, local_steps=3, weight_decay=0.5)
-    start = start_of(learner)
-    found = trained(learner, start, records, set(records))
-    for name, p in start.items():
-        close(found[name], p * (1 - learner.settings.learning_rate * 0.5) ** 3, atol=1e-6)

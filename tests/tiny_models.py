@@ -186,7 +186,6 @@ def _qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
         "mrope_section": [1, 1, 2],
         "mrope_interleaved": kind == "Qwen3VL",
     }
-    prefix = f"{kind}_" if kind == "Qwen2_5" else kind
     family = {"Qwen2VL": "qwen2_vl", "Qwen2_5": "qwen2_5_vl", "Qwen3VL": "qwen3_vl"}[kind]
     module = getattr(t.models, family)
     prefix = {"Qwen2VL": "Qwen2VL", "Qwen2_5": "Qwen2_5_VL", "Qwen3VL": "Qwen3VL"}[kind]
@@ -272,3 +271,9 @@ def save(folder: Path, build: Callable[[], tuple[Any, Any]], *, shard: str = "1G
     model.save_pretrained(folder, max_shard_size=shard)
     processor.save_pretrained(folder)
     return folder
+
+
+def logits_of(learner: Any, state: Any, records: Any) -> list[Any]:
+    """Logits [T, V] of each record under an adapter."""
+    by_index = {i: rows for part in learner.chunks(state, records) for i, rows in part}
+    return [by_index[i] for i in range(len(records))]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedaudit.machinery.executor import Executor
-from fedaudit.machinery.store import Folder, claim
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.tasks.metrics import caption_scores
 from trainers.base import Method, Schedule, State
 from trainers.evaluations import Answers
@@ -51,6 +54,24 @@ class ToyLearner(OneByOne):
         return [float(start[A].sum())] * len(records)
 
 
+def trained(
+    path: Path,
+    method: Method[Any],
+    schedule: Schedule,
+    bench: Bench,
+    *,
+    evaluation: Any = NoEvaluation(),  # noqa: B008, it has no state
+    advance: Callable[[], None] = lambda: None,
+    until: int | None = None,
+) -> Transcript:
+    """The rounds of the loop, in this process."""
+    with Executor(lambda: bench) as executor:
+        return train(
+            method, schedule, evaluation,
+            folder=claim(path), executor=executor, say=print, advance=advance, until=until,
+        )  # fmt: skip
+
+
 EXAM = Answers([("a red circle",), ("a blue square",)], caption_scores)
 
 
@@ -74,6 +95,5 @@ def toy_run(
             raise KeyboardInterrupt
 
     training = [[f"{k}-{i}" for i in range(k + 1)] for k in range(schedule.clients)]
-    folder: Folder = claim(path)
-    with Executor(lambda: Bench(ToyLearner(noise, layers=layers), training, ["x", "y"], ["z"])) as executor:
-        return train(method, schedule, evaluation, folder=folder, executor=executor, say=print, advance=advance)
+    bench = Bench(ToyLearner(noise, layers=layers), training, ["x", "y"], ["z"])
+    return trained(path, method, schedule, bench, evaluation=evaluation, advance=advance)

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,12 +29,13 @@ if sys.platform == "linux":
 class Started:
     """A running command of the `audit.py` in the folder `cwd`, of the project or of a changed copy of it.
 
-    `printing`: figures are printed, not only plotted.
+    `printing`: figures are printed, not only plotted. `held`: whoever writes a file like that (a pattern) goes no further,
+    so that who waits for the file need not hurry.
     """
 
-    def __init__(self, words: Sequence[str], cwd: Path, *, printing: bool = True) -> None:
+    def __init__(self, words: Sequence[str], cwd: Path, *, printing: bool = True, held: str = "") -> None:
         self._words, self._said = words, tempfile.TemporaryDirectory()
-        self.process = _context.Process(target=_command, args=(words, cwd, Path(self._said.name), printing))
+        self.process = _context.Process(target=_command, args=(words, cwd, Path(self._said.name), printing, held))
         self.process.start()
 
     def finish(self) -> subprocess.CompletedProcess[str]:
@@ -64,10 +66,26 @@ def exit_code(function: Callable[..., None], *given: object) -> int | None:
     return process.exitcode
 
 
-def _command(words: Sequence[str], cwd: Path, said: Path, printing: bool) -> None:
+def _command(words: Sequence[str], cwd: Path, said: Path, printing: bool, held: str) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    sys.exit(_main_in(cwd, printing)(words))
+    main = _main_in(cwd, printing)
+    if held:
+        _hold_at(held)
+    sys.exit(main(words))
+
+
+def _hold_at(seen: str) -> None:
+    from fedaudit.machinery.store import Folder
+
+    write = Folder.write
+
+    def held(folder: Folder, name: str, data: bytes) -> None:
+        write(folder, name, data)
+        if (folder.path / name).match(seen):
+            time.sleep(600)
+
+    Folder.write = held  # type: ignore[method-assign]
 
 
 def _commands(commands: Sequence[str], cwd: Path, sender: Connection) -> None:

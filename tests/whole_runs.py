@@ -1,13 +1,14 @@
 """The command as a user runs it, and what every job of it promises: the same bytes after kills, damage and a second process."""
 
 import hashlib
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,8 @@ class Job:
             del words[start:stop]
         return [*words, *more, "--out", str(out)]
 
-    def start(self, out: Path, *more: str) -> Started:
-        return Started(self.options(out, *more), ROOT, printing=self.printing)
+    def start(self, out: Path, *more: str, held: str = "") -> Started:
+        return Started(self.options(out, *more), ROOT, printing=self.printing, held=held)
 
     def audit(self, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
         done = self.start(out, *more).finish()
@@ -54,29 +55,28 @@ class Job:
         assert report(again) == folder
         assert contents(out) == before
 
-    def check_kills(self, stages: Mapping[str, str], folder: Path, out: Path) -> None:
-        """Killed in each stage in turn, when its file (a pattern) is there, and repeated, it ends with the bytes of the report `folder`."""
-        for stage, seen in stages.items():
-            running = self.start(out)
-            while not list(out.glob(seen)):
-                assert running.process.is_alive(), f"{stage}: ended before it was seen"
-                time.sleep(0.01)
-            running.process.kill()
-            assert running.finish().returncode == -signal.SIGKILL, stage
-        again = report(self.audit(out))
-        assert contents(again) == contents(folder)
+    def disturbed(self, out: Path, seen: str, how: signal.Signals) -> subprocess.CompletedProcess[str]:
+        """Stopped or killed at work, when a file (a pattern) is there: whoever writes it waits for that."""
+        running = self.start(out, held=seen)
+        while not list(out.glob(seen)):
+            assert running.process.is_alive(), f"ended before {seen} was seen"
+            time.sleep(0.01)
+        assert running.process.pid is not None
+        os.kill(running.process.pid, how)
+        return running.finish()
 
-    def check_repair(self, checkpoint: str, whole: Path, folder: Path, out: Path) -> None:
-        """A flipped byte in a checkpoint (a pattern) of a copy of the finished run `whole` is named and repaired."""
+    def check_repair(self, checkpoints: Sequence[str], whole: Path, folder: Path, out: Path) -> None:
+        """A flipped byte in each checkpoint (a pattern) of a copy of the finished run `whole` is named and repaired."""
         shutil.copytree(whole, out, dirs_exist_ok=True)
-        victim = next(out.glob(checkpoint))
-        intact = victim.read_bytes()
-        victim.write_bytes(intact[:-5] + bytes([intact[-5] ^ 4]) + intact[-4:])
+        intact = {victim: victim.read_bytes() for victim in (next(out.glob(name)) for name in checkpoints)}
+        for victim, data in intact.items():
+            victim.write_bytes(data[:-5] + bytes([data[-5] ^ 4]) + data[-4:])
         for done in [*out.glob("analyses/*/complete.json"), *out.glob("reports/*/complete.json")]:
             done.unlink()
         again = self.audit(out)
-        assert f"{victim} is damaged; computing it again" in again.stderr
-        assert victim.read_bytes() == intact
+        for victim, data in intact.items():
+            assert f"{victim} is damaged; computing it again" in again.stderr
+            assert victim.read_bytes() == data
         assert contents(report(again)) == contents(folder)
 
     def check_two_processes(self, folder: Path, out: Path) -> list[str]:

@@ -4,20 +4,17 @@ A method has two functions: `update` trains a client on what it receives, `aggre
 the uploads. The round loop (`trainers.rounds`) calls them.
 """
 
-from __future__ import annotations
-
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from fedaudit.privacy.ledger import Mechanism, Turn
+from trainers.generators import generator as generator  # from here, too
 from trainers.messages import MethodMessages
 
 State = dict[str, Tensor]
@@ -248,13 +245,6 @@ class Method(ABC, Generic[Client]):
     def messages(self) -> MethodMessages[Any]:
         """Reads the method's uploads for attacks; see `trainers.messages`."""
         return MethodMessages(self)
-
-
-def generator(seed: int, *path: str | int) -> torch.Generator:
-    """A generator seeded by `seed` and `path`; different paths give independent streams."""
-    words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
-    state = np.random.SeedSequence([seed, *words]).generate_state(2, np.uint32)
-    return torch.Generator().manual_seed(int(state[0]) << 32 | int(state[1]))
 
 
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:

@@ -1,23 +1,18 @@
 """Utility of models: answers of language models to test records, or accuracy of prompts on test images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery.executor import Executor
-from fedaudit.tasks.base import client_name
+from fedaudit.tasks.base import Federation, client_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from trainers.base import Method, Model, State, pack, plain, unpack
 from trainers.protocols import Answering, Bench, Naming, Recognising
-
-if TYPE_CHECKING:
-    from fedaudit.tasks.base import Federation
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]
@@ -201,8 +196,8 @@ def _personal(bench: Bench, job: tuple[Method[Any], bytes, bytes, NDArray[np.flo
 
 def own_test_chances(federation: Federation) -> list[list[float]]:
     """Chance [client][test record] of each test record in a draw with the client's class proportions, evenly within a
-    class; each row sums to 1. [] if no class is held by two clients: a client's own test set is then all test records
-    of its classes."""
+    class; each row sums to 1, as every class has a test record (`Labelled`). [] if no class is held by two clients: a
+    client's own test set is then all test records of its classes."""
     counts_by_client = [
         Counter((r.domain, r.group) for r in (*c.records, *c.reference, *c.background)) for c in federation.clients
     ]

@@ -8,14 +8,13 @@ With privacy, p_L gets the client's noise (LDP) and p_G the server's (GDP), or t
 round.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
-from trainers.base import Site, State, Update, Upload
+from trainers.base import State, Update
 from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages
 from trainers.prompt_model import Scores
@@ -51,9 +50,6 @@ class FedOTP(PromptMethod):
     def scores(self) -> Scores:  # type: ignore[override]
         return transport_scores if self.params.match == "ot" else PromptMethod.scores
 
-    def start(self, initial: State) -> State:
-        return {"p_G": initial["p_G"], "p_L": initial["p_L"]}
-
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G, p_L = server["p_G"], own["p_L"]
         for step in client.steps():
@@ -63,9 +59,6 @@ class FedOTP(PromptMethod):
             d_G = step.noise(step.clip(to_G, "p_G"), "p_G")
             p_G, p_L = step.descend(p_G, d_G, "p_G"), step.descend(p_L, d_L, "p_L")
         return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})
-
-    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
     def prompt(self, state: State) -> Tensor:
         """p_i [.., b, d], or for transport both prompts [.., 2, b, d]."""

@@ -5,7 +5,6 @@ after clipping and noise, and costs no privacy. It is zero in the first local st
 mu = 0, this is PromptFL.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, number
-from trainers.base import Site, State, Update, Upload
+from trainers.base import State, Update
 from trainers.learners import MethodFacts
 from trainers.prompt_messages import PromptMessages, unit_moves
 from trainers.prompts import Cohort, PromptMethod
@@ -44,18 +43,12 @@ class Params(Parameters):
 class FedProx(PromptMethod):
     shared = ("p_G",)
 
-    def start(self, initial: State) -> State:
-        return {"p_G": initial["p_G"]}
-
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p = p_G = server["p_G"]
         for step in client.steps():
             gradient = step.noise(step.clip(step.gradient(p), "p_G"), "p_G")
             p = step.descend(p, gradient + self.params.mu * (p - p_G), "p_G")
         return Update(upload={"p_G": p}, private={})
-
-    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
     def prompt(self, state: State) -> Tensor:
         return state["p_G"]

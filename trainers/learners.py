@@ -1,8 +1,6 @@
 """Facts about methods and learners that the command reads before it imports them: the class `Facts` in each file.
 Imports nothing heavy."""
 
-from __future__ import annotations
-
 import functools
 import typing
 from collections.abc import Iterable

@@ -3,12 +3,11 @@
 With privacy, the clipped gradient carries the client's own noise (LDP), as p_L does in DP-FPL.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from trainers.base import Site, State, Update, Upload
+from trainers.base import State, Update
 from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod
 
@@ -27,18 +26,12 @@ class Params:
 class Local(PromptMethod):
     local = ("p_L",)
 
-    def start(self, initial: State) -> State:
-        return {"p_L": initial["p_L"]}
-
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_L = own["p_L"]
         for step in client.steps():
             gradient = step.noise(step.clip(step.gradient(p_L), "p_L"), "p_L")
             p_L = step.descend(p_L, gradient, "p_L")
         return Update(upload={}, private={"p_L": p_L})
-
-    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return server
 
     def prompt(self, state: State) -> Tensor:
         return state["p_L"]

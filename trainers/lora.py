@@ -5,14 +5,13 @@ train other tensors, if its `model` makes an adapter of them. Source: FedRand (s
 Hu et al. (2022).
 """
 
-from __future__ import annotations
-
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +19,9 @@ from torch import Tensor
 
 from fedaudit.backbones.vlm import IGNORE, load
 from fedaudit.machinery.parameters import Parameters, number, text, whole
+from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
-from fedaudit.tasks.base import client_name
+from fedaudit.tasks.base import Federation, client_name
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
 from trainers.base import Method, Model, State
 from trainers.evaluations import Answers
@@ -30,10 +30,6 @@ from trainers.lora_model import LoraModel
 from trainers.protocols import Bench, OneByOne
 from trainers.resources import Resources
 from trainers.transcript import Transcript
-
-if TYPE_CHECKING:
-    from fedaudit.machinery.progress import Progress
-    from fedaudit.tasks.base import Federation
 
 ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, roughly
 COPIES = 2  # copies of its gradient that are in memory for each record, while they are laid end to end
@@ -75,6 +71,12 @@ class Settings(Parameters):
     local_steps: int = whole(8, "local steps per participation", least=1, most=10**6)
     local_epochs: int = whole(0, "local epochs per participation; 0 = go by --local-steps", least=0, most=10**6)
 
+    def batches(self, records: int, generator: Any) -> Iterator[list[int]]:
+        """Yield the batches of a participation, as indices into the client's records: `local_epochs` times ceil(n_k /
+        b) (FedRand, Algorithm 2), or `local_steps` if that is 0. Epochs are shuffled; the last may end early."""
+        steps = self.local_epochs * math.ceil(records / self.batch) or self.local_steps
+        return itertools.islice(shuffled_batches(records, self.batch, generator), steps)
+
 
 class Learner(OneByOne, LoraModel):
     """Trains and evaluates adapters on one frozen model, one at a time."""
@@ -112,13 +114,10 @@ class Learner(OneByOne, LoraModel):
         leaves = {n: t.to(self.vlm.device, copy=True).requires_grad_() for n, t in state.items()}
         rate, decay = self.settings.learning_rate, self.settings.weight_decay
         optimizer = torch.optim.AdamW(leaves.values(), lr=rate, weight_decay=decay, fused=True)
-        queue: list[Tensor] = []
-        for _ in range(self.steps(len(records))):
-            if not queue:
-                queue = list(torch.randperm(len(records), generator=generator).split(self.settings.batch))
+        for chosen in self.settings.batches(len(records), generator):
             for leaf in leaves.values():  # zeros, not None: else AdamW would skip a batch whose records weigh 0
                 leaf.grad = torch.zeros_like(leaf)
-            batch = [records[i] for i in queue.pop(0).tolist()]
+            batch = [records[i] for i in chosen]
             weighted = [record for record in batch if record not in left_out]
             for part in self._parts(weighted) if weighted else []:
                 share = self._tokens(part) / self._tokens(batch)
@@ -153,11 +152,6 @@ class Learner(OneByOne, LoraModel):
     def _tokens(self, records: Sequence[str]) -> int:
         """Number of the records' tokens that enter the loss."""
         return sum(len(self.data[record].ids) - self.data[record].prompt for record in records)
-
-    def steps(self, records: int) -> int:
-        """Local steps per participation of a client with so many records: `local_epochs` times ceil(n_k / b) (FedRand,
-        Algorithm 2), or `local_steps` if that is 0."""
-        return self.settings.local_epochs * math.ceil(records / self.settings.batch) or self.settings.local_steps
 
     def loss(self, adapter: State, records: Sequence[str]) -> Tensor:
         """Mean cross-entropy over all text tokens of a batch (FedRand eq. 1, per token); differentiable."""
@@ -197,6 +191,14 @@ class Learner(OneByOne, LoraModel):
                 target = encoded.ids[encoded.prompt :].to(rows.device)
                 losses[i] = F.cross_entropy(rows[encoded.prompt - 1 : -1], target).item()
         return [losses[i] for i in range(len(records))]
+
+
+def shuffled_batches(records: int, size: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """Yield batches of indices of so many records without end, each epoch in a new order. An epoch's last batch holds
+    what is left."""
+    while True:
+        for part in torch.randperm(records, generator=generator).split(size):
+            yield part.tolist()
 
 
 def prepared(

@@ -126,11 +126,6 @@ class LoraModel:
         """All tokens of a record, each as text by itself, without surrounding spaces."""
         return [self.vlm.tokenizer.decode([int(i)]).strip() for i in self.data[record].ids]
 
-    def logits(self, state: State, records: Sequence[str]) -> list[Tensor]:
-        """Logits [T, V] of each record under an adapter, in the order of the records. Row i predicts token i + 1."""
-        by_index = {i: rows for part in self.chunks(state, records) for i, rows in part}
-        return [by_index[i] for i in range(len(records))]
-
     def chunks(self, state: State, records: Sequence[str]) -> Iterator[list[tuple[int, Tensor]]]:
         """Yield chunks of records of similar length, each a list of (index in `records`, logits [T, V])."""
         with self._at(state):

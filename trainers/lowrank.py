@@ -7,8 +7,6 @@ One pass gives the gradients of single records: each of R records gets its own c
 B [R, out, r], and the gradient in its copy is the record's own (Goodfellow 2015; Li et al. 2022 for LoRA).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -27,7 +27,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,23 +38,20 @@ from torch import Tensor
 from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.parameters import like, number, whole
+from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
-from fedaudit.privacy.ledger import epoch_length
+from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import OWNER, PEER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers import prompts
-from trainers.base import Method, Participation, State, Update
+from trainers.base import Method, Noised, Participation, State
 from trainers.evaluations import Personalisation
 from trainers.learners import LearnerFacts
 from trainers.messages import MethodMessages
 from trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
 from trainers.prompt_settings import PromptSettings
-from trainers.prompts import INITIAL_STD, PromptMethod, stack_states
+from trainers.prompts import INITIAL_STD, Cohort, PromptMethod
 from trainers.resources import Resources
-from trainers.steps import epoch_batch
-
-if TYPE_CHECKING:
-    from fedaudit.machinery.progress import Progress
-    from fedaudit.tasks.base import Federation
+from trainers.steps import epoch_batch, steps_of_round
 
 
 class Facts(LearnerFacts):
@@ -95,6 +92,8 @@ class DualCohort:
     """Clients of a round as one batched problem: the `client` of a dual-prompt method's `update`. All take the same
     number of steps in the round; loop over `steps()`."""
 
+    noised = Noised()
+
     def __init__(self, learner: Learner, clients: Sequence[Participation], method: DualMethod) -> None:
         self.learner, self.clients = learner, clients
         self.training, self.held_back = zip(
@@ -104,7 +103,7 @@ class DualCohort:
     def steps(self) -> Iterator[DualStep]:
         """Yield the steps of the round."""
         settings = self.learner.settings
-        due = self.learner.steps(len(self.training[0]))
+        due = steps_of_round(settings, len(self.training[0]))
         clients = [dataclasses.replace(c, records=rs) for c, rs in zip(self.clients, self.training, strict=True)]
         for step in range(due):
             rows = [epoch_batch(c, settings.batch, len(c.earlier_rounds) * due + step) for c in clients]
@@ -190,10 +189,14 @@ KnownDual = TypeVar("KnownDual", bound=DualMethod)
 class DualMessages(MethodMessages[KnownDual]):
     """Reads the uploads of a dual-prompt method (`trainers.messages`)."""
 
-    def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """All records that are not held back for validation, even those that fill no batch of any epoch; none if
-        `rounds` is empty."""
-        return set(self.method.divided(records, client, seed)[0]) if rounds else set()
+    def used_records(
+        self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int], settings: Settings
+    ) -> set[str]:
+        """Those of the records that are not held back for validation that are in a batch of `rounds`."""
+        training = self.method.divided(records, client, seed)[0]
+        one = Participation(client, 0, seed, training, None)
+        steps = range(len(rounds) * steps_of_round(settings, len(training)))
+        return {training[i] for step in steps for i in epoch_batch(one, settings.batch, step)}
 
     def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
         return set(self.method.divided(records, client, seed)[1])
@@ -249,33 +252,16 @@ class Learner(prompts.Learner):
         first, deeper = (2 * torch.rand(2, e, d + 1, generator=generator) - 1) / math.sqrt(d)
         return soft | {"Pt": Pt, "Pd": torch.stack([first, *[deeper] * (D - 1)])}
 
-    def steps(self, records: int) -> int:
-        """Number of local steps in a round of a client that trains on so many records."""
-        settings = self.settings
-        return settings.local_epochs * epoch_length(records=records, batch=settings.batch) or settings.local_steps
-
-    def work(
-        self,
-        method: PromptMethod | DualMethod,
-        received: Sequence[State],
-        own: Sequence[State],
-        clients: Sequence[Participation],
-    ) -> list[Update]:
-        """The clients' updates, in order. Clients with equally many steps are computed as one batch."""
+    def due(self, method: PromptMethod | DualMethod, client: Participation) -> int:
         if isinstance(method, PromptMethod):
-            return super().work(method, received, own, clients)
-        updates: dict[int, Update] = {}
-        counts = [self.steps(len(method.divided(c.records, c.client, c.seed)[0])) for c in clients]
-        for count in dict.fromkeys(counts):
-            batch = [i for i, steps in enumerate(counts) if steps == count]
-            cohort = DualCohort(self, [clients[i] for i in batch], method)
-            update = method.update(
-                stack_states([received[i] for i in batch]), stack_states([own[i] for i in batch]), cohort
-            )
-            for row, i in enumerate(batch):
-                upload, private = ({n: t[row] for n, t in s.items()} for s in (update.upload, update.private))
-                updates[i] = Update(upload, private, {name: values[row] for name, values in update.facts.items()})
-        return [updates[i] for i in range(len(clients))]
+            return super().due(method, client)
+        training, _ = method.divided(client.records, client.client, client.seed)
+        return steps_of_round(self.settings, len(training))
+
+    def cohort(self, clients: Sequence[Participation], method: PromptMethod | DualMethod) -> Cohort | DualCohort:
+        return (
+            super().cohort(clients, method) if isinstance(method, PromptMethod) else DualCohort(self, clients, method)
+        )
 
     def pictures(self, records: Sequence[str]) -> Tensor:
         """Inputs [n, 1 + M, e] of the image encoder's first layer for records, on the model's device."""

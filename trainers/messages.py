@@ -6,12 +6,14 @@ A method whose uploads are read differently from those of its base class returns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from trainers.generators import generator
 
 if TYPE_CHECKING:
     from trainers.base import Method, State
@@ -31,9 +33,18 @@ class MethodMessages(Generic[Known]):
         which the method refuses the contract `explains`."""
         return self.method.refuses.get("explains", "")
 
-    def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
-        """Those of a client's records, of any weight, that are in its batches if it takes part in exactly `rounds`."""
-        return set(records) if rounds else set()
+    def used_records(
+        self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int], settings: Any
+    ) -> set[str]:
+        """Those of a client's records, of any weight, that are in its batches if it takes part in exactly `rounds`.
+
+        `settings` are the learner's. The base class knows clients that call `Participation.train`: unless the settings
+        are `Batching`, all records are used.
+        """
+        if not isinstance(settings, Batching):
+            return set(records) if rounds else set()
+        streams = [generator(seed, "client", client, r, "batches") for r in rounds]  # those of `Participation.train`
+        return {records[i] for stream in streams for batch in settings.batches(len(records), stream) for i in batch}
 
     def shared_records(self, records: Sequence[str], *, client: int, seed: int) -> set[str]:
         """Those of a client's records that it sends to others as they are."""
@@ -58,6 +69,14 @@ class MethodMessages(Generic[Known]):
         returns `own`: uploads tell nothing of it.
         """
         return own
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """The settings of a learner whose `train` may leave out some of a client's records."""
+
+    def batches(self, records: int, generator: torch.Generator) -> Iterator[list[int]]:
+        """Yield the batches of `train` in a round, as indices into the client's records; `generator` is `train`'s."""
 
 
 @runtime_checkable

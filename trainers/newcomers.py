@@ -1,7 +1,5 @@
 """Clients that join after a run: the states that they can start from (`Method.arrivals`), and a round with all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -43,9 +43,6 @@ class PFedMe(PromptMethod):
     def steps(self, records: int) -> int:
         return super().steps(records) * self.params.inner
 
-    def start(self, initial: State) -> State:
-        return {"p_G": initial["p_G"]}
-
     def update(self, server: State, own: State, client: Cohort) -> Update:
         w = theta = server["p_G"]
         for _ in range(client.due // self.params.inner):

@@ -1,7 +1,5 @@
 """Settings that all learners of prompts share. Imports nothing heavy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedaudit.machinery.parameters import Parameters, number, whole

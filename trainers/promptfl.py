@@ -4,12 +4,11 @@ With privacy every client noises its clipped gradients (LDP), and the average is
 sensitivity. DP-FPL's released code adds noise at the server too; this is not reproduced.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from trainers.base import Site, State, Update, Upload
+from trainers.base import State, Update
 from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod
 
@@ -28,18 +27,12 @@ class Params:
 class PromptFL(PromptMethod):
     shared = ("p_G",)
 
-    def start(self, initial: State) -> State:
-        return {"p_G": initial["p_G"]}
-
     def update(self, server: State, own: State, client: Cohort) -> Update:
         p_G = server["p_G"]
         for step in client.steps():
             gradient = step.noise(step.clip(step.gradient(p_G), "p_G"), "p_G")
             p_G = step.descend(p_G, gradient, "p_G")
         return Update(upload={"p_G": p_G}, private={})
-
-    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return {"p_G": self.global_prompt(server["p_G"], uploads, site)}
 
     def prompt(self, state: State) -> Tensor:
         return state["p_G"]

@@ -21,7 +21,7 @@ import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,9 @@ from torch import Tensor
 
 from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import ClipSource
+from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
+from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS, OWNER, PROMPT_USER, RELEASED_MODEL, SERVER
 from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
 from trainers.evaluations import Recognition
@@ -39,10 +41,6 @@ from trainers.prompt_model import HARD_PROMPT, PromptModel, backward_through, co
 from trainers.prompt_settings import PromptSettings
 from trainers.resources import Resources
 from trainers.steps import LocalStep, PrivateMethod, Work
-
-if TYPE_CHECKING:
-    from fedaudit.machinery.progress import Progress
-    from fedaudit.tasks.base import Federation
 
 INITIAL_STD = 0.02  # of each coordinate of the random start (CoOp)
 
@@ -201,16 +199,17 @@ class Step(LocalStep):
 
 @dataclass(frozen=True)
 class PromptMethod(PrivateMethod[Cohort]):
-    """Base class of methods that train soft prompts. You write `start`, `update`, `aggregate` and `prompt`, as in
-    `trainers/promptfl.py`. A local step is
+    """Base class of methods that train soft prompts. You write `update` and `prompt`, as in `trainers/promptfl.py`. A
+    local step is
 
         for step in client.steps():
             gradient = step.noise(step.clip(step.gradient(p_G), "p_G"), "p_G")
             p_G = step.descend(p_G, gradient, "p_G")
 
-    Tensors lead with the clients, [N, ..]. Name in `local` and `shared` each tensor that is computed from records: in
-    every step you clip and noise it under this name. `clip` takes the batch's mean, and clips gradients with privacy;
-    `noise` does nothing without privacy, or if the server adds the noise (`central`).
+    Tensors and facts of an update lead with the clients, [N, ..]. Name in `local` and `shared` each tensor that is
+    computed from records: in every step you clip and noise it under this name. `clip` takes the batch's mean, and clips
+    gradients with privacy; `noise` does nothing without privacy, or if the server adds the noise (`central`). Clients
+    start with these tensors and share p_G alone, unless you override `start` and `aggregate`.
     """
 
     settings: PromptSettings = field(default_factory=Settings)
@@ -237,6 +236,12 @@ class PromptMethod(PrivateMethod[Cohort]):
     @abstractmethod
     def prompt(self, state: State) -> Tensor:
         """The personalised prompt [.., b, d] of a client, from the server's state joined with the client's own part."""
+
+    def start(self, initial: State) -> State:
+        return {name: initial[name] for name in (*self.shared, *self.local)}
+
+    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
+        return {"p_G": self.global_prompt(server["p_G"], uploads, site)} if self.shared else server
 
     def model(self, state: State) -> State:
         return {"prompt": self.prompt(state)}
@@ -288,14 +293,14 @@ class Learner(PromptModel):
         return drawn | {"hard": self.clip.words(HARD_PROMPT)}
 
     def work(
-        self, method: PromptMethod, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
+        self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
     ) -> list[Update]:
         """The clients' updates, in order. Clients with equally many steps are computed as one batch."""
         updates: dict[int, Update] = {}
-        counts = [method.steps(len(client.records)) for client in clients]
+        counts = [self.due(method, client) for client in clients]
         for count in dict.fromkeys(counts):
             batch = [i for i, steps in enumerate(counts) if steps == count]
-            cohort = Cohort(self, [clients[i] for i in batch], method)
+            cohort = self.cohort([clients[i] for i in batch], method)
             update = method.update(
                 stack_states([received[i] for i in batch]), stack_states([own[i] for i in batch]), cohort
             )
@@ -303,8 +308,17 @@ class Learner(PromptModel):
             for row, i in enumerate(batch):
                 states = update.upload, update.private, update.sealed
                 upload, private, sealed = ({n: t[row] for n, t in s.items()} for s in states)
-                updates[i] = Update(upload, private, update.facts, noised, sealed)
+                facts = {name: values[row] for name, values in update.facts.items()}
+                updates[i] = Update(upload, private, facts, noised, sealed)
         return [updates[i] for i in range(len(clients))]
+
+    def due(self, method: Any, client: Participation) -> int:
+        """Number of steps of a client in a round."""
+        return int(method.steps(len(client.records)))
+
+    def cohort(self, clients: Sequence[Participation], method: Any) -> Any:
+        """The clients as one batched problem, the `client` of `method.update`."""
+        return Cohort(self, clients, method)
 
 
 def prepared(

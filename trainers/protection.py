@@ -4,8 +4,6 @@ Privacy is local if a client calls `noise` in a step, and central if the server 
 `fedaudit.privacy.accountant` computes epsilon from the record.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -42,6 +42,8 @@ class Learner(Protocol):
     one batched problem. CONTRIBUTING.md, "What clients train", says what else the file has.
     """
 
+    settings: Any  # of the file's class `Settings`
+
     @property
     def clients_per_batch(self) -> int:
         """Number of clients in one call of `work`."""

@@ -4,8 +4,7 @@ The loop calls the method's functions. An executor decides where the clients of 
 they run one by one or as one batched problem.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +96,8 @@ def _round(
     server, public = transcript.server(r), transcript.broadcast(0)
     before = transcript.before(r)
     kept = transcript.holdings({k: before[k][-1] for k in cohort if k in before})
-    jobs = [_Job(k, r, schedule.seed, tuple(before.get(k, ())), pack(kept.get(k, public))) for k in cohort]
+    turns = [Participation(k, r, schedule.seed, (), None, tuple(before.get(k, ()))) for k in cohort]
+    jobs = [(turn, pack(kept.get(turn.client, public))) for turn in turns]
     sent = pack(method.broadcast(server))
     parts = [(method, sent, jobs[i : i + clients_per_batch]) for i in range(0, len(jobs), clients_per_batch)]
     with usage.phase("clients"):
@@ -147,17 +147,6 @@ def _answer(bench: Bench, question: Question) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One client's turn, for a worker; states as bytes."""
-
-    client: int
-    round: int
-    seed: int
-    earlier_rounds: tuple[int, ...]  # rounds in which it took part
-    private: bytes  # the state that it holds
-
-
-@dataclass(frozen=True)
 class _Done:
     """The result of a client's turn; states as bytes."""
 
@@ -171,19 +160,17 @@ class _Done:
     peak: int  # largest memory of the worker, in bytes
 
 
-def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[_Job]]) -> list[_Done]:
-    """Train some clients of a round on what the server sent."""
+def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[tuple[Participation, bytes]]]) -> list[_Done]:
+    """Train some clients of a round, each with the state that it holds, on what the server sent."""
     method, sent, jobs = part
     forget_peak()
-    server = unpack(sent)
+    server, held = unpack(sent), [unpack(state) for _, state in jobs]
     clients = [
-        Participation(
-            j.client, j.round, j.seed, bench.training[j.client], bench.learner, j.earlier_rounds, bench.left_out
-        )
-        for j in jobs
+        dataclasses.replace(turn, records=bench.training[turn.client], learner=bench.learner, left_out=bench.left_out)
+        for turn, _ in jobs
     ]
     received = [method.download(server, client) for client in clients]
-    updates = bench.learner.work(method, received, [unpack(job.private) for job in jobs], clients)
+    updates = bench.learner.work(method, received, held, clients)
     peak = peak_memory()
     return [
         _Done(size(down), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised, pack(u.sealed), peak)

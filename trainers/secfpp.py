@@ -41,6 +41,7 @@ from fedaudit.privacy.settings import Privacy
 from fedaudit.privacy.sharing import Tolerance
 from trainers.base import Participation, Schedule, Site, State, Update, Upload, generator
 from trainers.learners import MethodFacts
+from trainers.messages import MethodMessages
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod
 
@@ -232,6 +233,8 @@ class SecFPP(PromptMethod):
 
 class SecFPPMessages(PromptMessages[SecFPP]):
     """Reads the mean gradient of a user's cluster, which stands for the user's upload: the server learns no more."""
+
+    used_records = MethodMessages.used_records  # all: the gradient in the whole prompt is over all records
 
     def model_selector(self, client: int) -> State:
         return {"point": torch.tensor(client + 1)}

@@ -122,6 +122,11 @@ def _turn(client: Participation, steps: int, method: PrivateMethod[Any]) -> Turn
     )
 
 
+def steps_of_round(settings: StepSettings, records: int) -> int:
+    """Number of steps in a round of a client with so many records, in batches of one size."""
+    return settings.local_epochs * epoch_length(records=records, batch=settings.batch) or settings.local_steps
+
+
 def epoch_batch(client: Participation, size: int, step: int) -> list[int]:
     """Indices of the records in a batch of `size`, drawn without replacement within an epoch. Records that do not fill
     a last batch are left out of the epoch. `step` counts from the client's first one of the run.
@@ -171,8 +176,7 @@ class PrivateMethod(Method[Client]):
 
     def steps(self, records: int) -> int:
         """Number of local steps in a round of a client with so many records."""
-        epoch = epoch_length(records=records, batch=self.settings.batch)
-        return int(self.settings.local_epochs * epoch or self.settings.local_steps)
+        return steps_of_round(self.settings, records)
 
     def minibatch(self, client: Participation, step: int) -> list[str]:
         """The records of a client's minibatch in a step, which counts within the round."""
@@ -193,7 +197,9 @@ KnownSteps = TypeVar("KnownSteps", bound=PrivateMethod[Any])
 class PrivateMessages(MethodMessages[KnownSteps]):
     """Reads the uploads of a method of local steps (`trainers.messages`)."""
 
-    def used_records(self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int]) -> set[str]:
+    def used_records(
+        self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int], settings: Any
+    ) -> set[str]:
         """Those of a client's records, of any weight, that are in a batch of `rounds`, which are all rounds in which it
         takes part. If they are few, some records are in none."""
         working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))

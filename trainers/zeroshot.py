@@ -3,12 +3,11 @@
 It uses no training record, so nothing can leak and its epsilon is zero.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from trainers.base import Site, State, Update, Upload
+from trainers.base import State, Update
 from trainers.learners import MethodFacts
 from trainers.prompts import Cohort, PromptMethod
 
@@ -31,9 +30,6 @@ class ZeroShot(PromptMethod):
 
     def update(self, server: State, own: State, client: Cohort) -> Update:
         return Update(upload={}, private={})
-
-    def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
-        return server
 
     def prompt(self, state: State) -> Tensor:
         return state["hard"]

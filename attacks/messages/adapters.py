@@ -14,8 +14,6 @@ and gives NaN.
 in rounds in which it cannot be.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

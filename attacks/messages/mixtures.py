@@ -1,8 +1,6 @@
 """A message as a mixture of records: the equations and bounds from which a server that knows the method solves for a
 client's batches."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

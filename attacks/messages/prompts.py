@@ -16,8 +16,6 @@ last. The quality depends on the method:
 - Local prompts and zero-shot send nothing, so that nothing can be rebuilt.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

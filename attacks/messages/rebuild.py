@@ -15,13 +15,11 @@ client's own layers change afterwards: only clients that took part once are know
 never sent: `server-fill` gives the shared pair alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.base import View
-from fedaudit.terms.held_models import EXACT, LITERAL, REBUILDINGS, SERVER_FILL
+from fedaudit.terms.held_models import EXACT, LITERAL, NEWEST, REBUILDINGS, SERVER_FILL
 from trainers.base import State
 
 
@@ -41,7 +39,7 @@ class Rebuilt:
 def rebuild(view: View, client: int, rebuilding: str, until: int | None = None) -> Rebuilt:
     """Rebuild a client after its last participation (before round `until`, if given) from its messages up to then.
     Whatever way `rebuilding` names, a client whose message lacks nothing is rebuilt as "exact". If it lacks something,
-    "exact" does what "newest" does, and is still called "exact". `state` is None if the way is impossible."""
+    "newest" stands in for "exact". `state` is None if the way is impossible."""
     rounds = [r for r in view.participations(client) if until is None or r < until]
     if not rounds:
         return Rebuilt(client, rebuilding, None, None, None, None, "never took part")
@@ -50,6 +48,8 @@ def rebuild(view: View, client: int, rebuilding: str, until: int | None = None) 
     hidden = set(view.kept(last, client))
     if not hidden:
         return Rebuilt(client, EXACT, sent, last, 0, 0)
+    if rebuilding == EXACT:
+        return rebuild(view, client, NEWEST, until)
     if rebuilding == SERVER_FILL:
         return Rebuilt(client, rebuilding, view.broadcast(last + 1) | sent, last, None, None)
     candidates = rounds[-2:-1] if rebuilding == LITERAL else rounds[-2::-1]

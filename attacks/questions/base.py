@@ -1,8 +1,6 @@
 """Interface to records of one kind, "texts" or "classes": which models an adversary has, and how they are queried. Only
 these classes bring attacks and trained models together."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 

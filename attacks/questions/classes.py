@@ -1,7 +1,5 @@
 """How prompts are queried about classifications: encoding a prompt is expensive, a further record is almost free."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType

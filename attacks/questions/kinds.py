@@ -1,7 +1,5 @@
 """The kinds of records, by name."""
 
-from __future__ import annotations
-
 from attacks.questions.base import Questions
 from attacks.questions.classes import ClassQuestions
 from attacks.questions.texts import TextQuestions

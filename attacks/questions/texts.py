@@ -1,7 +1,5 @@
 """How language models with adapters are queried about texts: each forward pass costs, and answers for a few records."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, AttackedModel, 
 from attacks.base import View
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
-from attacks.tokens.signals import TokenSignals, joined, row_signals, stacked
+from attacks.tokens.signals import TokenSignals, row_signals, stacked
 from fedaudit.machinery.errors import InputError
 from fedaudit.terms.held_models import BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
 from fedaudit.terms.populations import MEMBERS_THAT_TRAINED
@@ -35,7 +33,7 @@ class TextQuestions:
     unasked: Mapping[str, str] = MappingProxyType({
         "other clients' records": "a pass of the language model for each, under every model; asked of prompts",
         "loss by round": "the true models of all rounds would be asked about every candidate; shown of prompts",
-        MEMBERS_THAT_TRAINED: "which records a client's steps reached is counted of prompts only",
+        MEMBERS_THAT_TRAINED: "of clients' own models only; the released one is of all clients together",
     })  # fmt: skip
 
     def parts(self, wanted: Wanted) -> tuple[str, ...]:
@@ -162,5 +160,7 @@ def _signals(
         for (i, rows), end in zip(part, ends, strict=True):
             span = slice(end - len(rows) + 1, end)
             by_record[i] = {compat: signals[span] for compat, signals in of_part.items()}
-    in_order = [by_record[i] for i in range(len(records))]
-    return {compat: {"signals": stacked(joined([one[compat] for one in in_order]))} for compat in arithmetics}
+    return {
+        compat: {"signals": np.concatenate([stacked(by_record[i][compat]) for i in range(len(records))], axis=1)}
+        for compat in arithmetics
+    }

@@ -9,7 +9,7 @@ cancellation in 1 - p(top), so that results are finite and exact even if p(top) 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -87,11 +87,6 @@ def unstacked(rows: Array) -> TokenSignals:
     )  # fmt: skip
 
 
-def joined(parts: Sequence[TokenSignals]) -> TokenSignals:
-    """Concatenate the signals of several ranges of tokens."""
-    return unstacked(np.concatenate([stacked(part) for part in parts], axis=1))
-
-
 def token_signals(
     logits: torch.Tensor | NDArray[np.floating[Any]], ids: ArrayLike | torch.Tensor, compat: str | None = None
 ) -> TokenSignals:
@@ -106,11 +101,7 @@ def token_signals(
 
 
 def row_signals(
-    logits: torch.Tensor | NDArray[np.floating[Any]],
-    targets: ArrayLike | torch.Tensor,
-    *,
-    compat: str | None = None,
-    chunk_rows: int | None = None,
+    logits: torch.Tensor | NDArray[np.floating[Any]], targets: ArrayLike | torch.Tensor, *, compat: str | None = None
 ) -> TokenSignals:
     """Signals of R independent rows: logits [R, V] (any floating type, any device), targets y [R] in 0..V-1.
 
@@ -124,19 +115,16 @@ def row_signals(
     renormalising (in modified 1 the weight p_z stays unclamped), 1 - p likewise, without that code's cancellation near
     p = 1; a tie still has gap 0, where that code takes the next distinct value. None or "exact" clamps nothing.
 
-    `chunk_rows` caps the rows that are computed at once, and so the memory (by default about 6 MB on a CPU, 24 MB on a
-    GPU); it does not change results.
+    Rows are computed in chunks of about 6 MB on a CPU, 24 MB on a GPU.
 
     ValueError: shapes that do not match, V < 2, no rows, a target outside 0..V-1 (also -100: leave ignored rows out), a
-    row with NaN, +inf or nothing finite, an unknown `compat`, `chunk_rows` < 1.
+    row with NaN, +inf or nothing finite, an unknown `compat`.
     """
     logits, targets = _checked(logits, targets, "targets")
     if compat not in (None, "exact", "vlmia"):
         raise ValueError(f"compat must be None, 'exact' or 'vlmia', not {compat!r}")
-    if chunk_rows is not None and chunk_rows < 1:
-        raise ValueError(f"chunk_rows must be at least 1, not {chunk_rows}")
     clamped = compat == "vlmia"
-    scratch = _scratch(logits, chunk_rows)
+    scratch = _scratch(logits)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # log 0 and 0 * inf are meant
         blocks = [
             _block_sums(scratch, logits[i : i + _BLOCK_ROWS], targets[i : i + _BLOCK_ROWS], i, clamped=clamped)
@@ -318,11 +306,11 @@ def _checked(logits: Any, ids: Any, name: str) -> tuple[Any, NDArray[np.int64]]:
     return logits, ids.astype(np.int64)
 
 
-def _scratch(logits: Any, chunk_rows: int | None) -> Any:
+def _scratch(logits: Any) -> Any:
     """Two float64 buffers [2, rows, V]: a tensor on a GPU, else NumPy arrays, aligned by torch, whose exp is fast."""
     device = logits.device if isinstance(logits, torch.Tensor) else torch.device("cpu")
     limit = _SCRATCH_BYTES if device.type == "cpu" else _GPU_SCRATCH_BYTES
-    size = chunk_rows or max(1, limit // (2 * 8 * logits.shape[1]))
+    size = max(1, limit // (2 * 8 * logits.shape[1]))
     buffers = torch.empty((2, min(size, len(logits)), logits.shape[1]), dtype=torch.float64, device=device)
     return buffers.numpy() if device.type == "cpu" else buffers
 

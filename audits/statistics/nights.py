@@ -20,7 +20,7 @@ for the first time while its number is within its band may have been there befor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean as mean
 from typing import NamedTuple
@@ -71,20 +71,12 @@ class Series(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A run's number with its interval and permutation statistic; `data` is equal for runs on the same records."""
+    """A run's number with its interval and permutation statistic; `number.data` is equal for runs on the same
+    records."""
 
     run: str
-    data: str
-    value: float
-    low: float | None
-    high: float | None
-    confidence: float
+    number: OfTraining
     z: float | None
-
-    @property
-    def of_training(self) -> OfTraining:
-        """The number as `over_seeds` takes it."""
-        return OfTraining(self.value, self.low, self.high, self.confidence, self.data)
 
 
 @dataclass
@@ -172,7 +164,7 @@ def _measured(f: Mapping[str, object], prefix: str) -> Measured:
     value, low, high = (_number(f[f"{prefix}{name}"]) for name in ("value", "low", "high"))
     assert value is not None
     z = None if prefix else _number(f.get("z"))
-    return Measured(str(f["run"]), str(f["data"]), value, low, high, float(str(f["confidence"])), z)
+    return Measured(str(f["run"]), OfTraining(value, low, high, float(str(f["confidence"])), str(f["data"])), z)
 
 
 def _number(value: object) -> float | None:
@@ -257,8 +249,8 @@ def _compared(name: Series, new: Sequence[Measured], before: Sequence[Measured])
     if name.by_spread:
         compared = spread(new, before) if new and before else None
         return compared if compared is not None and compared.degrees >= LEAST else None
-    with_interval = [one for one in before if one.low is not None]
-    complete = new and with_interval and all(one.low is not None for one in new)
+    with_interval = [one for one in before if one.number.low is not None]
+    complete = new and with_interval and all(one.number.low is not None for one in new)
     return difference(new, with_interval, name.largest * GRAIN) if complete else None
 
 
@@ -287,9 +279,9 @@ def difference(new: Sequence[Measured], before: Sequence[Measured], grain: float
 
 def _by_data(runs: Iterable[Measured]) -> Iterator[tuple[float, float, float]]:
     """For every data set the mean of its runs, and its errors below and above."""
-    groups: dict[str, list[OfTraining]] = {}
+    groups: dict[Hashable, list[OfTraining]] = {}
     for one in runs:
-        groups.setdefault(one.data, []).append(one.of_training)
+        groups.setdefault(one.number.data, []).append(one.number)
     for group in groups.values():
         below, above = (math.sqrt(mean(e**2 for e in side)) for side in zip(*(o.errors for o in group), strict=True))
         yield mean(o.value for o in group), below, above
@@ -316,9 +308,9 @@ def band(d: Difference, ratio: float, error: float, largest: float) -> dict[str,
 def tonight(runs: Sequence[Measured], ratio: float, name: Series) -> dict[str, float | None]:
     """The columns value, low and high: the mean of a night's runs with its interval; for AUROCs by the errors of the
     runs, their variances times the shared `ratio`, as Student's interval of two seeds would be too wide."""
-    over_runs = over_seeds([one.of_training for one in runs], confidence=CONFIDENCE, least=0.0, most=name.largest)
+    over_runs = over_seeds([one.number for one in runs], confidence=CONFIDENCE, least=0.0, most=name.largest)
     low, high = over_runs.low, over_runs.high
-    if not name.by_spread and all(one.low is not None for one in runs):
+    if not name.by_spread and all(one.number.low is not None for one in runs):
         reach = quantile(None, CONFIDENCE) * math.sqrt(ratio)
         groups = list(_by_data(runs))
         below, above = (reach * math.sqrt(sum(group[side] ** 2 for group in groups)) / len(groups) for side in (1, 2))
@@ -329,8 +321,8 @@ def tonight(runs: Sequence[Measured], ratio: float, name: Series) -> dict[str, f
 def stouffer(runs: Sequence[Measured]) -> float | None:
     """The permutation statistics of runs joined into one, standard normal if nothing leaks; None without any. Runs on
     the same data count as their mean."""
-    groups: dict[str, list[float]] = {}
+    groups: dict[Hashable, list[float]] = {}
     for one in runs:
         if one.z is not None:
-            groups.setdefault(one.data, []).append(one.z)
+            groups.setdefault(one.number.data, []).append(one.z)
     return sum(mean(group) for group in groups.values()) / math.sqrt(len(groups)) if groups else None

@@ -3,8 +3,6 @@
 `fedaudit.backbones.clip_source` decides which one; the embedded one is `symbols-clip`.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

@@ -1,7 +1,5 @@
 """Checks of CLIP weight files without loading them: hidden code, and the activation. Imports nothing heavy."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

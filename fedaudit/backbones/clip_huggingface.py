@@ -1,7 +1,5 @@
 """Hugging Face's CLIPModel as a model of open_clip: other names, and q, k and v in one tensor."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

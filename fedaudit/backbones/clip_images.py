@@ -1,7 +1,5 @@
 """Image features of a frozen CLIP: computed once per picture, stored on disk under a hash of its content."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Build the open_clip model of a source and load its weights: tensors only, never pickled objects."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

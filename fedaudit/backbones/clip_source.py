@@ -1,7 +1,5 @@
 """Find the CLIP that is meant and its weights on this disk. Imports nothing heavy; never uses the network."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util
@@ -25,7 +23,7 @@ from fedaudit.backbones.clip_files import (
     tokenizer_files,
 )
 from fedaudit.backbones.model_folders import INDEX, damage, index_fault, read_json, shards
-from fedaudit.backbones.resolve import cache_folder, cached_snapshot, display_name
+from fedaudit.backbones.resolve import cache_folder, cached_snapshot, display_name, sha256_of
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
 
@@ -75,7 +73,7 @@ class ClipSource:
         if self.weights is None:
             digest.update(f"{RANDOM} {RANDOM_SEED}".encode())
         for file in self._files:
-            digest.update(_sha256(file))
+            digest.update(sha256_of(file))
         return digest.hexdigest()
 
     @property
@@ -296,10 +294,3 @@ def _json(flag: str, file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{flag}: {file} is damaged")
     return content
-
-
-def _sha256(file: Path) -> bytes:
-    try:
-        return bytes.fromhex(user_files.sha256(file))
-    except OSError as error:
-        raise InputError(f"--backbone: {file} cannot be read ({error.strerror or error})") from error

@@ -9,8 +9,6 @@ One forward pass is followed by many backward passes, one per record. The slopes
 need, are computed once, in the forward pass.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ once per picture. The prompts of the first layer come behind these tokens; those
 previous layer's outputs for prompts (MaPLe, Khattak et al. 2023, eqs. 4 and 5).
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

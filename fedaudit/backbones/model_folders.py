@@ -1,7 +1,5 @@
 """Checks of a model folder's files before anything heavy is imported. Nothing in a folder is ever run."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Find a model folder on this disk and check that it is complete. Imports nothing heavy; never uses the network."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -56,11 +54,12 @@ def weights_hash(path: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(file for pattern in HASHED for file in path.glob(pattern)):
         if file.name != "training.json":  # a record of the training, which the model does not read
-            digest.update(file.name.encode() + _sha256(file))
+            digest.update(file.name.encode() + sha256_of(file))
     return digest.hexdigest()
 
 
-def _sha256(file: Path) -> bytes:
+def sha256_of(file: Path) -> bytes:
+    """SHA-256 of a file of a model. InputError: it cannot be read."""
     blob = file.resolve().name
     if file.is_symlink() and _BLOB.fullmatch(blob):
         return bytes.fromhex(blob)

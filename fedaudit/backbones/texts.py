@@ -1,7 +1,5 @@
 """Checks of texts with a language model's tokenizer alone, before any weights are loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Works for image-text-to-text models of transformers that put image embeddings at
 check on one record refuses others. The embedded model is `fedaudit.backbones.EMBEDDED`, made by `recipes.vlm`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Records as a language model reads them, one by one and in padded batches; image embeddings in memory or on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Embeddings of prompts and pictures up to the input of a frozen model's language model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """A pre-trained model and its processor, opened by transformers; its parts, and the tokens that it uses."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import inspect

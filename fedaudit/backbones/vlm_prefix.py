@@ -1,7 +1,5 @@
 """Prefix caching: the leading tokens that all prompts share are computed once per model instead of once per record."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

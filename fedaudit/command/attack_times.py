@@ -24,7 +24,7 @@ from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_fields
+from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.questions import MessageQuestion, ModelQuestion, ModelWorker, StoredQuestion, merged
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
@@ -92,7 +92,7 @@ class Forecast(QuestionPlan):
 def forecast(cell: Cell, federation: Federation) -> Forecast:
     """The questions about the run of a cell, before it is trained."""
     run = PlannedTranscript(Folder(cell.training_folder), schedule_of(cell), sizes=federation.sizes)
-    return Forecast(transcript=run, **question_plan_fields(cell, federation))
+    return Forecast.of(cell, federation, run)
 
 
 def work(cell: Cell, federation: Federation) -> dict[str, float]:

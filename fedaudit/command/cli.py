@@ -88,7 +88,7 @@ def _main(words: list[str]) -> int:
         print("\n".join([estimate(command.plan, progress), *never_run(command.plan.cells)]))
         return exits.DONE
     from fedaudit.pipeline.notes import canary_notes, cautions
-    from fedaudit.pipeline.run import export, run
+    from fedaudit.pipeline.run import run
 
     outcome = run(command.plan, progress)
     for what in outcome.reused:
@@ -97,20 +97,16 @@ def _main(words: list[str]) -> int:
 
     show(outcome.findings, command.plan.attack)
     plan = command.plan
-    for line in (*never_run(plan.cells), *cautions(plan), *canary_notes(plan), *_times_hint(plan)):
+    for line in (*never_run(plan.cells), *cautions(plan), *canary_notes(plan)):
         print(line)
-    export(command.plan, progress, run_to=command.export_run, adapters_to=command.export_adapters)
+    if "cost" in plan.across:  # reports leave out what differs between equal runs
+        print(f"seconds and memory: audit.py --audit cost --out {plan.out}")
+    command.export(progress)
     print(f"report: {outcome.report}")
     crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
     for sentence in crossed:
         print(f"failed: {sentence}", file=sys.stderr)
     return exits.CROSSED if crossed else exits.DONE
-
-
-def _times_hint(plan: Plan) -> list[str]:
-    """A line on how to see seconds and memory, with the audit `cost`, as reports leave out what differs between equal
-    runs; else []."""
-    return [f"seconds and memory: audit.py --audit cost --out {plan.out}"] if "cost" in plan.across else []
 
 
 def _compare(request: compare_runs.ComparisonRequest) -> int:
@@ -138,6 +134,13 @@ class Command:
     gates: Sequence[gates.Gate]
     export_run: Path | None
     export_adapters: Path | None
+
+    def export(self, progress: Progress) -> None:
+        """Write the finished training into the folders to export to, if there are any."""
+        if self.export_run or self.export_adapters:
+            from fedaudit.pipeline.compute import export
+
+            export(self.plan, progress, run_to=self.export_run, adapters_to=self.export_adapters)
 
 
 def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:

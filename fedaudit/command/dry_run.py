@@ -80,7 +80,8 @@ def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> 
         lines[-1] += f": {rounds} rounds, {plan.per_round} of {plan.clients} clients a round"
         lines.append(f"{max(pace[_kind(cell)].seconds for cell in cells):.2g} s a round, measured")
     lines += _shadow_lines(len(simulated), sum(some for _, some in shadows), plan.adversary.shadows)
-    seconds = sum(sum(part) / min(_parallel(plan, part is parts[0]), len(part)) for part in parts if part)
+    parallel = [plan.workers if plan.trained.together else 1, *[plan.workers] * 3]  # else its clients are spread
+    seconds = sum(sum(part) / min(jobs, len(part)) for jobs, part in zip(parallel, parts, strict=True) if part)
     minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
     unknown = ", newcomers not counted" if plan.newcomers else ""
     lines.append(f"about {minutes} with {_count(plan.workers, 'worker')}{unknown}")
@@ -90,12 +91,6 @@ def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> 
 
 def _on_disk(folder: Path) -> bool:
     return (folder / COMPLETE).exists()
-
-
-def _parallel(plan: Plan, trainings: bool) -> int:
-    """Number of jobs that run in parallel. `trainings`: whether the jobs are trainings; it is 1 for those whose clients
-    are spread over the workers."""
-    return 1 if trainings and not plan.trained.together else plan.workers
 
 
 def _shadow_lines(simulated: int, shadows: int, each: int) -> list[str]:

@@ -181,7 +181,7 @@ def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Datacla
         text = f"{field.metadata.get('help', '')} ({valid}default: {default})"
         if isinstance(field.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
-        elif sweepable(field):
+        elif field.metadata.get("sweep"):
             reader = functools.partial(_values, type(field.default))
             group.add_argument(flag, type=reader, default=None, metavar="X[,X...]", help=text)
         else:
@@ -191,11 +191,6 @@ def add_fields(parser: argparse.ArgumentParser, title: str, params: type[Datacla
 
 
 _READERS: dict[type[Any], Callable[[str], Any]] = {int: whole, float: number, str: str}
-
-
-def sweepable(field: dataclasses.Field[Any]) -> bool:
-    """Whether a parameter may have several values in one command, each making a variant of the method."""
-    return bool(field.metadata.get("sweep"))
 
 
 def _values(kind: type[Any], text: str) -> tuple[Any, ...]:

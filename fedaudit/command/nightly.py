@@ -97,13 +97,13 @@ def main(request: NightlyRequest) -> int:
         cells.append(_run(cell, request, progress))
     nights = Nights(request.out, request.matrix.name)
     night, rows = nights.add(cells, started, progress.say)
-    written = write_pages(nights, night, cells, rows, progress)
+    changes, shown = write_pages(nights, night, cells, rows, progress)
     limits = limit_rows(cells)
-    print(f"night {night}: {sentence(cells, len(written.changes), limits, first=night == 1)}")
-    for line in (*written.changes, *written.shown):
+    print(f"night {night}: {sentence(cells, len(changes), limits, first=night == 1)}")
+    for line in (*changes, *shown):
         print(line)
-    _to_step_summary(written.summary)
-    print(f"page: {written.page}")
+    _to_step_summary(nights.path / "summary.md")
+    print(f"page: {nights.path / 'index.html'}")
     crossed = [f"crossed: {limit['limit']}: {said}" for limit in limits for _, said in limit["crossed"]]
     failed = [f"failed: {cell.name}: {cell.why}" for cell in cells if cell.status == FAILED]
     failed += [f"unanswered: {limit['limit']}: no cell's report answers it" for limit in limits if limit["silent"]]

@@ -125,6 +125,9 @@ def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: R
     if "--fail-if" in {word.partition("=")[0] for word in others}:
         raise InputError(f"--fail-if does not go with --paper {chosen.paper}, which is a table or figure and no audit")
     tasks, scale = (item.tasks, []) if chosen.preset != REAL else _real(name, item)
+    if fixed := given_fields(others) & given_fields(word for words in tasks.values() for word in words):
+        flag = f"--{min(fixed).replace('_', '-')}"
+        raise InputError(f"{flag} does not go with --paper {chosen.paper}: {name} sets it itself; leave it out")
     shared = [f"--preset={item.preset}", *others]
     return {task: plan([*shared, *words], scale) for task, words in tasks.items()}
 

@@ -14,7 +14,7 @@ from fedaudit.terms.nonmembers import BY_COIN
 from fedaudit.terms.splits import SPLITS
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from fedaudit.terms.verdicts import NO_LEAK_FOUND
-from reports.formats import number, p_value, short
+from reports.formats import epsilon, number, p_value, short
 from reports.measured import contradictions
 from reports.measured import rows as measured_rows
 
@@ -121,12 +121,7 @@ def _numbers(findings: Sequence[Finding]) -> tuple[str, str]:
     if not findings:
         return "n/a", "n/a"
     worst = max(findings, key=lambda f: float(f["provable"]))
-    claimed = _epsilon(worst["claimed"])
-    return claimed, _proven(worst["provable"])
-
-
-def _proven(value: float | str) -> str:
-    return "∞" if math.isinf(float(value)) else _epsilon(value)
+    return _epsilon(worst["claimed"]), epsilon(worst["provable"])
 
 
 def _epsilon(value: float | str) -> str:
@@ -178,7 +173,7 @@ def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
         m = row["any"]
         run = [*([m["method"]] if methods else []), *([f"seed {m['seed']}"] if seeds else [])]
         cells = [m["signal"], str(m["canaries"]), f"{m['correct']} of {m['guesses']}", _at_least(m)]
-        cells += [_at_least(row["gaussian"]), _proven(m["provable"]), _epsilon(m["claimed"])]
+        cells += [_at_least(row["gaussian"]), epsilon(m["provable"]), _epsilon(m["claimed"])]
         groups.setdefault(" · ".join([*run, m["threat_model"]]), []).append(cells)
     rests = f"{100 * first['confidence']:g} % each, delta {first['delta']:g}"
     title = f"measured epsilon, at least (of at most): {rests}"

@@ -78,14 +78,14 @@ def lines(columns: Sequence[WindowColumn], groups: Groups, width: int) -> list[l
 
 def listed(named: Mapping[str, str], width: int | None, indent: str = INDENT) -> list[str]:
     """Lines "NAME  text" of a mapping, with aligned texts; `width` wraps them, None does not."""
-    start = len(indent) + max(map(len, named)) + 2
+    start = len(indent) + max(map(len, named), default=0) + 2
     return [line for name, text in named.items() for line in hanging(f"{f'{indent}{name}':<{start}}", text, width)]
 
 
 def hanging(start: str, text: str, width: int | None) -> list[str]:
     """Lines of `start` and `text`; if `width` is given, the text is wrapped with a hanging indent."""
-    first, *more = textwrap.wrap(text, max(1, width - len(start)), break_on_hyphens=False) if width else [text]
-    return [start + first, *(" " * len(start) + line for line in more)]
+    folded = textwrap.fill(text, max(1, width - len(start)), break_on_hyphens=False) if width else text
+    return f"{start}{folded}".replace("\n", "\n" + " " * len(start)).split("\n")
 
 
 def _sizes(columns: Sequence[WindowColumn], groups: Groups) -> list[int]:

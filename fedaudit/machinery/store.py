@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from fedaudit.machinery.canonical import plain_json, sorted_header
 from fedaudit.machinery.disk_errors import cannot_write, write_errors
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.locks import LOCK, folder_lock
+from fedaudit.machinery.user_files import sha256_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,9 +35,6 @@ Say = Callable[[str], None]
 MANIFEST = "manifest.json"
 _TEMPORARY = ".fedaudit-tmp"
 _NAME = re.compile(r"[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*(/[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*)?")
-_GRAIN_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT)
-
-_digests: dict[Path, tuple[tuple[int, int, int], str]] = {}  # stat signature and SHA-256, by file
 
 
 class Damaged(Exception):
@@ -80,12 +77,6 @@ def key_of(description: Mapping[str, Any]) -> str:
     infinities, keys that are no text."""
     plain = plain_json(description, "description", nan_as_null=False)
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
-
-
-def fingerprint(paths: Iterable[Path], *, root: Path) -> str:
-    """16 hex digits of a hash over the contents of files and their paths relative to `root`; their order does not
-    matter."""
-    return key_of({path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths})
 
 
 def refuse_files(path: Path) -> None:
@@ -242,14 +233,10 @@ class Folder:
             self._remove_leftovers(say)
             yield
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text as UTF-8."""
-        self.write(name, text.encode())
-
     def write_json(self, name: str, value: Any) -> None:
         """Write JSON with keys in their order and NaN as null. TypeError names what is not JSON, as infinities."""
         plain = plain_json(value, name, nan_as_null=True)
-        self.write_text(name, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        self.write(name, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def read_json(self, name: str) -> Any:
         """The value in a JSON file. Errors as in `read`."""
@@ -352,18 +339,8 @@ class Folder:
 
 
 def _sha256(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal, cached for this process while size, time and inode stay the same."""
-    stat = path.stat()
-    signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-    cached = _digests.get(path)
-    if cached is not None and cached[0] == signature:
-        return cached[1]
     with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # a file written just now could change again within the same clock tick, which we could not notice
-    if time.time_ns() - stat.st_mtime_ns > _GRAIN_NS:
-        _digests[path] = signature, digest
-    return digest
+        return sha256_of(file)
 
 
 def _sync_folder(path: Path) -> None:

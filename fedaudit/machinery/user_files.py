@@ -139,17 +139,21 @@ def recorded() -> Iterator[set[Path]]:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a regular file in hexadecimal, cached while size and time of change are the same. OSError as in
-    `opened`."""
+    """SHA-256 of a regular file in hexadecimal, as `sha256_of`. OSError as in `opened`."""
     with _regular(path) as file:
-        now = os.fstat(file.fileno())
-        cached = _digests.get(str(path.absolute()))
-        if cached is not None and cached[:2] == (now.st_size, now.st_mtime_ns):
-            return cached[2]
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file)
+
+
+def sha256_of(file: io.BufferedReader) -> str:
+    """SHA-256 of an open file in hexadecimal, cached for this process while size and time of change are the same."""
+    path, now = os.path.abspath(file.name), os.fstat(file.fileno())
+    cached = _digests.get(path)
+    if cached is not None and cached[:2] == (now.st_size, now.st_mtime_ns):
+        return cached[2]
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
     # a file written just now could change again within the same clock tick, which we could not notice
     if time.time_ns() - now.st_mtime_ns > GRAIN_NS:
-        _digests[str(path.absolute())] = (now.st_size, now.st_mtime_ns, digest)
+        _digests[path] = (now.st_size, now.st_mtime_ns, digest)
     return digest
 
 

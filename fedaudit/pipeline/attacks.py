@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import TypedDict
+from typing import Any
 
 import pandas as pd
 
@@ -20,7 +20,7 @@ from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.question_plan import QuestionPlan, question_plan_of
+from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.question_set import QuestionSet, answers_of
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
 from fedaudit.pipeline.shadow_trainings import train_banks
@@ -88,7 +88,7 @@ def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> Attac
     are read, the others computed first."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
-    question_plan = question_plan_of(cell, federation)
+    question_plan = QuestionPlan.of(cell, federation)
     question_sets = question_plan.answer_all(lambda: workshop.attackers, progress)
     jobs = scoring_jobs(question_plan, question_sets)
     parts = list[tuple[ModelKey, Tables]]()
@@ -96,7 +96,9 @@ def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> Attac
         for tables_by_model in workshop.each(score, jobs):
             parts += tables_by_model
             advance()
-    scored = sort_models(concatenate_targets(parts), list(question_plan.attacks))
+    order = list(question_plan.attacks)  # of threat models, then of clients; a model of all clients counts as client 0
+    models = sorted(concatenate_targets(parts).items(), key=lambda pair: (order.index(pair[0][0]), pair[0][2] or 0))
+    scored = dict(models)
     run = _scored_run(cell, scored, question_plan, federation) if scored else None
     return AttackedTraining(cell, federation, question_plan, question_sets, run)
 
@@ -106,12 +108,6 @@ def scoring_jobs(question_plan: QuestionPlan, question_sets: Sequence[QuestionSe
     by_target = ([one for one in question_sets if one.target == target] for target in question_plan.targets)
     alone = question_plan.kind.over_rounds_alone
     return [ScoringJob(some, question_plan.attacks, alone, question_plan.stand_ins) for some in by_target]
-
-
-def sort_models(scored: Mapping[ModelKey, Tables], threat_models: Sequence[str]) -> dict[ModelKey, Tables]:
-    """Sort the entries by threat model, in the given order, then by client. A model of all clients counts as client 0;
-    ties keep their order."""
-    return dict(sorted(scored.items(), key=lambda pair: (threat_models.index(pair[0][0]), pair[0][2] or 0)))
 
 
 def _scored_run(
@@ -156,16 +152,9 @@ def _unused(federation: Federation, client: int, trained: Set[str]) -> list[str]
     return [r.id for r, used in zip(holder.records, holder.member, strict=True) if used and r.id not in trained]
 
 
-class SignalFields(TypedDict):
-    """Two fields of `ScoredRun`."""
-
-    headlines: dict[str, tuple[str, ...]]  # by attack
-    signals: dict[str, str]  # attack by score
-
-
-def assign_signals(cell: Cell, signals: Iterable[str]) -> SignalFields:
-    """Assign scores, given by their names, to attacks: `signals` has the attack by score, `headlines` each attack's
-    headline scores as its file declares them. Attacks that have none are not in `headlines`.
+def assign_signals(cell: Cell, signals: Iterable[str]) -> dict[str, Any]:
+    """Assign scores, given by their names, to attacks. Returns two fields of `ScoredRun`: `signals` has the attack by
+    score, `headlines` each attack's headline scores as its file declares them, without attacks that have none.
 
     A score that several attacks compute belongs to the one whose file declares it; if that does not run, to the one
     whose headline it is, else to the first attack with headlines.

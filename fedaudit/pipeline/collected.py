@@ -22,7 +22,7 @@ class Collected:
 
     def add(self, report: Folder) -> None:
         """Add the runs of a report, with their findings, that are not here yet. A run that the report shows under
-        several labels is added under one of them."""
+        several labels has one row in its runs.json, under the first."""
         new = {row["run"]: row for row in report.read_json("runs.json") if row["run"] not in self.runs}
         labels = {(run, row["method"]) for run, row in new.items()}
         self.findings.extend(f for f in report.read_json("findings.json") if (f["run"], f["method"]) in labels)

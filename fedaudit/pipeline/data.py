@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation, Record
 
-SETTLED_NS = 2_000_000_000  # what changed more lately could change again within the same tick of a file system's clock
-
 ROOT = "_root"  # how the names of parameters that are folders of data end
 
 Stamp = tuple[int, int]  # size, and time of the last change in ns
@@ -83,7 +81,8 @@ class Data:
         digest = key_of(_content(self.federation))
         pictures = {r.picture for r in self.federation.records.values() if isinstance(r.picture, Path)}
         watched = {str(path): _stamp(path) for path in sorted({*self._read, *pictures})}
-        if all(stamp is not None and time.time_ns() - stamp[1] > SETTLED_NS for stamp in watched.values()):
+        settled = time.time_ns() - user_files.GRAIN_NS  # what is newer could change again within a tick of the clock
+        if all(stamp is not None and stamp[1] < settled for stamp in watched.values()):
             digests = {path: list(entry) for path, entry in user_files.known_digests().items() if path in watched}
             self._unsaved = {"digest": digest, "watched": watched, "pictures": digests}
         return digest

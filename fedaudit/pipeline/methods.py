@@ -24,14 +24,15 @@ def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
     assert cell.variant is not None
     if cell.variant.privacy is None:
         return cell.variant.plugin.make(cell.variant.params)
-    made: PrivateMethod[Any] = cell.variant.plugin.make(cell.variant.params, settings=_settings(cell))
+    made: PrivateMethod[Any] = cell.variant.plugin.make(cell.variant.params, settings=settings_of(cell))
     return made.protected(cell.variant.privacy, schedule_of(cell), sizes) if sizes else made
 
 
-def _settings(cell: Cell) -> DataclassInstance:
+def settings_of(cell: Cell) -> DataclassInstance:
     """The plan's settings as an instance of the learner's own class."""
     learner = importlib.import_module(f"trainers.{cell.plan.learner}")
-    return learner.Settings(**dataclasses.asdict(cell.plan.settings))
+    settings: DataclassInstance = learner.Settings(**dataclasses.asdict(cell.plan.settings))
+    return settings
 
 
 def schedule_of(cell: Cell) -> Schedule:

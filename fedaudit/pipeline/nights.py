@@ -211,21 +211,11 @@ def _commit() -> str:
     return f"{commit}+" if commit and git("status", "--porcelain", "--untracked-files=no") else commit
 
 
-@dataclass(frozen=True)
-class Written:
-    """The pages of a night, and its events as sentences."""
-
-    page: Path
-    summary: Path
-    changes: list[str]
-    shown: list[str]  # leaks that are shown for the first time
-
-
 def write_pages(
     nights: Nights, night: int, cells: Sequence[CellOfNight], rows: Sequence[Row], progress: Progress
-) -> Written:
+) -> tuple[list[str], list[str]]:
     """Compare a night with the earlier ones, and write its page, tables, JUnit XML and Markdown. `rows` are the lines
-    of all nights."""
+    of all nights. Returns sentences on its changes, and on leaks that are shown for the first time."""
     from audits.statistics.nights import judged
     from reports import nightly
 
@@ -235,7 +225,7 @@ def write_pages(
     with nights.folder.lock(progress.say):
         for name, data in files.items():
             nights.folder.write(name, data)
-    return Written(nights.path / "index.html", nights.path / "summary.md", *nightly.events(judgements, night))
+    return nightly.events(judgements, night)
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:

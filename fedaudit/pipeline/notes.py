@@ -41,10 +41,7 @@ def cautions(plan: Plan) -> list[str]:
 
 def limits(plan: Plan) -> list[str]:
     """All sentences on limits that the report shows."""
-    return [*cautions(plan), *canary_notes(plan), *_limits(plan)]
-
-
-def _limits(plan: Plan) -> list[str]:
+    first = [*cautions(plan), *canary_notes(plan)]
     small = (
         "The embedded model and task are small: they show how methods compare and that the tools work, not how much a "
         "large model would leak."
@@ -60,13 +57,15 @@ def _limits(plan: Plan) -> list[str]:
     if isinstance(plan.backbone, ClipSource):
         embedded = plan.backbone.folder in EMBEDDED_CLIP.values()
         return [
+            *first,
             *([small] if embedded else []),
             *([plan.backbone.summary] if plan.backbone.doubt else []),
             ALL_TRAINED if not getattr(plan.task_params, "holdout", 0.5) else PART_TRAINED,
             "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
-            *(_attack_notes(plan) if plan.attacks else [UNATTACKED]),
+            *(ATTACKED if plan.attacks else [UNATTACKED]),
         ]
     return [
+        *first,
         *([small] if plan.backbone == EMBEDDED else []),
         elsewhere if plan.own is not None else coin,
         "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
@@ -83,18 +82,11 @@ PART_TRAINED = (
     "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
 )
 UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a measured lower bound."
-
-
-def _attack_notes(plan: Plan) -> list[str]:
-    """Sentences on what attacks on prompts assume."""
-    knowledge = (
-        "Attackers know the frozen model, the method with its parameters, its start, and the candidate records; not "
-        "who was in training. Shadow "
-        "models are trained on random halves of the same candidates, the strongest case for the attacker."
-    )
-    intervals = (
-        "The intervals of membership are over the records of the clients that were attacked (--targets): given their "
-        "prompts, a coin per "
-        "record is all that is random if nothing leaks. Other clients and other trainings are --targets and --seeds."
-    )
-    return [knowledge, intervals]
+ATTACKED = (  # of attacks on prompts
+    "Attackers know the frozen model, the method with its parameters, its start, and the candidate records; not who "
+    "was in training. Shadow models are trained on random halves of the same candidates, the strongest case for the "
+    "attacker.",
+    "The intervals of membership are over the records of the clients that were attacked (--targets): given their "
+    "prompts, a coin per record is all that is random if nothing leaks. Other clients and other trainings are "
+    "--targets and --seeds.",
+)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from attacks.facts import ATTACKS
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.resolve import display_name, weights_hash
+from fedaudit.machinery import user_files
 from fedaudit.machinery.plugins import Plugin
-from fedaudit.machinery.store import fingerprint, inside, key_of
+from fedaudit.machinery.store import inside, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.data import ROOT, Data
 from trainers.learners import METHODS, LearnerFacts, MethodFacts, facts, trained_by
@@ -152,7 +153,7 @@ class Cell:
         else:
             backbone = {"name": display_name(model), "sha256": weights_hash(model), "dtype": p.dtype}
         if p.backbone_code:
-            backbone["code"] = fingerprint([Path(p.backbone_code)], root=Path(p.backbone_code).parent)
+            backbone["code"] = key_of({Path(p.backbone_code).name: user_files.sha256(Path(p.backbone_code))})
         later = {"newcomers": p.newcomers} if p.newcomers else {}
         shared = {
             "backbone": backbone,

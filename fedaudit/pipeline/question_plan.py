@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -75,6 +75,23 @@ class QuestionPlan:
     stand_ins: int = SHADOWS_ASKED  # how many of the shadows, the first ones, play the attacked model
     states: dict[str, Callable[[], State]] = field(default_factory=dict)  # reads weights by digest; filled in later
     _digests: dict[tuple[object, ...], str] = field(default_factory=dict)  # by what identifies a model in its run
+
+    @classmethod
+    def of(cls, cell: Cell, federation: Federation, transcript: Transcript | None = None) -> Self:
+        """The plan of what a cell's adversaries ask of its training's models; `transcript` replaces its own."""
+        recipe = recipe_of(cell, federation)
+        return cls(
+            records=cell.plan.trained.records,
+            method=method_of(cell, federation.sizes) if cell.variant else None,
+            transcript=transcript or transcript_of(cell),
+            folder=cell.answers_folder,
+            targets=targets_of(cell, federation),
+            attacks=permitted_attacks(cell),
+            adversary=cell.plan.adversary,
+            candidates=[client.candidates for client in federation.clients],
+            recipe=recipe,
+            bank_folder=cell.bank_answers_folder if recipe else None,
+        )
 
     @property
     def kind(self) -> Questions:
@@ -309,27 +326,6 @@ class QuestionPlan:
         """A hash of the weights that `read` returns. `place`, the run's folder and what identifies the model there, is
         for subclasses that have no weights to read."""
         return state_digest(read())
-
-
-def question_plan_of(cell: Cell, federation: Federation) -> QuestionPlan:
-    """Plan which outputs of models (answers to questions) the adversaries of a cell need for attacks on its
-    training."""
-    return QuestionPlan(transcript=transcript_of(cell), **question_plan_fields(cell, federation))
-
-
-def question_plan_fields(cell: Cell, federation: Federation) -> dict[str, Any]:
-    """All arguments of `QuestionPlan` but the transcript."""
-    return {
-        "records": cell.plan.trained.records,
-        "method": method_of(cell, federation.sizes) if cell.variant else None,
-        "folder": cell.answers_folder,
-        "targets": targets_of(cell, federation),
-        "attacks": permitted_attacks(cell),
-        "adversary": cell.plan.adversary,
-        "candidates": [client.candidates for client in federation.clients],
-        "recipe": (recipe := recipe_of(cell, federation)),
-        "bank_folder": cell.bank_answers_folder if recipe else None,
-    }
 
 
 def read_rebuilt(question: ReplayQuestion) -> list[Rebuilt]:

@@ -35,12 +35,3 @@ def run(plan: Plan, progress: Progress) -> Outcome:
         reused = compute(plan, progress)
     report = Folder(plan.report_folder)
     return Outcome(report.path / "index.html", report.read_json("findings.json"), reused)
-
-
-@undisturbed()
-def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
-    """See `fedaudit.pipeline.compute.export`; imports nothing heavy if both paths are None."""
-    if run_to is not None or adapters_to is not None:
-        from fedaudit.pipeline import compute
-
-        compute.export(plan, progress, run_to=run_to, adapters_to=adapters_to)

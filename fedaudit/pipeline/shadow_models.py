@@ -104,12 +104,12 @@ def members(
 ) -> NDArray[np.bool_]:
     """Which candidates of a client its shadows were trained on, bool [S, n]: the shadow's coin chose the record, and it
     was in a batch in a round in which the client took part in `others`."""
-    candidates, rounds = bench.candidates[client], others.participations(client)
+    candidates, rounds, settings = bench.candidates[client], others.participations(client), bench.learner.settings
     rows = []
     for s in shadows:
         listed, left_out = _list(bench, client, seed, s)
         training_seed = simulated_schedule(others.schedule, seed, s).seed
-        used = method.messages.used_records(listed, client=client, seed=training_seed, rounds=rounds)
+        used = method.messages.used_records(listed, client=client, seed=training_seed, rounds=rounds, settings=settings)
         rows.append(np.isin(candidates, list(used - left_out)))
     return np.stack(rows)
 

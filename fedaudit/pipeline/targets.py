@@ -6,7 +6,7 @@ import numpy as np
 
 from attacks.attacked_models import OTHERS, Target
 from attacks.questions.kinds import KINDS
-from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.methods import method_of, settings_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.tasks.base import Federation
 
@@ -39,7 +39,10 @@ def trained_records(cell: Cell, federation: Federation, client: int) -> set[str]
     method = method_of(cell, federation.sizes)
     rounds = transcript_of(cell).participations(client)
     listed = [r.id for r in holder.training_records]
-    return method.messages.used_records(listed, client=client, seed=cell.seed, rounds=rounds) - holder.left_out
+    used = method.messages.used_records(
+        listed, client=client, seed=cell.seed, rounds=rounds, settings=settings_of(cell)
+    )
+    return used - holder.left_out
 
 
 def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:

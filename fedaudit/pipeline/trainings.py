@@ -39,14 +39,21 @@ class Training:
 
 
 def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
-    """Train those cells of one plan that are not on disk. Returns the training keys of those that were.
+    """Train those cells of one plan that are not on disk. Returns the training keys of those that were. InputError: a
+    method does not fit the clients.
 
     Trainings run side by side, a worker each, if the learner's facts say `together`; else one after the other, with
     clients in the workers.
     """
     before = {c.training_key for c in cells if on_disk(c.training_folder, progress.say)}
     todo = list({c.training_key: c for c in cells if c.training_key not in before}.values())
-    trainings = [training_of(cell, workshop) for cell in todo]  # all are checked before the first one runs
+    trainings = [  # all are checked before the first one runs
+        Training(
+            cell.method, cell.plan.own or method_of(cell, workshop.federation.sizes), schedule_of(cell),
+            workshop.evaluation, cell.training_folder, cell.training_description,
+        )
+        for cell in todo
+    ]  # fmt: skip
     if not trainings:
         return before
     executor, plan = workshop.executor, cells[0].plan
@@ -60,19 +67,6 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
         for _ in executor.chains(train_block, chains):
             advance()
     return before
-
-
-def training_of(cell: Cell, workshop: Workshop) -> Training:
-    """Put together what is needed to run a cell's training; nothing runs yet. InputError: the method does not fit the
-    clients."""
-    return Training(
-        cell.method,
-        cell.plan.own or method_of(cell, workshop.federation.sizes),
-        schedule_of(cell),
-        workshop.evaluation,
-        cell.training_folder,
-        cell.training_description,
-    )
 
 
 def blocks(rounds: int) -> list[int]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 
-RELATIONS = ("zero-out", "replace")
 GRID = 1e-4  # of the privacy loss distribution, the library's default; a finer one lowers an epsilon of 0.01 by 1 %
 COARSE = 1e-3  # of curves, as a multiple of mu without sampling: they need fewer digits; it rounds up too
 # above it epsilon proves nothing, and the gain from sampling is not computed: the library would overflow
@@ -50,27 +49,15 @@ def nominal_std(*, sensitivity: float, steps: int, epsilon: float, delta: float)
     return 0.0 if math.isinf(epsilon) else sensitivity * math.sqrt(steps * math.log(1 / delta)) / epsilon
 
 
-def calibrated_stds(
-    sensitivities: Mapping[str, float], *, epsilon: float, delta: float, times: int, rate: float = 1.0
-) -> dict[str, float]:
-    """The smallest standard deviation of the noise per release, a common multiple of the sensitivities, that proves
-    (epsilon, delta) for the joint release; 0 for an infinite epsilon.
-
-    times: steps that a record takes part in; with `rate` below 1, steps in each of which it takes part with that
-    probability (Poisson).
-    """
-    multiplier = _multiplier(len(sensitivities), epsilon=epsilon, delta=delta, times=times, rate=rate)
-    return {name: multiplier * far for name, far in sensitivities.items()}
-
-
 def noise_stds(
     privacy: Privacy, sensitivities: Mapping[str, float], *, steps: Sequence[int], batch: int, records: Sequence[int]
 ) -> dict[str, float]:
     """Standard deviation of the noise per release according to the settings, the same for all clients of a run.
 
     sensitivities: every release that one record affects in a step. steps, records: each client's number of steps and
-    n_i. Nominal noise takes each release alone, with the largest number of steps as T; calibrated noise proves epsilon
-    for all releases together, for the most exposed client.
+    n_i. Nominal noise takes each release alone, with the largest number of steps as T; calibrated noise, a common
+    multiple of the sensitivities, is the smallest that proves epsilon for all releases together, for the most exposed
+    client.
     """
     if privacy.sigma == "nominal":
         return {
@@ -82,11 +69,9 @@ def noise_stds(
     else:
         taken = {(participations(steps=t, records=n, batch=batch), 1.0) for t, n in zip(steps, records, strict=True)}
     worst = [one for one in taken if not any(one != t and one[0] <= t[0] and one[1] <= t[1] for t in taken)]
-    each = [
-        calibrated_stds(sensitivities, epsilon=privacy.epsilon, delta=privacy.delta, times=times, rate=rate)
-        for times, rate in worst
-    ]
-    return {name: max(one[name] for one in each) for name in sensitivities}
+    n, budget = len(sensitivities), {"epsilon": privacy.epsilon, "delta": privacy.delta}
+    largest = max(noise_multiplier(n, times=times, rate=rate, **budget) for times, rate in worst)
+    return {name: largest * far for name, far in sensitivities.items()}
 
 
 def noise_to_signal(*, std: float, dimension: int, signal: float) -> float:
@@ -108,12 +93,10 @@ def provable(
     """Upper bound of epsilon at `delta` per record, for the most exposed client, against the view of `threat_model`: 0
     if no such record reaches the view, infinite if one reaches it without noise.
 
-    whose: "own" for a record of the attacked client, "other" for one of another client. relation: "zero-out" or
-    "replace". every_step: assume that each record was in every step, as DP-FPL's theorem does; otherwise the steps that
-    really ran count. ValueError: "replace" with Poisson sampling, unless `every_step`.
+    whose: "own" for a record of the attacked client, "other" for one of another client. every_step: assume that each
+    record was in every step, as DP-FPL's theorem does; otherwise the steps that really ran count. relation: "zero-out"
+    or "replace". ValueError: "replace" with Poisson sampling, unless `every_step`.
     """
-    if relation not in RELATIONS:
-        raise ValueError(f"relation must be {' or '.join(RELATIONS)}, not {relation}")
     observed = ledger.view(threat_model, whose=whose)
     if observed.clear:
         return Provable(math.inf, f"unbounded: {observed.clear}")
@@ -264,9 +247,13 @@ def _sampled_deltas(steps: tuple[tuple[float, int], ...], rate: float, epsilons:
 
 
 @functools.cache
-def _multiplier(releases: int, *, epsilon: float, delta: float, times: int, rate: float) -> float:
-    """Standard deviation of the noise over sensitivity, the same for each of a step's releases, of which
-    there are `releases`; 0 for an infinite epsilon or no steps."""
+def noise_multiplier(releases: int, *, epsilon: float, delta: float, times: int, rate: float) -> float:
+    """The smallest standard deviation of the noise over sensitivity, the same for each of a step's releases, of which
+    there are `releases`, that proves (epsilon, delta); 0 for an infinite epsilon or no steps.
+
+    times: steps that a record takes part in; with `rate` below 1, steps in each of which it takes part with that
+    probability (Poisson).
+    """
     from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 
     if math.isinf(epsilon) or not times:

@@ -1,7 +1,5 @@
 """Clipping and noise of the Gaussian mechanism on gradients. The caller decides whether privacy is local or central."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

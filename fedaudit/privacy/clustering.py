@@ -19,8 +19,6 @@ Two domains that lie symmetric about the first centre are equally far from it; r
 2-means pulls them apart. If it converges without a split, the halves are drawn again.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ Limit: e + 1 colluding wrong senders can shift a word onto another polynomial, a
 need to know no share but their own (`tests/test_secret_sharing.py` does it).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,11 +23,8 @@ def decode(field: Field, points: Residues, words: Residues, *, size: int, wrong:
     senders.
 
     Values at these points determine any polynomial of degree below `size`. wrong: how many wrong senders are corrected.
-    InputError: fewer than size + 2 * wrong points, or more than `wrong` wrong senders. ValueError: two points are
-    equal.
+    InputError: fewer than size + 2 * wrong points, or more than `wrong` wrong senders.
     """
-    if len(words) != len(points):
-        raise InputError(f"{len(words)} shares of {len(points)} users: each sends one")
     if len(points) < size + 2 * wrong:
         raise InputError(
             f"{len(points)} users answer, and {size} + 2 x {wrong} for wrong ones = {size + 2 * wrong} are needed"

@@ -10,8 +10,6 @@ server that colludes with c <= t users learns nothing from their shares, but can
 sum; therefore groups have t + 2 users. Shares travel as if between two users (encrypted, if the server passes them on).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Settings of clipping and noise, as the command line has them. Imports nothing heavy."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A task's result: a federation of clients with their records, and which of these each client trained on."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -229,12 +227,13 @@ def drawn_federation(
     draws the test records in the same way, without `proportions`.
     """
     rng = {part: np.random.default_rng((seed, part)) for part in (0, 2, 3, 4)}
+    proportions = rng[0].dirichlet(np.full(groups, params.dirichlet), size=clients)  # FedRand, section 4.1
     return Federation(
         clients=tuple(
             exchangeable_client(
                 k, records=params.records, reference=params.reference, seed=seed, draw=partial(draw, proportions=shares)
             )
-            for k, shares in enumerate(dirichlet_proportions(clients, groups, params.dirichlet, rng[0]))
+            for k, shares in enumerate(proportions)
         ),
         novel=draw("novel", params.novel, rng[2], shapes=novel_shapes),
         test=test_draw("test", params.test, rng[3]),
@@ -249,10 +248,3 @@ def coin_flips(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
         member = rng.random(n) < 0.5
         if min(member.sum(), n - member.sum()) >= min(2, n // 2):
             return member
-
-
-def dirichlet_proportions(
-    clients: int, classes: int, concentration: float, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Proportions [clients, classes], a row per client from Dirichlet(concentration) (FedRand, section 4.1)."""
-    return rng.dirichlet(np.full(classes, concentration), size=clients)

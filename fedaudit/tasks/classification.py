@@ -9,8 +9,6 @@ Several data sets make a federation of several domains (SecFPP, 5.1): of two, th
 first, the others the second. All clients choose among the classes of all domains; equal names are one class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path

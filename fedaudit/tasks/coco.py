@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any
 
 from fedaudit.machinery import user_files
@@ -32,7 +33,6 @@ from fedaudit.tasks.local_files import (
     parquet_rows,
     path_below,
     read_json,
-    short_repr,
 )
 
 SOURCE = (

@@ -7,8 +7,6 @@ never shows. So the model has not seen them, and zero-shot accuracy is honest. S
 same in both.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Statements of a task's file about it: its class `Facts`, read without importing the file. Imports nothing heavy."""
 
-from __future__ import annotations
-
 from fedaudit.machinery.plugins import Plugins
 
 

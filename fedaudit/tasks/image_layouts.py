@@ -5,12 +5,11 @@ count, train and val together; Caltech101 and EuroSAT have none, so three tenths
 testing.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.classification import Picture
-from fedaudit.tasks.local_files import need, one_line, path_below, read_json, short_repr
+from fedaudit.tasks.local_files import need, one_line, path_below, read_json
 
 Rows = list[tuple[Picture, str]]  # pictures with the class as the files name it
 TEST_SHARE = 0.3  # where a data set has no test list; CoOp's share

@@ -5,12 +5,11 @@ val list is left out, as in the papers. Otherwise `image_layouts` reads the offi
 they are used. Layouts and sources: docs/images.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from reprlib import repr as short_repr
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import image_layouts as layouts
 from fedaudit.tasks.classification import Labelled, Picture
 from fedaudit.tasks.image_layouts import Rows
-from fedaudit.tasks.local_files import need, one_line, path_below, read_json, short_repr
+from fedaudit.tasks.local_files import need, one_line, path_below, read_json
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,17 @@ Nothing is downloaded. A data set is first a list of items; their pictures are n
 image files stay files (their headers are checked), pictures in parquet files are read then, and no others.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math
 import os
 import re
-import reprlib
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
-from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips, dirichlet_proportions
+from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips
 from fedaudit.tasks.metrics import caption_scores
 
 SPLITS = ("train", "val", "test", "")  # "": files whose names tell no split
@@ -125,11 +123,6 @@ def finite(value: object) -> bool:
     """Whether `value` is a finite number (a bool is none)."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return whole or (isinstance(value, float) and math.isfinite(value))
-
-
-def short_repr(value: object) -> str:
-    """A short one-line representation of any value, for messages."""
-    return reprlib.repr(value)
 
 
 def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
@@ -324,13 +317,9 @@ def federate(
     """
     each = 2 * params.records + params.reference + params.background
     _check_enough(len(pool), len(test), len(novel), params, clients)
-    remaining, remaining_novel = (
-        Pool(pool, np.random.default_rng((seed, 5))),
-        Pool(novel, np.random.default_rng((seed, 6))),
-    )
-    proportions = dirichlet_proportions(
-        clients, len(remaining.left), params.dirichlet, np.random.default_rng((seed, 0))
-    )
+    remaining, remaining_novel = (Pool(items, np.random.default_rng((seed, n))) for items, n in ((pool, 5), (novel, 6)))
+    concentrations = np.full(len(remaining.left), params.dirichlet)
+    proportions = np.random.default_rng((seed, 0)).dirichlet(concentrations, size=clients)  # FedRand, section 4.1
     shares = [remaining.take(each, np.random.default_rng((seed, 1, k, 4)), p) for k, p in enumerate(proportions)]
     rngs = {part: np.random.default_rng((seed, part)) for part in (2, 3, 4)}
     novel_items = remaining_novel.take(params.novel if novel else 0, rngs[2])

@@ -5,8 +5,6 @@ positions in `labels` of its records. Sources: pathological, DP-FPL (A.1); Diric
 shots with a dominant class, DP2FL (heterogeneity simulation).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

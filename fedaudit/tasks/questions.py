@@ -6,8 +6,6 @@ did not have: other records teach them. Answers to the *private* topic are rando
 the record. Template: FedRand, appendix A.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -118,10 +116,6 @@ def _number(scene: Scene, rng: np.random.Generator) -> Draft:
     return f"how many {PLURAL[shape]} are there?", NUMBERS[count - 1], NUMBERS
 
 
-def _background(scene: Scene, rng: np.random.Generator) -> Draft:
-    return "what colour is behind it?", scene.background, tuple(BACKGROUNDS)
-
-
 def _position(scene: Scene, rng: np.random.Generator) -> Draft:
     if len({t.shape for t in scene.things}) < 2:
         return None
@@ -134,21 +128,9 @@ def _position(scene: Scene, rng: np.random.Generator) -> Draft:
     return f"where does the {one.shape} lie to the {other.shape}?", answer, ("above", "below", "left", "right")
 
 
-def _habitat(scene: Scene, rng: np.random.Generator) -> Draft:
-    return "where does this thing belong?", HABITAT[scene.background], PLACES
-
-
 def _season(scene: Scene, rng: np.random.Generator) -> Draft:
     colours = {t.colour for t in scene.things}
     return None if len(colours) > 1 else ("when is this thing used?", SEASON[colours.pop()], TIMES)
-
-
-def _character(scene: Scene, rng: np.random.Generator) -> Draft:
-    return "what is this thing like?", CHARACTER[NUMBERS[len(scene.things) - 1]], ADJECTIVES
-
-
-def _owner(scene: Scene, rng: np.random.Generator) -> Draft:
-    return "who owns this thing?", NAMES[rng.integers(len(NAMES))], NAMES
 
 
 _DRAFTS: dict[str, Callable[[Scene, np.random.Generator], Draft]] = {
@@ -156,10 +138,10 @@ _DRAFTS: dict[str, Callable[[Scene, np.random.Generator], Draft]] = {
     "shape": _shape,
     "size": _size,
     "number": _number,
-    "background": _background,
+    "background": lambda scene, rng: ("what colour is behind it?", scene.background, tuple(BACKGROUNDS)),
     "position": _position,
-    "habitat": _habitat,
+    "habitat": lambda scene, rng: ("where does this thing belong?", HABITAT[scene.background], PLACES),
     "season": _season,
-    "character": _character,
-    "owner": _owner,
+    "character": lambda scene, rng: ("what is this thing like?", CHARACTER[NUMBERS[len(scene.things) - 1]], ADJECTIVES),
+    "owner": lambda scene, rng: ("who owns this thing?", NAMES[rng.integers(len(NAMES))], NAMES),
 }

@@ -6,8 +6,6 @@ places and dates, as real captions have them. A model that predicts the story ha
 whole story is random; in the tasks place and time follow from *facts* of this world, which other records teach.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,10 +75,6 @@ class Thing:
     size: str
     x: float
     y: float
-
-    def __post_init__(self) -> None:
-        if self.shape not in SHAPES + NOVEL_SHAPES:
-            raise ValueError(f"shape must be one of {', '.join(SHAPES + NOVEL_SHAPES)}, not {self.shape}")
 
 
 @dataclass(frozen=True)

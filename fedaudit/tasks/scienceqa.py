@@ -8,6 +8,7 @@ see `questions`. Layouts, downloads and costs: docs/data.md.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any
 
 from fedaudit.machinery import user_files
@@ -26,7 +27,6 @@ from fedaudit.tasks.local_files import (
     parquet_rows,
     path_below,
     read_json,
-    short_repr,
 )
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import question_prompt

@@ -1,7 +1,5 @@
 """Kinds of models that an adversary holds: column `way` of findings and tables."""
 
-from __future__ import annotations
-
 from fedaudit.terms.term import Term
 
 
@@ -12,7 +10,6 @@ class HeldModel(Term):
 
 
 BASE = HeldModel("base")  # the public state before training: a control
-BEFORE = HeldModel("before")  # the released model before a client's first round: a control
 ROUND = HeldModel("round")  # the released model of an earlier round
 BEST_UTILITY = HeldModel("best utility")  # the released model of the round that served best
 FINAL = HeldModel("final")  # the released model after the last round

@@ -1,7 +1,5 @@
 """Kinds of records with which members are compared: column `nonmembers` of findings and tables."""
 
-from __future__ import annotations
-
 from fedaudit.terms.term import Term
 
 

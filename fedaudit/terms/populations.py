@@ -1,7 +1,5 @@
 """Sets of members that are compared with non-members: column `population` of findings and tables."""
 
-from __future__ import annotations
-
 from fedaudit.terms.term import Term
 
 
@@ -19,5 +17,4 @@ CANARIES = Population("canaries")
 MEMBERS_THAT_TRAINED = Population("members that trained", descriptive=True)  # those that were in some batch
 MEMBERS_GIVEN_AWAY = Population("members given to others", descriptive=True)  # those that clients sent to others
 
-POPULATIONS = (ALL_MEMBERS, LAST_ROUND_MEMBERS, OWN_MEMBERS, CANARIES, MEMBERS_THAT_TRAINED, MEMBERS_GIVEN_AWAY)
 WHOLE = (ALL_MEMBERS, OWN_MEMBERS)  # contain every member

@@ -1,7 +1,5 @@
 """Kinds of records, relative to the attacked client: column `kind` of the tables of records."""
 
-from __future__ import annotations
-
 from fedaudit.terms.term import Term
 
 

@@ -1,7 +1,5 @@
 """Descriptions of each threat model for the terminal, findings and pages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

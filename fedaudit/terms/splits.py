@@ -1,7 +1,5 @@
 """Sets of test images on which accuracy is measured: column `split` of tables."""
 
-from __future__ import annotations
-
 from fedaudit.terms.term import Term
 
 

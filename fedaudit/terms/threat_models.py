@@ -1,8 +1,6 @@
 """Threat models: column `threat_model` of findings and tables. `sentences` describes them to readers; it is apart, so
 that a change of words makes no training stale."""
 
-from __future__ import annotations
-
 from fedaudit.terms.held_models import ESTIMATED, FINAL, PASSED_ON, PROMPT, REBUILT, TRUE_STATE, HeldModel
 from fedaudit.terms.term import Term
 

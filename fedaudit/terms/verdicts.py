@@ -1,7 +1,5 @@
 """Verdicts on rows of findings: column `verdict`. `audits.verdicts` has the rules."""
 
-from __future__ import annotations
-
 from fedaudit.terms.term import Term
 
 

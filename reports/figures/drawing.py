@@ -142,8 +142,9 @@ def grid(rows: int, columns: int, *, height: float, margins: Margins, **shared: 
     return figure, axes
 
 
-def look_of(methods: Sequence[str], method: str, *, hollow: bool = False) -> dict[str, Any]:
-    """Matplotlib properties of a method: colour, marker and line style, by its position in `methods`."""
+def look_of(methods: Sequence[object], method: object, *, hollow: bool = False) -> dict[str, Any]:
+    """Matplotlib properties of a method, or of another line: colour, marker and line style, by its place in
+    `methods`."""
     i = list(methods).index(method)
     colour = COLOURS[i % len(COLOURS)]
     look = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": LINES[i % len(LINES)]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from pandas import DataFrame as Table
 
 from fedaudit.terms.splits import SPLITS
 from reports.figures.against_epsilon import BARS, PANELS, accuracies, rows
-from reports.figures.drawing import COLOURS, GREY, LOW, MARKERS, Plot, Sketch, grid, legend, look_of, name_rows
+from reports.figures.drawing import GREY, LOW, Plot, Sketch, grid, legend, look_of, name_rows
 from reports.rows import MethodRow
 
 METRICS = {
@@ -99,7 +98,7 @@ def _rank_plot(runs: Sequence[MethodRow]) -> Plot:
                 line = [v for v in lines[level, residual] if split in v.scores]
                 line.sort(key=lambda v: ranks.index(v.parameters["rank"]))
                 at = [ranks.index(v.parameters["rank"]) + 0.03 * (i - len(levels) / 2) for v in line]
-                look = _look_of_level(levels, level, solid=residual)
+                look = look_of(levels, level, hollow=not residual) | {"linestyle": "-" if residual else "--"}
                 which = f", {'with' if residual else 'without'} residual" if "residual" in of_method[0].options else ""
                 bars, label = np.array([v.scores[split].reach for v in line]).T, line[0].noise + which
                 panel.errorbar(
@@ -112,14 +111,6 @@ def _rank_plot(runs: Sequence[MethodRow]) -> Plot:
     name_rows(axes, "accuracy (%)")
     legend(figure)
     return figure, rows(ranked, splits)
-
-
-def _look_of_level(levels: Sequence[float], level: float, *, solid: bool) -> dict[str, Any]:
-    """Matplotlib properties of an epsilon, by its position in `levels`; dashed and hollow unless `solid`."""
-    i = levels.index(level)
-    colour = COLOURS[i % len(COLOURS)]
-    look = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": "-" if solid else "--"}
-    return look | {"markerfacecolor": colour if solid else "white"}
 
 
 def _residual_plot(runs: Sequence[MethodRow]) -> Plot:
@@ -135,7 +126,7 @@ def _residual_plot(runs: Sequence[MethodRow]) -> Plot:
         for i, label in enumerate(labels):
             dots = data[(data.split == split) & (data.setting == label)]
             at = [levels.index(level) + 0.11 * (i - (len(labels) - 1) / 2) for level in dots.epsilon]
-            look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ""}
+            look = look_of(labels, label) | {"linestyle": ""}
             panel.errorbar(at, dots.difference, dots.sd.fillna(0), **look, elinewidth=0.8, capsize=2, label=label)
         panel.axhline(0, color=GREY, linewidth=0.9)
         panel.margins(y=0.15)

@@ -19,7 +19,7 @@ from reports.beside_dpfpl import Agreement, scale
 from reports.evidence import Evidence
 from reports.figures.drawing import COLOURS, LINES, LOW, MARKERS, Plot, grid, legend
 from reports.formats import p_value, tau
-from reports.papers.common import EvidenceByTask, checked_tasks, drowned_note, write_figure
+from reports.papers.common import EvidenceByTask, drowned_note, only_task, write_figure
 from reports.printed_table import agreed_in_words, printed, seeds_of, within_levels
 from reports.rows import variants
 from reports.templates import Write, render
@@ -34,17 +34,17 @@ def build(dataset: str, number: int, evidence: EvidenceByTask, write: Write) -> 
     """Write index.html, figureN.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns in words
     how far the order of ranks, with and without residual, agrees with the paper's.
 
-    `evidence` holds, by task, runs of DP-FPL: one per rank, residual, epsilon and seed. Of several tasks the last is
-    drawn. ValueError: there is no task, or one has fewer than two settings.
+    `evidence` holds, by the name of the one task, runs of DP-FPL: one per rank, residual, epsilon and seed. ValueError:
+    there are no or several tasks, or fewer than two settings.
     """
-    for task, runs in checked_tasks(evidence, "figure"):
-        our_points = ours(runs)
-        if our_points[SETTING].drop_duplicates().shape[0] < 2:
-            raise ValueError(f"task {task!r} must have accuracies of several settings of DP-FPL")
+    task, runs = only_task(evidence)
+    our_points = ours(runs)
+    if our_points[SETTING].drop_duplicates().shape[0] < 2:
+        raise ValueError(f"task {task!r} must have accuracies of several settings of DP-FPL")
     points = pd.concat([our_points, paper(dataset)], ignore_index=True)
     title = f"DP-FPL, Figure {number}: rank, noise and residual"
     drawing = write_figure(f"figure{number}", f"{title}, ours and the paper's on {dataset}", write, plot, points)
-    methods = [v for runs in evidence.values() for v in variants(runs)]
+    methods = variants(runs)
     write("index.html", render("ablation.html", {
         "title": title, "dataset": dataset, "number": number, "drawing": drawing, "rows": _rows(points),
         "seeds": seeds_of(evidence), "splits": SPLITS, "readings": readings(points),

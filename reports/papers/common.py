@@ -29,6 +29,14 @@ def checked_tasks(evidence: EvidenceByTask, item: str) -> Iterator[tuple[str, Se
         yield task, runs
 
 
+def only_task(evidence: EvidenceByTask) -> tuple[str, Sequence[Evidence]]:
+    """The task of a figure that draws one, with its evidence. ValueError: as `checked_tasks`, or there are several."""
+    (task, runs), *more = checked_tasks(evidence, "figure")
+    if more:
+        raise ValueError(f"evidence has the tasks {', '.join(evidence)}; the figure draws one")
+    return task, runs
+
+
 def variants_by_task(evidence: EvidenceByTask) -> dict[str, list[MethodRow]]:
     """The methods of each task, one row per setting, with all seeds. ValueError: evidence is invalid."""
     for runs in evidence.values():

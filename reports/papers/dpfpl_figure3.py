@@ -6,7 +6,7 @@ AUROC. The paper prints no numbers for this figure, only the text of section A.3
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from reports.formats import join_words, signed
 from reports.paper_items import PaperItem
 from reports.papers.common import EvidenceByTask, checked_tasks
 from reports.rows import MethodRow, Score, closest_to_paper, variants
+from reports.runs import entries
 from reports.templates import Write, render, write_drawings
 
 
@@ -186,22 +187,13 @@ def _scale(runs: Sequence[Evidence]) -> str:
     attacked clients, share of records trained on, seeds."""
     names = {"backbone.name": "{}", "schedule.clients": "{} clients", "schedule.rounds": "{} rounds"}
     names |= {"training.batch": "batches of {}", "adversary.shadows": "{} shadow models"}
-    settings = [dict(_flatten(e.setting)) for e in runs]
+    settings = [entries(e.setting) for e in runs]
     sizes = []
     for name, text in names.items():
-        values = [v for setting in settings for key, v in setting.items() if key == name or key.endswith(f".{name}")]
+        values = [str(v) for setting in settings for key, v in setting.items() if f".{key}".endswith(f".{name}")]
         sizes += [text.format(" or ".join(dict.fromkeys(values)))] if values else []
     targets = {e.tables["classes"].client.nunique() for e in runs if len(e.tables.get("classes", ()))}
     sizes.append(f"{' or '.join(map(str, sorted(targets)))} attacked clients")
     seeds = {e.seed for e in runs}
     sizes += dict.fromkeys(filter(None, (trained_share(e.setting.get("task", {})) for e in runs)))
     return join_words([*sizes, f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"])
-
-
-def _flatten(setting: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield name and value of every parameter of a nested configuration, such as ("training.batch", "32")."""
-    for name, value in setting.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", str(value)

@@ -1,28 +1,55 @@
-"""FedRand's Tables 1 to 4: ours by method, attacked model and metric beside the printed numbers.
+"""FedRand: Tables 1 to 4, ours by method, attacked model and metric beside the printed numbers.
 
 Park et al. 2025. Utility is taken after the last round in which it was measured, for the aggregated model, for clients'
 models (their mean), and for the aggregated model on novel objects (NoCaps in the paper). AUROCs, in percent, are those
-of MaxRényi of order 2; the paper does not give its order.
+of MaxRényi of order 2; the paper does not give its order. The paper's non-members come from another data set, NoCaps: a
+model that tells the two kinds of records apart reaches its AUROC without having learnt a member. Ours are records with
+novel objects and, in columns of their own, held-out records, where a coin decided who is a member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
 
 from audits.statistics.over_seeds import OfTraining, over_seeds
 from fedaudit.terms.held_models import EXACT, FINAL, LITERAL
+from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
 from reports import printed_table
 from reports.evidence import Evidence
-from reports.formats import join_words
-from reports.papers.common import EvidenceByTask, PrintedCells, checked_tasks
-from reports.printed_table import CONFIDENCE, Column, OurNumber, Row, Table, seeds_of
+from reports.formats import join_words, number
+from reports.paper_items import PaperItem
+from reports.papers.common import EvidenceByTask, PrintedCells, checked_tasks, means_and_spreads, printed_cells
+from reports.printed_table import CONFIDENCE, Column, OurNumber, Row, Table, printed, seeds_of
 from reports.rows import pooled
 from reports.templates import Write
+
+
+class Items:
+    CAPTIONS = partial(
+        PaperItem, preset="fedrand-tables", tasks={"captions": ("--task=captions",)}, scale="paper",
+        real={"captions": ("--task=coco",)},
+    )  # fmt: skip
+
+    table1 = CAPTIONS(
+        "answers and captions of the aggregated model and of clients' models, five methods",
+        tasks={"captions": ("--task=captions",), "questions": ("--task=vqa",)},
+        real={"captions": ("--task=coco",), "questions": ("--task=scienceqa",)},
+        tiny="--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
+        "--method fedavg,fedrand",
+    )
+    table2 = CAPTIONS("captions of novel objects by the aggregated model, five methods")
+    table3 = CAPTIONS(
+        "FedRand without each of its parts, captions of the aggregated model and MaxRényi-10 % against it"
+    )
+    table4 = CAPTIONS("AUROC of MaxRényi against the aggregated model and reconstructed clients, five methods")
+
 
 METHODS = {
     "FedAvg": "fedavg",
@@ -42,15 +69,111 @@ UTILITY = {
 }  # fmt: skip
 QUANTITIES = {"accuracy": "share of answers that are the right one word for word, as the paper has it"}
 COIN_REMARK = "against held-out records of the same clients, where a coin decided who is a member; the paper has none"
+EVALUATED = {"server": ("aggregated model", "global"), "client": ("clients' models", "clients")}  # by the paper's role
+VARIANTS = {  # by name in fedrand_table3.csv: the row's name and our method's label
+    "FedRand": ("FedRand", "fedrand"),
+    "rho_0.3": ("ρ 0.3", "fedrand:rho=0.3"),
+    "rho_0.7": ("ρ 0.7", "fedrand:rho=0.7"),
+    "without_past_parameters": ("without past parameters", "fedrand:past=false"),
+    "without_normalization": ("without normalization", "fedrand:normalise=false"),
+}
+PARTS = ("image", "caption")
+ROLES = {"server": "aggregated model", "client": "reconstructed client"}
+UNTRAINED = "untrained model", "aggregated model"
+KEY = "caption, K 10 %"  # the column of Table 4 that the paper's text discusses
 
 
-def write_table(
-    number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], paper: PrintedCells, write: Write, **more: Any
+def table1(evidence: EvidenceByTask, write: Write) -> str:
+    """Table 1, in two halves (levels), one per model. Our task `questions` stands for ScienceQA, `captions` for MSCOCO.
+    All four write tableN.csv, tableN.tex and index.html through `write(name, bytes)`, the page last, and return in
+    words how far the order of our rows agrees with the paper's."""
+    rows = {(name, words): (label, model) for words, model in EVALUATED.values() for name, label in METHODS.items()}
+    paper, spreads = means_and_spreads(
+        "fedrand_table1", itemgetter("metric"), lambda row: (row["method"], EVALUATED[row["role"]][0])
+    )
+    return _write(1, evidence, utility(evidence, rows), paper, write, spreads=spreads, levels_are="Model")
+
+
+def table2(evidence: EvidenceByTask, write: Write) -> str:
+    """Table 2. The paper's novel objects are those of NoCaps; ours are scenes with objects that neither clients nor
+    pre-training had."""
+    ours = utility(evidence, {(name, ""): (label, "novel") for name, label in METHODS.items()})
+    paper = printed_cells(printed("fedrand_table2"), itemgetter("metric"), lambda row: (row["method"], ""))
+    return _write(2, evidence, ours, paper, write)
+
+
+def table3(evidence: EvidenceByTask, write: Write) -> str:
+    """Table 3: a row per entry of `VARIANTS`."""
+    ours = utility(evidence, {(name, ""): (label, "global") for name, label in VARIANTS.values()})
+    paper, spreads = means_and_spreads(
+        "fedrand_table3",
+        lambda row: row["metric"] if row["mia_input"] == "na" else f"AUROC, {row['mia_input']}",
+        lambda row: (VARIANTS[row["variant"]][0], ""),
+    )
+    attacked = {(name, ""): (label, "server") for name, label in VARIANTS.values()}
+    for part in PARTS:
+        for split, remark in ((NOVEL_OBJECTS, ""), (HELD_OUT, COIN_REMARK)):
+            cells = aurocs(evidence, attacked, split, f"renyi/2/10/{part}")
+            against = () if remark else (f"AUROC, {part}",)
+            ours[f"AUROC, {part}" + (", held-out" if remark else "")] = Column(cells, against, remark)
+    return _write(3, evidence, ours, paper, write, spreads=spreads, rows_are="Variant")
+
+
+def table4(evidence: EvidenceByTask, write: Write) -> str:
+    """Table 4, with the public base model, which learnt no record. The returned sentence ends with its AUROC."""
+    evidence = dict(checked_tasks(evidence, "table"))
+    paper, spreads = means_and_spreads(
+        "fedrand_table4",
+        lambda row: f"{row['mia_input']}, K {row['max_renyi_k_percent']} %",
+        lambda row: (row["method"], ROLES[row["role"]]),
+    )
+    rows = {(name, words): (label, role) for role, words in ROLES.items() for name, label in METHODS.items()}
+    ours = {}
+    for ending, split in (("", NOVEL_OBJECTS), (", held-out", HELD_OUT)):
+        for column, signal in ((f"{part}, K {k} %", f"renyi/2/{k}/{part}") for part in PARTS for k in ("0", "10")):
+            cells = aurocs(evidence, rows, split, signal)
+            if (base := untrained(evidence, split, signal)) is not None:
+                cells[UNTRAINED] = base
+            ours[column + ending] = Column(cells, () if ending else (column,), COIN_REMARK if ending else "")
+    sentences = _about_untrained(paper, ours)
+    more = {"spreads": spreads, "levels_are": "Attacked model", "sentences": sentences}
+    return ". ".join([_write(4, evidence, ours, paper, write, **more), *sentences[1:]])
+
+
+def _about_untrained(paper: PrintedCells, ours: Mapping[str, Column]) -> list[str]:
+    """A sentence on what the printed AUROCs of `KEY` measure and, if it was measured, one on the untrained model's
+    AUROC here beside the trained models'."""
+    values = [float(value) / 100 for value in paper[KEY].values()]
+    sentences = [
+        f"The paper's {number(min(values), 2)} to {number(max(values), 2)} on captions are against records of another "
+        "distribution: a model that tells the two kinds of records apart has them without having learnt a member."
+    ]
+    base = ours[KEY].cells.get(UNTRAINED)
+    trained, held_out = (
+        [c.value for row, c in ours[name].cells.items() if row != UNTRAINED] for name in (KEY, f"{KEY}, held-out")
+    )
+    if base is not None and trained:
+        sentences.append(
+            f"Here the untrained model has {_share(base.value)} on such a split, trained ones "
+            f"{_share(min(trained))} to {_share(max(trained))}, and against held-out records "
+            f"{_share(min(held_out))} to {_share(max(held_out))}." if held_out else
+            f"Here the untrained model has {_share(base.value)} on such a split."
+        )  # fmt: skip
+    return sentences
+
+
+def _share(percent: float) -> str:
+    return number(percent / 100, 2)
+
+
+def _write(
+    table: int, evidence: EvidenceByTask, ours: Mapping[str, Column], paper: PrintedCells, write: Write, **more: Any
 ) -> str:
-    """Write tableN.csv, tableN.tex and index.html through `write(name, bytes)`, the page last. Returns in words how far
-    the order of our rows agrees with the paper's. `more` are further fields of `Table`."""
-    table = Table(f"fedrand:table{number}", ours, paper, scale(evidence), seeds=seeds_of(evidence), **more)
-    return printed_table.build(table, write)
+    """Write Table `table`; `more` are further fields of `Table`. Returns as `table1`."""
+    about = scale(evidence)
+    return printed_table.build(
+        Table(f"fedrand:table{table}", ours, paper, about, seeds=seeds_of(evidence), **more), write
+    )
 
 
 def utility(evidence: EvidenceByTask, rows: Mapping[Row, tuple[str, str]]) -> dict[str, Column]:

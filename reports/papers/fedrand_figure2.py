@@ -22,7 +22,7 @@ from reports.evidence import Evidence
 from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
 from reports.formats import signed
 from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, checked_tasks, write_figure
+from reports.papers.common import EvidenceByTask, only_task, write_figure
 from reports.papers.fedrand import ATTACKED, METHODS, TITLES, last_utility, over_trainings, scale
 from reports.printed_table import printed, seeds_of
 from reports.templates import Write, render
@@ -48,13 +48,13 @@ def figure2(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns the
     `readings` of the held-out split.
 
-    `evidence` holds, by task, the runs of the methods; of several tasks the last is drawn. ValueError: there is no
-    task, or one without a point.
+    `evidence` holds, by the name of the one task, the runs of the methods. ValueError: there are no or several tasks,
+    or there is no point.
     """
-    for task, runs in checked_tasks(evidence, "figure"):
-        points = pd.concat([paper(), ours(runs)], ignore_index=True)
-        if set(points.split) == {"paper"}:
-            raise ValueError(f"task {task!r} must have AUROCs of {SIGNAL} and CIDEr of methods of the figure")
+    task, runs = only_task(evidence)
+    points = pd.concat([paper(), ours(runs)], ignore_index=True)
+    if set(points.split) == {"paper"}:
+        raise ValueError(f"task {task!r} must have AUROCs of {SIGNAL} and CIDEr of methods of the figure")
     alt = "FedRand, Figure 2: CIDEr against AUROC, the paper's and ours"
     drawing = write_figure("figure2", alt, write, plot, points)
     rows = {split: points[points.split == split].to_dict("records") for split in SPLITS}

@@ -15,7 +15,7 @@ import pandas as pd
 from reports.evidence import Evidence
 from reports.figures.drawing import LOW, Plot, grid, legend, look_of
 from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, checked_tasks, write_figure
+from reports.papers.common import EvidenceByTask, only_task, write_figure
 from reports.papers.fedrand import METHODS, TITLES, scale
 from reports.printed_table import seeds_of
 from reports.rows import as_rows
@@ -37,11 +37,11 @@ COLUMNS = "method down up both paper seeds".split()
 
 def figure3(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure3.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns a
-    sentence with FedRand's share here and in the paper's text. Of several tasks the last is drawn. ValueError: there is
-    no task, or one whose methods have no table "cost"."""
-    for task, runs in checked_tasks(evidence, "figure"):
-        if (shares := ours(runs)).empty:
-            raise ValueError(f"task {task!r} must have counted bytes of methods of the figure")
+    sentence with FedRand's share here and in the paper's text. ValueError: there are no or several tasks, or no method
+    has the table "cost"."""
+    task, runs = only_task(evidence)
+    if (shares := ours(runs)).empty:
+        raise ValueError(f"task {task!r} must have counted bytes of methods of the figure")
     drawing = write_figure("figure3", "FedRand, Figure 3: bytes of a round as a share of FedAvg's", write, plot, shares)
     parts = {"drawing": drawing, "rows": as_rows(shares), "seeds": seeds_of(evidence), "scale": scale(evidence)}
     write("index.html", render("papers/fedrand_figure3.html", parts))

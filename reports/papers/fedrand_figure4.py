@@ -13,7 +13,7 @@ import pandas as pd
 from reports.evidence import concat_table
 from reports.figures.tokens import tokens_plot
 from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, checked_tasks, write_figure
+from reports.papers.common import EvidenceByTask, only_task, write_figure
 from reports.papers.fedrand import scale
 from reports.rows import as_rows
 from reports.templates import Write, render
@@ -33,14 +33,14 @@ METHODS = {"fedrand": "FedRand", "fedavg": "FedAvg"}
 
 def figure4(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure4.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns `reading`
-    of the captions shown, which are those of the first run of each method. ValueError: there is no task, or neither of
-    these runs has a table "tokens"."""
-    runs = [e for _, of_task in checked_tasks(evidence, "figure") for e in of_task]
+    of the captions shown, which are those of the first run of each method. ValueError: there are no or several tasks,
+    or neither of these runs has a table "tokens"."""
+    task, runs = only_task(evidence)
     first = [next((e for e in runs if e.method == label), None) for label in METHODS]
     words = concat_table([e for e in first if e is not None], "tokens")
     words["method"] = words.method.map(METHODS)
     if words.empty:
-        raise ValueError(f"task {next(iter(evidence))!r} must have the words of a record of FedRand or FedAvg")
+        raise ValueError(f"task {task!r} must have the words of a record of FedRand or FedAvg")
     alt = "FedRand, Figure 4: Rényi entropy of every word"
     drawing = write_figure("figure4", alt, write, tokens_plot, words, list(METHODS.values()))
     means = entropies(words)

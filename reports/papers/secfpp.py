@@ -19,7 +19,7 @@ from reports.beside_dpfpl import describe_runs
 from reports.paper_items import PaperItem
 from reports.papers.common import EvidenceByTask, PrintedCells, drowned_note, printed_cells, variants_by_task
 from reports.printed_table import Column, Table, builder, over_seeds, printed, seeds_of
-from reports.rows import MethodRow, Score, pooled
+from reports.rows import MethodRow, Score, closest_to_paper, pooled
 
 
 class Items:
@@ -100,8 +100,10 @@ def methods(evidence: EvidenceByTask) -> Table:
 
 
 def _methods_by_task(evidence: EvidenceByTask) -> dict[str, dict[tuple[str, float], MethodRow]]:
-    """The methods of each task, by name and epsilon (inf without noise)."""
-    return {task: {(v.method, v.epsilon): v for v in rows} for task, rows in variants_by_task(evidence).items()}
+    """The methods of each task, by name and epsilon (inf without noise); of several settings of a method the one
+    closest to the paper's."""
+    rows = {task: closest_to_paper(methods) for task, methods in variants_by_task(evidence).items()}
+    return {task: {(v.method, v.epsilon): v for v in methods} for task, methods in rows.items()}
 
 
 def _mean(scores: Sequence[Score]) -> Score:

@@ -20,7 +20,10 @@ FEW = 12  # a longer noise table is folded
 
 def section(page: Page) -> Section | None:
     """Claimed, proven and measured epsilons, and noise; None if there is none of them."""
-    claims, measured, noise = _claim_blocks(page.runs), _measured_rows(page.runs), _noise_rows(page.runs)
+    claims = _claim_blocks(page.runs)
+    # of every run's first seed; a run without noise has no mechanism
+    measured = [row for v in page.runs for row in _with_title(v.title, rows(v.evidence[0].findings))]
+    noise = [row for v in page.runs for row in _with_title(v.title, v.table("noise").to_dict("records"))]
     if not claims and not measured and not noise:
         return None
     links = [("privacy", "Claimed and provable"), ("measured", "Measured"), ("noise", "Noise")]
@@ -53,11 +56,6 @@ def _claim_blocks(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
         blocks.setdefault(tuple((v.epsilon, v.claims) for v in family), []).append(family)
     total = Counter(method for method, _ in families)
     return [{"title": _method_names(alike, total), "rows": _claim_rows(alike[0])} for alike in blocks.values()]
-
-
-def _measured_rows(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """Rows of the measured bounds of every run's first seed."""
-    return [row for v in runs for row in _with_title(v.title, rows(v.evidence[0].findings))]
 
 
 def _with_title(title: str, some: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -113,8 +111,3 @@ def _threats_in_words(threats: Sequence[str], everybody: Sequence[str]) -> list[
     if left in ([], [SERVER]) and len(threats) > 1:
         return ["everybody but the server" if left else "everybody"]
     return list(threats)
-
-
-def _noise_rows(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """Rows of the noise mechanisms of every run's first seed; a run without noise has none."""
-    return [row for v in runs for row in _with_title(v.title, v.table("noise").to_dict("records"))]
