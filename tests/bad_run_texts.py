@@ -104,7 +104,7 @@ VALUES = {
 WORDS = {
     **no_json("run.json", "members.jsonl", "rounds.json"),
     "picture of the home folder": (add("members.jsonl", line("x", 0, image="~/x.png")), f"{MEMBER}: image ~/x.png is missing"),
-    "a line is a text": (add("members.jsonl", '"' + "x" * 1000 + '"'), rf"{MEMBER} must be an object .*not \"x+\.\.\.$"),
+    "a line is a text": (add("members.jsonl", '"' + "x" * 1000 + '"'), rf"{MEMBER} must be an object .*not \"x+\.\.\.x+\"$"),
     "a line without end": (raw("members.jsonl", b" " * 1_000_001), "members.jsonl line 1 is longer than 1000000 bytes"),
     "lines end as on old Macs": (raw("members.jsonl", f"{NAMED}}}\r{NAMED}}}\r".encode()), "members.jsonl line 1 is no valid JSON"),
     "a key of a million letters": (member(f', "{"k" * 900_000}": 1}}'), rf"{MEMBER}: unknown key 'k{{25,}}\.\.\.k{{25,}}'"),
