@@ -6,15 +6,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.headers import ITEM, read_header
+from fedaudit.external.names import NUMBERED, ClientNames
 from fedaudit.external.peft_config import NAME, PeftConfig
-from fedaudit.external.schema import CLIENT, one_line
+from fedaudit.external.schema import CLIENT, RUN, one_line
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
@@ -93,48 +94,48 @@ def canonical(name: str) -> str | None:
     return ".".join([*parts[start:], half["own"] or half["peft"]])
 
 
-def read_models(files: OwnFiles) -> list[Adapter]:
-    """The R + 1 global models in `models/`, by round; only headers are read. InputError: fewer than two, or a gap."""
+def read_models(files: OwnFiles, *, gaps: bool) -> dict[int, Adapter]:
+    """The global models in `models/` by the number of the round that they are sent out in, sorted; only headers are
+    read. InputError: fewer than two, or without `gaps` a number is missing."""
     folder = files.root / "models"
     paths = _numbered(files, folder, "round")
-    if len(paths) < 2:
+    if len(paths) < (1 if gaps else 2):
         raise InputError(
             f"{folder} holds {len(paths)} models; a run has at least two, before and after its first round"
         )
     for r in range(max(paths)):
-        if r not in paths:
+        if r not in paths and not gaps:
             raise InputError(
-                f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(paths)}"
+                f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(paths)} (if not "
+                f'every round was kept, {RUN} says "gaps": true)'
             )
-    return [read_adapter(files, paths[r]) for r in range(len(paths))]
+    return {r: read_adapter(files, paths[r]) for r in sorted(paths)}
 
 
-def read_uploads(files: OwnFiles, rounds: int) -> list[dict[int, Adapter]]:
-    """Uploads by client, for each round. InputError: a round without uploads, or after the last model."""
+def read_uploads(files: OwnFiles, models: Collection[int], names: ClientNames) -> dict[int, dict[int, Adapter]]:
+    """Uploads by round and client. InputError: a round whose own or whose next model is not among `models`."""
     folder = files.root / "uploads"
-    folders = _numbered(files, folder, "round", suffix="")
-    for r, path in folders.items():
-        if r >= rounds:
+    uploads = {}
+    for r, path in sorted(_numbered(files, folder, "round", suffix="").items()):
+        if r >= max(models):
             raise InputError(
                 f"{path} has no model after it: {files.root / 'models'}/round-{r + 1:03d}.safetensors is missing"
             )
-    uploads = []
-    for r in range(rounds):
-        paths = _numbered(files, folders[r], "client") if r in folders else {}
-        if not paths:
+        if r not in models:
             raise InputError(
-                f"{folder}/round-{r:03d} is missing or empty; it holds what the server received in round {r}, "
-                "one file client-03.safetensors per client"
+                f"{path} has no model that its clients started from: "
+                f"{files.root / 'models'}/round-{r:03d}.safetensors is missing"
             )
-        uploads.append({k: read_adapter(files, paths[k]) for k in sorted(paths)})
+        sent = _numbered(files, path, "client", names=names)
+        uploads[r] = {k: read_adapter(files, sent[k]) for k in sorted(sent)}
     return uploads
 
 
-def read_owners(files: OwnFiles) -> dict[int, Adapter]:
+def read_owners(files: OwnFiles, names: ClientNames) -> dict[int, Adapter]:
     """The true models of clients in `owners/`, by client; {} if there is no such folder. InputError: an unexpected or
     unreadable file."""
     folder = files.root / "owners"
-    paths = _numbered(files, folder, "client") if os.path.lexists(folder) else {}
+    paths = _numbered(files, folder, "client", names=names) if os.path.lexists(folder) else {}
     return {k: read_adapter(files, path) for k, path in paths.items()}
 
 
@@ -157,6 +158,11 @@ def check_tensors(
     return rank
 
 
+def without_b(adapter: Adapter) -> Adapter:
+    """The adapter with B zero, so that it changes nothing: what peft starts from."""
+    return dataclasses.replace(adapter, factors={name: 0.0 for name in adapter.shapes if name.endswith(".B")})
+
+
 Uploads = Sequence[Mapping[int, Adapter]]
 
 
@@ -169,7 +175,7 @@ def scaled(
     factors = {name: factor for name, factor in ratio.items() if factor != 1}
 
     def change(adapter: Adapter) -> Adapter:
-        return dataclasses.replace(adapter, factors=factors)
+        return dataclasses.replace(adapter, factors={**factors, **adapter.factors})
 
     return (
         [change(model) for model in models],
@@ -178,19 +184,23 @@ def scaled(
     )
 
 
-def _numbered(files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safetensors") -> dict[int, Path]:
-    """Paths by number in a folder of `round-000` or `client-03` with a suffix. InputError: anything else in it."""
+def _numbered(
+    files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safetensors", names: ClientNames = NUMBERED
+) -> dict[int, Path]:
+    """Paths by number in a folder of `round-000` or `client-03` with a suffix; clients go by `names`. InputError:
+    anything else in it."""
     paths: dict[int, Path] = {}
     for path in files.listed(folder):
         if path.name == NAME and word == "round":
             continue
-        match = re.fullmatch(rf"{word}-(\d+){re.escape(suffix)}", path.name, re.ASCII)
-        if match is None:
-            example = ("client-03" if word == "client" else "round-000") + suffix
+        match = re.fullmatch(rf"{word}-(.+){re.escape(suffix)}", path.name)
+        known = names if word == "client" else NUMBERED
+        number = known.number(match[1]) if match else None
+        if match is None or number is None:
+            example = (f"client-{names.example}" if word == "client" else "round-000") + suffix
             raise InputError(
                 f"{one_line(str(path), most=5000)} is not expected here; valid are names such as {example}"
             )
-        number = int(match[1])
         if word == "client" and not CLIENT.holds(number):
             raise InputError(f"{path}: {number} must be {CLIENT.words}")
         if number in paths:

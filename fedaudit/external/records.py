@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.external.files import OwnFiles
-from fedaudit.external.schema import ANY_TEXT, CLIENT, INTEGER, LINE, PATH, TEXT, TEXTS, fields, parse
+from fedaudit.external.names import NUMBERED, ClientNames
+from fedaudit.external.schema import ANY_TEXT, INTEGER, LINE, PATH, TEXT, TEXTS, fields, parse
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
@@ -55,11 +56,13 @@ class ListFile:
     path: Path
 
 
-def read_lists(sources: Mapping[str, ListFile], prompt: str | None, *, client: int | None = None) -> Lists:
+def read_lists(
+    sources: Mapping[str, ListFile], prompt: str | None, *, client: int | None = None, names: ClientNames = NUMBERED
+) -> Lists:
     """{list name: entries} for all LISTS; an optional list without file is empty. Lines without a prompt get `prompt`,
-    with a `client` all are of that one and need no id. InputError: a list of candidates is missing, a line is wrong, an
-    id comes twice, an image is missing or no image."""
-    lists = {name: _read(sources[name], name, prompt, client) if name in sources else [] for name in LISTS}
+    with a `client` all are of that one and need no id; other clients go by `names`. InputError: a list of candidates is
+    missing, a line is wrong, an id comes twice, an image is missing or no image."""
+    lists = {name: _read(sources[name], name, prompt, client, names) if name in sources else [] for name in LISTS}
     entry_by_id: dict[str, Entry] = {}
     for entry in itertools.chain.from_iterable(lists.values()):
         other = entry_by_id.setdefault(entry.record.id, entry)
@@ -171,17 +174,19 @@ def _id_hash(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
-def _read(source: ListFile, name: str, prompt: str | None, client: int | None) -> list[Entry]:
+def _read(source: ListFile, name: str, prompt: str | None, client: int | None, names: ClientNames) -> list[Entry]:
     if name not in CANDIDATES and not os.path.lexists(source.path):
         return []
     lines = source.files.lines(source.path, purpose=f"it lists the {name} of all clients, one JSON object a line")
-    return [_entry(source.files, name, line, where, prompt, client) for line, where in lines]
+    return [_entry(source.files, name, line, where, prompt, client, names) for line, where in lines]
 
 
-def _entry(files: OwnFiles, name: str, line: bytes, where: str, prompt: str | None, client: int | None) -> Entry:
+def _entry(
+    files: OwnFiles, name: str, line: bytes, where: str, prompt: str | None, client: int | None, names: ClientNames
+) -> Entry:
     from fedaudit.tasks.base import Record
 
-    of_client = {"client": CLIENT} if name in OF_CLIENTS and client is None else {}
+    of_client = {"client": names.kind} if name in OF_CLIENTS and client is None else {}
     position = {"position": INTEGER} if name in CANDIDATES else {}
     needed, optional = _NEEDED | of_client, _OPTIONAL | position
     if client is not None:
@@ -193,10 +198,11 @@ def _entry(files: OwnFiles, name: str, line: bytes, where: str, prompt: str | No
             f"{where} lacks a prompt; give it one" + (", or run.json one for all" if client is None else "")
         )
     references = tuple(values.get("references", [values["text"]]))
+    number = names.number(values["client"]) if of_client else client
     picture = (files.root / values["image"]).absolute()
     name_of_record = values.get("id", f"{name} {where.rpartition(' ')[2]}")
     record = Record(name_of_record, values.get("group", ""), picture, prompt, values["text"], references, where=where)
-    return Entry(record, values["image"], where, values.get("client", client), values.get("position"), files)
+    return Entry(record, values["image"], where, number, values.get("position"), files)
 
 
 def _pictures(lists: Lists) -> dict[Path, Entry]:

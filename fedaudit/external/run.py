@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedaudit.external.adapters import Adapter, canonical, check_tensors, read_models, read_owners, read_uploads, scaled
+from fedaudit.external.adapters import (
+    Adapter,
+    canonical,
+    check_tensors,
+    read_models,
+    read_owners,
+    read_uploads,
+    scaled,
+    without_b,
+)
 from fedaudit.external.files import OwnFiles
+from fedaudit.external.names import NUMBERED, ClientNames
 from fedaudit.external.peft_config import NAME as PEFT_CONFIG
 from fedaudit.external.peft_config import PeftConfig, read_peft_config
 from fedaudit.external.recording import AGGREGATIONS, MEAN, Remark, of_records, remarks
@@ -33,6 +44,7 @@ from fedaudit.external.records import (
     without_copies,
 )
 from fedaudit.external.schema import (
+    CLIENTS_LIST,
     COUNT,
     FORMATS,
     LINE,
@@ -45,6 +57,7 @@ from fedaudit.external.schema import (
     SCORES,
     TEXT,
     TEXTS,
+    UNIQUE_NAMES,
     UTILITY,
     fields,
     one_line,
@@ -71,8 +84,13 @@ _OPTIONAL = {
     "claimed": LINE,
     "provable": LINE,
 }
-_SINCE_2 = {"uploads": one_of("states", "changes"), "aggregation": one_of(*AGGREGATIONS)}
-_ROUND = {"uploads": OBJECT, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
+_SINCE_2 = {
+    "uploads": one_of("states", "changes"),
+    "aggregation": one_of(*AGGREGATIONS),
+    "clients": UNIQUE_NAMES,
+    "gaps": one_of(True, False),
+}
+_ROUND = {"uploads": OBJECT, "failed": CLIENTS_LIST, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
 _UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
 
@@ -101,7 +119,9 @@ class OwnRun:
     lists: Lists  # without `copies`
     copies: int  # candidates on both sides, which are left out
     texts: Mapping[str, Path]  # run.json, the lists, and what else was read beside tensors and pictures, by name
-    notes: Mapping[str, Any]  # content of rounds.json
+    notes: Mapping[str, Any]  # content of rounds.json, with rounds and clients by their numbers here
+    numbers: Sequence[int]  # [rounds + 1] the models' numbers in the training, which go up by more than 1 in gaps
+    names: ClientNames = NUMBERED
 
     @property
     def rounds(self) -> int:
@@ -207,21 +227,34 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         )
     files = OwnFiles(folder, linked)
     about = _about(files)
-    models = read_models(files)
-    uploads = read_uploads(files, len(models) - 1)
-    owners = read_owners(files)
+    names, gaps = ClientNames(tuple(about.get("clients", ()))), about.get("gaps", False)
+    models_by_round = read_models(files, gaps=gaps)
+    uploads_by_round = read_uploads(files, models_by_round, names)
+    notes_by_round = _notes(files, uploads_by_round, max(models_by_round), names)
+    if gaps and 0 not in models_by_round:  # the adapter is zero before training, as peft starts it
+        models_by_round = {0: without_b(next(iter(models_by_round.values()))), **models_by_round}
+    numbers, models = [*models_by_round], [*models_by_round.values()]
+    for r in numbers[:-1]:
+        if not (uploads_by_round.get(r) or gaps or notes_by_round.get(str(r), {}).get("failed")):
+            raise InputError(
+                f"{folder / 'uploads'}/round-{r:03d} is missing or empty; it holds what the server received in round "
+                f"{r}, one file client-{names.example}.safetensors per client (if all clients failed, {ROUNDS} names "
+                'them under "failed")'
+            )
+    uploads = [uploads_by_round.get(r, {}) for r in numbers[:-1]]
+    owners = read_owners(files, names)
     config = read_peft_config(files, (folder, folder / "models"))
     rank = check_tensors(models, uploads, owners, config)
     alpha = _alpha(files.root / RUN, about, config)
     if config:
         models, uploads, owners = scaled(models, uploads, owners, config)
     sources = {name: ListFile(files, folder / f"{name}.jsonl") for name in LISTS}
-    all_lists = read_lists(sources, about.get("prompt"))
+    all_lists = read_lists(sources, about.get("prompt"), names=names)
     lists, copies = without_copies(all_lists)
     check_clients(folder, lists, uploads)
-    notes = _notes(files, uploads)
+    notes = _by_interval(notes_by_round, numbers)
     texts = [folder / RUN, *(sources[name].path for name, entries in all_lists.items() if entries)]
-    texts += [folder / ROUNDS] * bool(notes) + [config.path for config in (config,) if config]
+    texts += [folder / ROUNDS] * bool(notes_by_round) + [config.path for config in (config,) if config]
     return OwnRun(
         path=folder,
         method=about["method"],
@@ -243,6 +276,8 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         copies=copies,
         texts={path.relative_to(folder).as_posix(): path for path in texts},
         notes=notes,
+        numbers=numbers,
+        names=names,
     )
 
 
@@ -325,24 +360,50 @@ def _alpha(path: Path, about: Mapping[str, Any], config: PeftConfig | None) -> f
     return alpha
 
 
-def _notes(files: OwnFiles, uploads: Sequence[Mapping[int, Adapter]]) -> Mapping[str, Any]:
-    """Content of rounds.json; {} if there is none. InputError: rounds, clients or tensors in it do not exist."""
+def _notes(
+    files: OwnFiles, uploads: Mapping[int, Mapping[int, Adapter]], rounds: int, names: ClientNames
+) -> dict[str, Any]:
+    """Content of rounds.json, with clients by number; {} if there is none. InputError: rounds, clients or tensors in it
+    do not exist."""
     path = files.root / ROUNDS
     if not os.path.lexists(path):
         return {}
-    rounds = {str(r): OBJECT for r in range(len(uploads))}
-    notes = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | rounds)
+    kinds = {str(r): OBJECT for r in range(rounds)}
+    notes = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | kinds)
     fields(notes.get("initial", {}), f"{path}, initial", {}, {"utility": UTILITY})
-    for r, sent in enumerate(uploads):
-        where = f"{path}, round {r}"
-        note = fields(notes.get(str(r), {}), where, {}, _ROUND)
-        messages = fields(note.get("uploads", {}), f"{where}, uploads", {}, {str(k): OBJECT for k in sorted(sent)})
-        for client, message in messages.items():
-            fields(message, f"{where}, client {client}", {}, _UPLOAD)
-            both = {canonical(name) for name in message.get("kept", [])} & sent[int(client)].shapes.keys()
-            if both:
-                raise InputError(f"{where}, client {client}: kept names {min(map(str, both))}, which its upload holds")
-    return notes
+    return {key: note if key == "initial" else _note(f"{path}, round {key}", note, uploads.get(int(key), {}), names)
+            for key, note in notes.items()}  # fmt: skip
+
+
+def _note(where: str, note: Any, sent: Mapping[int, Adapter], names: ClientNames) -> dict[str, Any]:
+    """What rounds.json says of one round, in which `sent` was received; clients by number."""
+    note = fields(note, where, {}, _ROUND)
+    for client in note.get("failed", []):
+        if names.number(client) is None:
+            raise InputError(f"{where}, failed: {one_line(str(client))} is no client")
+    known = {names.names[k] if names.names else str(k): k for k in sorted(sent)}
+    messages = fields(note.get("uploads", {}), f"{where}, uploads", {}, dict.fromkeys(known, OBJECT))
+    for client, message in messages.items():
+        fields(message, f"{where}, client {client}", {}, _UPLOAD)
+        both = {canonical(name) for name in message.get("kept", [])} & sent[known[client]].shapes.keys()
+        if both:
+            raise InputError(f"{where}, client {client}: kept names {min(map(str, both))}, which its upload holds")
+    return note | {"uploads": {str(known[client]): message for client, message in messages.items()}}
+
+
+def _by_interval(notes: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
+    """What rounds.json says by the number of the recorded round: of what was sent in its own round, and of the utility
+    before its next model."""
+    by_interval = {key: note for key, note in notes.items() if key == "initial"}
+    for i, (r, following) in enumerate(itertools.pairwise(numbers)):
+        note = {**notes.get(str(r), {})}
+        if following > r + 1:
+            note.pop("utility", None)
+            last = notes.get(str(following - 1), {})
+            note |= {"utility": last["utility"]} if "utility" in last else {}
+        if note:
+            by_interval[str(i)] = note
+    return by_interval
 
 
 def _digest(path: Path) -> bytes:

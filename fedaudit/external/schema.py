@@ -87,6 +87,14 @@ PATH = Kind("a path of one line, at most 1000 bytes and 255 for a name in it", _
 INTEGER = Kind("a whole number", _whole)
 COUNT = Kind("a whole number, 0 or more", lambda v: _whole(v) and v >= 0)
 CLIENT = Kind(f"a client's number, 0 to {CLIENTS - 1}", lambda v: _whole(v) and 0 <= v < CLIENTS)
+UNIQUE_NAMES = Kind(
+    "a list of different names, each one line of at most 100 bytes",
+    lambda v: isinstance(v, list) and all(NAME.holds(name) for name in v) and 0 < len(v) == len(set(v)) <= CLIENTS,
+)
+CLIENTS_LIST = Kind(
+    "a list of clients",
+    lambda v: isinstance(v, list) and all(isinstance(c, (str, int)) and not isinstance(c, bool) for c in v),
+)
 POSITIVE = Kind("a number above 0, at most 1000000", lambda v: _number(v) and 0 < v <= 1e6)
 OBJECT = Kind("an object", lambda v: isinstance(v, dict))
 UTILITY = Kind(

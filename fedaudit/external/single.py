@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
-from fedaudit.external.adapters import check_tensors, read_adapter, scaled
+from fedaudit.external.adapters import check_tensors, read_adapter, scaled, without_b
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.peft_config import NAME, read_peft_config
 from fedaudit.external.recording import MEAN
@@ -33,7 +32,6 @@ def read_single(place: Path, members: str | None, nonmembers: str | None, *, lin
     if config is None:
         raise InputError(f"{tensors.parent / NAME} is missing; it says how the adapter in {tensors.name} is scaled")
     adapter = read_adapter(files, tensors)
-    start = dataclasses.replace(adapter, factors={name: 0.0 for name in adapter.shapes if name.endswith(".B")})
     rank = check_tensors([adapter, adapter], [{0: adapter}], {}, config)
     models, uploads, _ = scaled([adapter], [{0: adapter}], {}, config)
     sources = {name: list_file(Path(path), linked) for name, path in lists_by_name.items() if path}
@@ -53,13 +51,14 @@ def read_single(place: Path, members: str | None, nonmembers: str | None, *, lin
         provable=UNKNOWN,
         rank=rank,
         targets=tuple(sorted({name.split(".")[-2] for name in adapter.shapes})),
-        models=[start, *models],
+        models=[without_b(adapter), *models],
         uploads=uploads,
         owners={},
         lists=lists,
         copies=copies,
         texts={NAME: config.path} | {f"{name}.jsonl": file.path for name, file in sources.items()},
         notes={},
+        numbers=[0, 1],
     )
 
 
