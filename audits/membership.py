@@ -87,8 +87,8 @@ def findings(run: ScoredRun, params: Params, *, names: Names, epsilon: Words) ->
 
 
 def has_scores(c: Comparison, signal: str) -> bool:
-    """Whether a comparison has the column of a score; against records of another distribution, which some attacks leave
-    out, also whether one of these has a score."""
+    """Whether a comparison has the score `signal`; against records of another distribution, which some attacks leave
+    out, also whether one of these has it."""
     if signal not in c.scores or c.nonmembers != NOVEL_OBJECTS:
         return signal in c.scores
     return bool(c.scores[signal][~c.member].notna().any())
@@ -104,7 +104,8 @@ def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
 
 
 def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Interval:
-    """AUROC of `values` [n], without NaN, on a comparison's records: pooled, or the mean over clients' own models."""
+    """AUROC of `values` [n], without NaN, on a comparison's records, with its interval over clients or records: pooled
+    under a shared model, else the mean over clients' own models."""
     c = comparison
     if c.unit == "records" and c.per_client:
         auroc = stratified.stratified_auroc(values, c.member, c.client, within=c.within, confidence=confidence)
@@ -119,7 +120,8 @@ def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Int
 
 
 def difference(comparison: Comparison, values: pd.Series, control: pd.Series, confidence: float) -> Interval:
-    """AUROC of `values` less that of `control` on a comparison's records, pooled or averaged as in `measure`."""
+    """AUROC of `values` [n] less that of `control` [n] on a comparison's records, with its interval; pooled or averaged
+    as in `measure`."""
     c = comparison
     if c.unit == "records" and c.per_client:
         return stratified.stratified_auroc_difference(
@@ -151,7 +153,9 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 def _rows(
     run: ScoredRun, comparison: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words
 ) -> list[Finding]:
-    """The findings about one score: its AUROC and, if a coin chose the non-members, balanced accuracy and TPRs."""
+    """The findings about one score on a comparison: its AUROC and, if a coin chose the non-members, balanced accuracy
+    and TPRs. One finding without a value if too few records have the score. `shared` are the fields of all findings of
+    the attack."""
     c = comparison.with_values(comparison.scores[signal])
     if not c.measurable:
         return [_not_measurable(c, signal, shared, confidence, epsilon)]
@@ -188,7 +192,8 @@ def _strength(largest: Largest, f: Finding) -> tuple[float, ...]:
 
 
 def _about(c: Comparison, signal: str, shared: OfAttack, auroc: Interval | None, confidence: float) -> OfScore:
-    """The fields that all findings about a score on a comparison repeat; `auroc` None: it cannot be measured."""
+    """The fields that all findings about a score on a comparison repeat, the fields `shared` of its attack among them;
+    `auroc` None: it cannot be measured."""
     clients = auroc.clients if auroc and c.unit == "records" else len(set(c.client[c.member]))
     members, others = (auroc.members, auroc.nonmembers) if auroc else (int(c.member.sum()), int((~c.member).sum()))
     about: OfScore = {**shared, **_place(c), "signal": signal, "confidence": confidence, "members": members,
@@ -240,7 +245,8 @@ def _auroc(
 
 
 def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Series]]:
-    """Each measurable control of an attack, "blind" and "base": the records with scores of both, and its scores."""
+    """Each control of an attack that can be measured, {"blind" or "base": (the records with scores of both, the
+    control's scores of them)}. "blind" never sees a model, "base" is the model before training."""
     controls: dict[str, tuple[Comparison, pd.Series]] = {}
     if (on := c.with_values(c.blind)).measurable:
         controls["blind"] = on, on.blind

@@ -97,8 +97,12 @@ class _Row:
 
 def information(run: ScoredRun, params: Params) -> pd.DataFrame:
     """Mutual information in bits of headline scores and `loss/base` with membership, against held-out records and
-    left-out canaries, with the columns COLUMNS: intervals, quantiles of the null distribution, and p-values, raw and
-    corrected for all rows by the largest standardised estimate under each exchange (Westfall and Young 1993)."""
+    left-out canaries: a row per score and comparison; no row if none can be measured.
+
+    Beside the names, the columns are `bits` with its interval `low`, `high`; `null_low`, `null_high`, quantiles over
+    exchanges of the coins; `p` raw, `p_adjusted` corrected for all rows by the largest standardised estimate under each
+    exchange (Westfall and Young 1993); `base_bits` of the control; and `ceiling`, the entropy of membership.
+    """
     rows = [*_rows(run)]
     nulls = [mi.ross_of_coins(row.members, row.ranks, k=params.neighbours) for row in rows]
     spread = [null.std() or 1.0 for null in nulls]
@@ -134,8 +138,8 @@ def _rows(run: ScoredRun) -> Iterator[_Row]:
 
 
 def _exchanged(c: Comparison, seed: int, shared: tuple[Bools, Mapping[str, int]] | None) -> Bools:
-    """Membership of a comparison's entries [1 + exchanges, n], as it fell first. `shared` are the exchanges of the
-    run's coins and each record's coin; None: there are no coins."""
+    """Membership of a comparison's entries [1 + exchanges, n]: as it fell, then exchanged. `shared` are the exchanges
+    of the run's coins, and each record's index among these; None: there are no coins, clients are the strata."""
     if shared is None:
         return exchanged(c.member, c.client, seed=(seed,), times=EXCHANGES)
     coins, coin_index = shared
@@ -143,7 +147,8 @@ def _exchanged(c: Comparison, seed: int, shared: tuple[Bools, Mapping[str, int]]
 
 
 def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:
-    """Ranks [n] in [0, 1], within each client if each has its own model; ties are spread about their mean rank."""
+    """Ranks [n] in [0, 1] of `values`, within each client if each has its own model; ties are spread at random about
+    their mean rank."""
     scores, inside = values.to_numpy(dtype=float), np.random.default_rng((seed, INSIDE)).random(len(values))
     ranks = np.empty(len(scores))
     for rows in [c.client == k for k in np.unique(c.client)] if c.per_client else [np.ones(len(scores), dtype=bool)]:
@@ -152,7 +157,8 @@ def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:
 
 
 def _interval(row: _Row, params: Params) -> mi.Information:
-    """The estimate in nats with its interval, over clients or, if records are the units, within client and kind."""
+    """The estimate in nats with its interval: over clients or, if records are the units, within client and
+    membership."""
     c = row.comparison
     clients = c.unit == "clients"
     return mi.interval(
@@ -180,9 +186,13 @@ def _p_value(value: float, null: Floats) -> float:
 
 
 def of_prompts(transcript: Transcript, run: ScoredRun, params: Params) -> pd.DataFrame:
-    """One row with the columns OF_PROMPTS, in bits: the information between leading directions of the clients' released
-    prompts and of their class proportions. No row for fewer than LEAST_CLIENTS with members or than two classes, or if
-    all prompts or all proportions are equal."""
+    """One row, or none, about the information in bits between leading directions of the clients' released prompts and
+    of their class proportions. No row for fewer than LEAST_CLIENTS with members or than two classes, or if all prompts
+    or all proportions are equal.
+
+    Columns: directions (their number), spread and class_spread (shares of variance that they explain), clients, bits
+    with low, high, null_low and null_high (quantiles when prompts are dealt to other clients), p.
+    """
     clients = [k for k in run.records if any(run.truth[r] for r in run.records[k])]
     classes = sorted({run.group[r] for k in clients for r in run.records[k]})
     if len(clients) < LEAST_CLIENTS or len(classes) < 2:

@@ -184,7 +184,8 @@ def _threshold(reference: Floats, fpr: float) -> float:
 
 
 def _cross_fit(s: Floats, m: Bools, codes: Ints) -> Bools:
-    """Whether each record [n] is classified rightly by the threshold that is best on the other half."""
+    """Whether each record [n] is classified rightly by the threshold that is best on the other half of the records;
+    halves are dealt within client and membership."""
     half = np.empty(len(s), dtype=np.intp)
     half[m], half[~m] = _halves(codes[m]), _halves(codes[~m])
     cuts = np.array([_best_threshold(s[half != h], m[half != h]) for h in (0, 1)])

@@ -35,7 +35,8 @@ class Interval:
 
     @property
     def units(self) -> float:
-        """Number of independent comparisons of a member with a non-member, one per client or per pair of records."""
+        """Number of independent comparisons of a member with a non-member: one per client or, where records are the
+        units, per pair of records. Exact binomial intervals take it for the number of trials."""
         if self.dof is not None:
             return self.dof + 1
         return min(self.members, self.nonmembers) if self.pairs is None else self.pairs
@@ -71,7 +72,8 @@ def mean_with_error(values: Sequence[float]) -> tuple[float, float, int]:
 def wald_interval(
     value: float, se: float, dof: float | None, basis: Basis, how: str, *, lowest: float = 0.0, pairs: int | None = None
 ) -> Interval:
-    """The Wald interval clipped to [lowest, 1], or the exact binomial one where the standard error is zero."""
+    """The Wald interval, value +- quantile * se, clipped to [lowest, 1]; the exact binomial one where `se` is zero. The
+    quantile is Student's with `dof` degrees of freedom, or normal for None."""
     reach = quantile(dof, basis["confidence"]) * se
     law = "normal" if dof is None else f"t({dof:.3g})"
     wald = Interval(
@@ -96,8 +98,8 @@ def point_interval(value: float, basis: Basis, how: str, pairs: int | None = Non
 
 
 def square_and_add(a: Interval, b: Interval) -> Interval:
-    """Interval of a - b from those of a and b (Zou and Donner 2008); conservative if they correlate positively. Its
-    numbers of records are those of `a`, its `se` is 0."""
+    """Interval of a - b from those of a and b (Zou and Donner 2008); conservative if they correlate positively. The
+    result's numbers of records are those of `a`, its `se` is 0."""
     value = a.value - b.value
     low = value - math.hypot(a.value - a.low, b.high - b.value)
     high = value + math.hypot(a.high - a.value, b.value - b.low)

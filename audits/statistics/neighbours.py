@@ -40,7 +40,8 @@ class Counts:
 
 
 def counts(x: Floats, y: Floats, k: int, *, shape: Shape = "cube", engine: Engine | None = None) -> Counts:
-    """The counts for every point in the shape that its k nearest others in (x, y) span. ValueError: not 1 <= k < n."""
+    """For every point, how many others lie, in x and in y alone, in the shape that its k nearest others in (x, y) span;
+    and how many are equal to it. ValueError: not 1 <= k < n."""
     if not 1 <= k < len(x):
         raise ValueError(f"k must be at least 1 and below the number of points ({len(x)}), not {k}.")
     faster = engine or faster_engine(len(x), x.shape[1] + y.shape[1])
@@ -172,7 +173,7 @@ def stretch(at: Floats, x: Floats, radius: Floats, *, closed: bool) -> tuple[Int
 
 
 def _blocks(x: Floats) -> Iterator[tuple[slice, Floats]]:
-    """Slices of the points, each with its distances to all points [rows, n]."""
+    """Yield slices of the points' indices, each with the distances [rows, n] of its points to all points."""
     from scipy.spatial.distance import cdist
 
     step = max(1, _ENTRIES // len(x))
@@ -182,7 +183,8 @@ def _blocks(x: Floats) -> Iterator[tuple[slice, Floats]]:
 
 
 def _smallest(block: Floats, k: int) -> tuple[Floats, Ints]:
-    """The k-th smallest number of each row [rows], and indices of the k smallest [rows, k]; faster than numpy."""
+    """The k-th smallest number of each row [rows], and column indices of the k smallest [rows, k]; faster than
+    numpy."""
     import torch
 
     values, indices = torch.topk(torch.from_numpy(block), k, dim=1, largest=False)

@@ -73,7 +73,8 @@ def gaussian_entropy(d: int, std: float = 1.0) -> float:
 
 
 def draws(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool = True) -> Draws:
-    """`size` prompts, each with a cluster of n of its own; the n - 1 (outside: n) others are drawn as their mean."""
+    """`size` independent prompts, each with the centre of an own cluster of n. The other n - 1 prompts of a cluster
+    (`inside` False: n others, without the prompt) are drawn as their mean."""
     prompts, others = rng.normal(size=(size, d)), rng.normal(size=(size, d))
     centres = prompts / n + others * (math.sqrt(n - 1) / n) if inside else others / math.sqrt(n)
     return Draws(prompts, centres, ((prompts - centres) ** 2).sum(axis=1))

@@ -33,7 +33,8 @@ LEAST = 1e-300  # p-values below it are not told apart
 
 
 def gaussian(mu: float) -> Inverse:
-    """The inverse curve G_mu of a Gaussian mechanism that a record moves by `mu` standard deviations."""
+    """The inverse curve G_mu (false positives by true positives) of a Gaussian mechanism that a record moves by `mu`
+    standard deviations."""
 
     def false_positives(true_positives: float) -> float:
         if true_positives >= 1:
