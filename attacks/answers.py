@@ -122,8 +122,8 @@ class Classifications:
 
 
 def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, slice]:
-    """Row ranges of one record by part: `spans` (image, instruction, caption), with compat "vlmia" also VL-MIA's `desp`
-    (description) and `inst_desp` (instruction and description).
+    """Row ranges of one record by part of its text: `spans` (image, instruction, caption), with compat "vlmia" also
+    VL-MIA's `desp` (description) and `inst_desp` (instruction and description).
 
     VL-MIA scores only rows inside a part: `desp` lacks the row that predicts the caption's first token and the one that
     predicts the end. Its `img` and `inst` are our image and instruction. A description of one token, which that code
@@ -218,7 +218,8 @@ class TextAnswers:
 
 
 def _parts(spans: Mapping[str, slice], rows: int) -> list[str]:
-    """The part that each of a record's rows belongs to; "instruction" where no span covers it."""
+    """The part ("image", "instruction", "caption") that each of a record's rows belongs to; "instruction" where no span
+    covers it."""
     parts = ["instruction"] * rows
     for name, span in spans.items():
         parts[span] = [name] * len(parts[span])

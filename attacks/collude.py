@@ -46,7 +46,8 @@ def recover_slices(sharing: Sharing, users: Sequence[int], shares: Residues) -> 
 
 
 def noise_free(sharing: Sharing, users: Sequence[int]) -> Residues:
-    """Coefficients [m - t, m] of linear combinations of m users' shares in which no noise is left.
+    """Coefficients [m - t, m] of linear combinations of m users' shares in which no noise is left, t being the number
+    of colluders that the sharing withstands.
 
     No pivot is 0: a polynomial of degree below ell + t cannot vanish at ell slices, t - k noise points and k users.
     """
@@ -70,8 +71,8 @@ def reduce_basis(lattice: Integers) -> Integers:
 
 
 def subtract_nearest(basis: Integers, points: Integers) -> Integers:
-    """Subtract a near lattice vector from each of W points [k, W] (Babai's nearest plane), twice because of
-    rounding."""
+    """What is left of W points [k, W] after subtracting a near lattice vector from each (Babai's nearest plane), twice
+    because of rounding."""
     axes = _gram_schmidt(basis)
     rest = points.copy()
     for _ in range(2):
@@ -89,7 +90,8 @@ def _gram_schmidt(basis: Integers) -> NDArray[np.float64]:
 
 
 def _eliminate(field: Field, rows: Residues) -> Residues:
-    """Turn the first k columns of rows [k, ..], a regular matrix, into the unit matrix in place (Gauss-Jordan)."""
+    """The rows [k, ..] after turning their first k columns, a regular matrix, into the unit matrix (Gauss-Jordan);
+    changed in place."""
     for i in range(len(rows)):
         rows[i] = field.multiply(rows[i], field.inverse(rows[i, i : i + 1]))
         others = np.arange(len(rows)) != i

@@ -36,7 +36,8 @@ class MutualDistances:
 
 
 def mutual_distances(rounds: Sequence[GroupDistances]) -> MutualDistances:
-    """Estimate the squared distances between users from those to group means, over the rounds in order.
+    """The squared distances [n, n] between users, estimated from those to group means over the rounds in order, and the
+    rank of all equations together.
 
     A Kalman filter. Prior: all pairs are equally far apart, with variance 1; every round adds the variance DRIFT.
     Negative estimates become 0.

@@ -78,8 +78,8 @@ class Shadow:
 
 @functools.lru_cache(maxsize=2)  # the control before training scores with the same shadows
 def fit(shadows: Shadows, base: ModelAnswers, kinds: tuple[int, ...], params: Params) -> Networks:
-    """Train the networks of all kinds of records at once. `base`: answers of the public state before training about the
-    n records; `kinds`: the number of each record's network."""
+    """Train a network for each kind of records, all at once, and return them. `base`: answers of the public state
+    before training about the n records; `kinds` [n]: which kind, that is network, each record belongs to."""
     x, member, weight, taught = _pairs(shadows, base, np.array(kinds))
     mean = torch.einsum("kp,kpc->kc", weight, x)
     scale = torch.einsum("kp,kpc->k", weight, (x - mean[:, None]) ** 2).div(x.shape[-1]).sqrt()[:, None]
@@ -113,7 +113,8 @@ def _pairs(
 
 
 def _train(x: Tensor, member: Tensor, weight: Tensor, params: Params) -> list[Tensor]:
-    """Train K networks, each on its own weighted cross-entropy, and return their weights (see `Networks.weights`)."""
+    """Train K networks, each on its own weighted cross-entropy, and return their weights and biases (see
+    `Networks.weights`)."""
     K, _, C = x.shape
     generator = torch.Generator().manual_seed(SEED)
     weights: list[Tensor] = []

@@ -74,8 +74,8 @@ class FedOTPMessages(PromptMessages[FedOTP]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: object, sizes: object
     ) -> State:
-        """p_L after the client's steps, exact without noise if prompts are added. With transport the upload tells
-        nothing of p_L, which is returned unchanged."""
+        """{"p_L"}, the local prompts after the clients' steps, exact without noise if prompts are added. With transport
+        the upload tells nothing of p_L: `own` is returned as it is."""
         if self.method.params.match == "ot":
             return own
         return {"p_L": own["p_L"] - self.method.settings.local_rate * self.gradient_sum(server["p_G"], upload)}

@@ -87,7 +87,8 @@ class Learner(OneByOne, LoraModel):
         return f"lower --learning-rate (now {self.settings.learning_rate:g})"
 
     def initial(self, generator: torch.Generator) -> State:
-        """The common public start: A uniform in +-1/sqrt(in), as in peft, and B zero."""
+        """The common public start, {name: factor}: A [rank, in] uniform in +-1/sqrt(in), as in peft, and B [out, rank]
+        zero."""
         rank, state = self.settings.rank, {}
         for name, parameter in sorted(self.parameters.items()):
             if name.endswith(".A"):
@@ -159,8 +160,8 @@ class Learner(OneByOne, LoraModel):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
     def _predicted(self, adapter: State, records: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Logits [R, T, V] of the next token, and its labels [R, T], which are IGNORE outside of the texts. Some models
-        leave out first tokens that belong to no text."""
+        """Logits [R, T, V] of the next token (R records, T tokens, V words), and the labels [R, T] of that token, which
+        are IGNORE outside of the texts. Some models leave out first tokens that belong to no text."""
         batch = self.vlm.batch([self.data[record] for record in records])
         labels, options = batch.labels[:, 1:], {}
         if self.vlm.keeps_logits:  # else the logits of image tokens would take most of the memory
@@ -204,7 +205,8 @@ def shuffled_batches(records: int, size: int, generator: torch.Generator) -> Ite
 def prepared(
     resources: Resources, federation: Federation, methods: Sequence[Method[Any]], progress: Progress
 ) -> Learner:
-    """The learner with the federation's records encoded."""
+    """The learner of the frozen model in `resources`, with the federation's records encoded. `methods` are not looked
+    at."""
     assert isinstance(resources.backbone, Path)
     vlm = load(resources.backbone, resources.device, resources.dtype, resources.backbone_code)
     with (cache := claim(resources.cache)).lock(progress.say):

@@ -69,8 +69,8 @@ class PFedMeMessages(PromptMessages[PFedMe]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
     ) -> State:
-        """Estimate theta as if every inner step had the same gradient: theta - p_G is then a known multiple of w - p_G.
-        Exact after one local step."""
+        """{"theta"}, the personal prompts, estimated as if every inner step had the same gradient: theta - p_G is then
+        a known multiple of w - p_G. Exact after one local step. `sizes` are the clients' numbers of records."""
         moves = [self._moves([1.0] * self.method.steps(n)) for n in sizes]
         ratios = torch.tensor([theta / w for w, theta in moves]).reshape(-1, 1, 1)
         return {"theta": server["p_G"] + ratios * (upload["p_G"] - server["p_G"])}

@@ -63,7 +63,8 @@ class Transcript:
 
     @property
     def rounds_at_least_loss(self) -> int:
-        """Number of rounds after which the global model had its lowest test loss; all rounds if none was measured."""
+        """Number of rounds after which the global model had its lowest test loss (the first such); all rounds if none
+        was measured."""
         losses = [self.round(r)["utility"].get("global", {}).get("loss") for r in range(self.schedule.rounds)]
         measured = {r: loss for r, loss in enumerate(losses, 1) if loss is not None}
         return min(measured, key=measured.__getitem__, default=self.schedule.rounds)
@@ -145,7 +146,8 @@ class Transcript:
         return self.model(self.broadcast(0) | self.broadcast(self.schedule.rounds) | own_part)
 
     def holdings(self, clients: Mapping[int, int]) -> dict[int, State]:
-        """`private(r, client)` for each client and its round r in `clients` (client: r); reads each file once."""
+        """What each client holds after the round given for it in `clients` ({client: round}), as `private(r, client)`,
+        {client: state}; reads each file once."""
         states: dict[int, State] = {}
         for r in sorted(set(clients.values())):
             tensors = self.folder.read_tensors(f"round-{r:03d}.safetensors")
