@@ -77,7 +77,7 @@ def items() -> dict[str, PaperItem]:
 
 
 def _reading_order(name: str) -> tuple[str, bool, int, str]:
-    """The sorting key of an item's name: paper, tables first, number."""
+    """The sorting key of an item's name, such as "dpfpl:table2": paper, tables before figures, number."""
     paper, _, item = name.partition(":")
     number = re.search(r"\d+", item)
     return paper, not item.startswith("table"), int(number[0]) if number else 0, item

@@ -96,8 +96,9 @@ class Table:
 
     @functools.cached_property
     def agreements(self) -> dict[str, dict[str, Agreement]]:
-        """Agreement by our column, then by level: `EVERY` for all levels together and, if several levels have two rows
-        that both sides have, each of these. Columns that cannot be compared are left out."""
+        """Agreement of the order of our rows with the paper's, {our column: {level: agreement}}. The first level,
+        `EVERY`, is all levels together; each single one follows if several have two rows that both sides have. Columns
+        that cannot be compared are left out."""
         agreements = {}
         for name, column in self.ours.items():
             rows = [row for row in column.cells if row[0] not in self.apart]
@@ -145,8 +146,8 @@ def within_levels(ours: Mapping[Row, float], paper: Mapping[Row, float]) -> Agre
 
 
 def _mean_taus(x: np.ndarray, y: np.ndarray, orders: Sequence[Sequence[int]]) -> np.ndarray:
-    """For every order of the rows, the mean over levels of tau of x[order] with y, shape (orders,). x and y have shape
-    (levels, rows). Levels without tau in the first order are left out."""
+    """For every order of the rows, the mean over levels of tau-b of x[order] with y, shape (orders,). x and y have
+    shape (levels, rows). Levels without tau in the first order are left out; NaN if all are."""
     by_level = np.stack([taus(ours[np.array(orders)], theirs) for ours, theirs in zip(x, y, strict=True)])
     defined = ~np.isnan(by_level[:, 0])
     means: np.ndarray = by_level[defined].mean(axis=0) if defined.any() else by_level[0]
@@ -192,7 +193,8 @@ def agreed_in_words(agreements: Mapping[str, Agreement]) -> str:
 
 
 def long(table: Table) -> pd.DataFrame:
-    """Both sides as a long table, a row per number; the paper's numbers and spreads as printed."""
+    """Both sides as a long table, a row per number, with the columns whose, column, row, level, value, low, high,
+    seeds, spread; the paper's numbers and spreads as printed."""
     ours = [
         ("ours", name, *row, number(c.value, 4), c.low, c.high, c.seeds, "")
         for name, column in table.ours.items()

@@ -64,7 +64,7 @@ def build(
 
 
 def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str]) -> bytes:
-    """Render index.html; `data` names the files that it links to."""
+    """The bytes of index.html with the `filled` sections; `data` names the files that it links to."""
     evidence = page.evidence
     subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
     about = join_words([words for name, words in subjects.items() if name in filled])
@@ -109,7 +109,7 @@ def flatten_setting(value: dict[str, Any]) -> dict[str, str]:
 
 
 def _intervals(findings: Sequence[Finding]) -> list[tuple[str, list[str]]]:
-    """Every metric with the distinct descriptions of how its intervals were made."""
+    """Every metric of findings with intervals, and the distinct descriptions of how its intervals were made."""
     descriptions: dict[str, dict[str, None]] = {}
     for f in (f for f in findings if "interval" in f):
         descriptions.setdefault(f["metric"], {})[f["interval"]] = None

@@ -38,7 +38,7 @@ PRINTED_RATIO = 4.0  # log10 of the self-information over the distance's, in the
 
 def figure2(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns the first
-    of the `readings`. `evidence` is not used."""
+    of the `readings`: what the distance to a centre says beside the whole prompt. `evidence` is not used."""
     table = ours()
     drawing = write_figure("figure2", "SecFPP, Figure 2: information against users and dimension", write, plot, table)
     parts = {"drawing": drawing, "rows": as_rows(table), "panels": PANELS, "readings": readings(table), "draws": DRAWS}
@@ -68,8 +68,8 @@ def ours(users: Sequence[int] = USERS, components: Sequence[int] = COMPONENTS, s
 
 
 def plot(table: pd.DataFrame) -> Plot:
-    """Draw nats on a logarithmic axis, a panel for users and one for the dimension: exact values as lines, estimates as
-    points. Values of 0 or less are left out."""
+    """Draw nats on a logarithmic axis, a panel for users and one for the dimension, exact values as lines, estimates as
+    points; return the figure with its data. Values of 0 or less are left out."""
     names = list(dict.fromkeys(table.quantity))
     figure, axes = grid(1, len(PANELS), height=3.2, margins=LOW)
     for panel, (name, (by, label)) in zip(axes[0], PANELS.items(), strict=True):

@@ -19,7 +19,7 @@ FEW = 12  # a longer noise table is folded
 
 
 def section(page: Page) -> Section | None:
-    """Claimed, proven and measured epsilons, and noise; None if there is none of them."""
+    """The section of claimed, proven and measured epsilons, and noise; None if there is none of them."""
     claims = _claim_blocks(page.runs)
     # of every run's first seed; a run without noise has no mechanism
     measured = [row for v in page.runs for row in _with_title(v.title, rows(v.evidence[0].findings))]
@@ -74,7 +74,8 @@ def _method_names(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]
 
 
 def _claim_rows(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """A row per distinct claim: the epsilons, adversaries and record owners that it holds for."""
+    """A row per distinct claim of a method's runs (`family`, one per epsilon): `noise`, `threats` (adversaries) and
+    `records` (whose) that it holds for, in words, and the `claim`."""
     levels: dict[tuple[Any, ...], list[MethodRow]] = {}
     for v in family:
         owners_of: dict[tuple[Any, ...], dict[str, list[str]]] = {}  # by numbers and threat model

@@ -26,7 +26,8 @@ MODELS = {
 
 
 def section(page: Page) -> Section | None:
-    """Accuracies, or the utility of texts; None if neither was measured."""
+    """The section with tables of accuracies, of the utility of texts, or both, and figures; None if neither was
+    measured."""
     runs = [v for v in page.runs if v.scores]
     accuracy, answers = (page.table(name, seeds=None) for name in ("accuracy", "utility"))
     lines = figures.by_round(accuracy, answers, accuracies(runs))
@@ -143,7 +144,7 @@ def _against_server(v: MethodRow) -> str:
 
 
 def _proven_in_words(claim: Claim) -> str:
-    """The proven epsilon in words."""
+    """The proven epsilon of a claim in words, as the run was and, where this differs, if a record is in every step."""
     if math.isinf(claim.provable):
         return "nothing is proven (∞)"
     if claim.provable == claim.every_step:
@@ -168,8 +169,8 @@ def _noise_floor(runs: Sequence[MethodRow]) -> str | None:
 
 
 def _answers(utility: pd.DataFrame) -> tuple[list[Row], list[str]]:
-    """Rows of the table of texts' utility, before the first and after the last round, per run and model, and the names
-    of the metrics in the order of a row's `numbers`."""
+    """Rows of the table of texts' utility, before the first and after the last round, per run and model, each with its
+    `numbers`; and the names of their metrics, in order."""
     about = {"method", "seed", "round", "model"}
     metrics = [name for name in utility if name not in about and utility[name].notna().any()]
     rows = []
