@@ -40,7 +40,7 @@ def is_headline_auroc(f: Finding) -> bool:
 
 def with_leakage(v: MethodRow, signal: str) -> MethodRow:
     """The run with two more scores, where measured, of how well `signal` tells members for the adversary "prompt-user":
-    `success` (percent of correct guesses, mean over classes) and `auroc` (percent)."""
+    `success` (percent of correct guesses, mean over classes) and `auroc` (0 to 1)."""
     measures = {"success": _success_rate, "auroc": _auroc}
     scores = {name: _score_over_seeds({e.seed: of(e, signal) for e in v.evidence}) for name, of in measures.items()}
     return replace(v, scores={**v.scores, **{name: score for name, score in scores.items() if score}})

@@ -102,7 +102,7 @@ def _check_path(flag: str, value: str) -> None:
 
 
 def short_repr(value: object) -> str:
-    """repr of a value for messages: on one line, shortened to about 80 characters."""
+    """A value as Python writes it (repr), for messages: on one line, shortened to about 80 characters."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = 80
     return short.repr(value)

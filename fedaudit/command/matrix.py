@@ -84,7 +84,8 @@ class Matrix:
 
 
 def read(path: Path, plan: Read) -> Matrix:
-    """Read and check a matrix file; `plan` turns a cell's words into its plan. InputError names the wrong line."""
+    """The matrix in a file, checked; `plan` turns the command-line words of a cell (one combination of options) into
+    its plan. InputError names the wrong line."""
     file = YamlFile(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/nightly.md)")
     top = file.mapping(file.root, "the matrix", PARTS)
     if "matrix" not in top:
@@ -123,7 +124,7 @@ class _Limit:
 
 
 def _base(file: YamlFile, node: yaml.Node) -> dict[str, Any]:
-    """The options in `base`, with underscores. InputError as in `_option`."""
+    """The options in `base` (shared by all cells) by name, with underscores. InputError as in `_option`."""
     return {
         key.replace("-", "_"): _option(file, key, value, value) for key, value in file.mapping(node, "base").items()
     }
@@ -148,7 +149,8 @@ Combinations = list[tuple[dict[str, Any], "yaml.Node"]]  # values of a cell, and
 
 
 def _combinations(file: YamlFile, node: yaml.Node, base: Values) -> Combinations:
-    """All combinations of all matrices, each once."""
+    """All combinations of options of all matrices, each once, as (values, node of its matrix). InputError: a matrix is
+    empty, or there are too many."""
     import yaml
 
     matrices = file.sequence(node, "matrix") if isinstance(node, yaml.SequenceNode) else [node]
@@ -166,7 +168,7 @@ def _combinations(file: YamlFile, node: yaml.Node, base: Values) -> Combinations
 
 
 def _axes(file: YamlFile, node: yaml.Node) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield (option, its values) of a matrix. InputError as in `_option`."""
+    """Yield (option, list of its values) for every option of a matrix. InputError as in `_option`."""
     import yaml
 
     for key, value in file.mapping(node, "the matrix").items():
@@ -190,7 +192,7 @@ def _check_known(file: YamlFile, node: yaml.Node, name: str, value: Any) -> None
 
 
 def _not_excluded(file: YamlFile, top: Mapping[str, yaml.Node], cells: Combinations, base: Values) -> Combinations:
-    """The cells that no entry of `exclude` matches. InputError: an entry matches no cell, or no cell is left."""
+    """The combinations that no entry of `exclude` matches. InputError: an entry matches none, or none is left."""
     if "exclude" not in top:
         return cells
     for node in file.sequence(top["exclude"], "exclude"):
@@ -207,8 +209,8 @@ def _not_excluded(file: YamlFile, top: Mapping[str, yaml.Node], cells: Combinati
 
 
 def _conditions(file: YamlFile, node: yaml.Node, what: str) -> dict[str, Any]:
-    """{option: value, or list of alternatives} in an entry of `exclude` or `only`, as `what` says. InputError:
-    empty."""
+    """What an entry of `exclude` or `only` (named by `what`) demands of a cell, {option: value, or list of
+    alternatives}. InputError: it is empty."""
     conditions = {name.replace("-", "_"): file.plain(value) for name, value in file.mapping(node, what).items()}
     if not conditions:
         raise file.error(node, f"{what} is empty; name what a cell must have, as in 'method: fedavg'")
@@ -225,7 +227,7 @@ def _has(values: Values, conditions: Values) -> bool:
 
 
 def _read_limit(file: YamlFile, node: yaml.Node) -> _Limit:
-    """Parse an entry of `limits`: a text, or a mapping of `limit` and `only`. InputError: it is wrong."""
+    """The limit in an entry of `limits`: a text, or a mapping of `limit` and `only`. InputError: it is wrong."""
     import yaml
 
     only: dict[str, Any] = {}
@@ -262,7 +264,8 @@ def _why_unanswered(limit: _Limit, remaining: Combinations, base: Values, cells:
 
 
 def _blamed_node(file: YamlFile, top: Mapping[str, yaml.Node], matrix: yaml.Node, message: str) -> yaml.Node:
-    """The node of the option that a message begins with, in the matrix or in base; otherwise the matrix."""
+    """The node of the option whose name an error message begins with, in the matrix or in base; otherwise the
+    matrix's."""
     name = message.removeprefix("--").partition(" ")[0].partition(":")[0].replace("-", "_")
     for part in (matrix, *([top["base"]] if "base" in top else [])):
         for key, value in file.mapping(part, "the matrix").items():

@@ -29,8 +29,8 @@ def classes(plugin: Plugin[MethodFacts], privacy: type[Privacy] | None = None) -
 
 
 def named(text: str) -> Named:
-    """Parse the value of --method, labels NAME or NAME:PARAMETER=VALUE:... separated by commas, into {label: (method,
-    {parameter: value})}. InputError: wrong."""
+    """The methods in the value of --method, {label: (method, {parameter: value})}; labels NAME or
+    NAME:PARAMETER=VALUE:... are separated by commas. InputError: one is wrong or comes twice."""
     methods: Named = {}
     for label in (word.strip() for word in text.split(",")):
         if not label:
@@ -46,7 +46,8 @@ def named(text: str) -> Named:
 
 
 def _label_values(label: str, plugin: Plugin[MethodFacts], pairs: Sequence[str]) -> dict[str, Any]:
-    """{parameter: value} of the pairs PARAMETER=VALUE of a label; values are texts, or True and False."""
+    """{parameter: value} of the pairs PARAMETER=VALUE of a label; values are texts, or True and False. InputError: a
+    pair is wrong, or a parameter comes twice."""
     fields = [field.name for cls in classes(plugin) for field in dataclasses.fields(cls)]
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -78,8 +79,8 @@ def ignored_parameters(methods: Named) -> set[str]:
 
 
 def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dict[str, Variant]:
-    """{label: method with parameter objects}, one for each combination of parameters with several values. Those
-    parameters are appended to the label. With `twins`, each method with noise is also run without noise."""
+    """The methods with parameter objects, {label: method}, one for each combination of parameters with several values.
+    Those parameters are appended to the label. With `twins`, each method with noise is also run without noise."""
     learner = trained_by(plugin.facts for plugin, _ in methods.values())
     assert learner is not None
     by_label: dict[str, Variant] = {}

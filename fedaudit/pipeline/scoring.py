@@ -55,7 +55,8 @@ def score(job: ScoringJob) -> list[tuple[ModelKey, Tables]]:
 
 
 def concatenate_targets(parts: Iterable[tuple[ModelKey, Tables]]) -> dict[ModelKey, Tables]:
-    """Tables by model and name; those of several targets are concatenated by rows."""
+    """The tables of all targets, {model: {name: table}}; those of several targets about one model are concatenated by
+    rows."""
     by_model: dict[ModelKey, dict[str, list[pd.DataFrame]]] = {}
     for key, tables in parts:
         of_model = by_model.setdefault(key, {})
@@ -135,8 +136,8 @@ class Scorer:
         return {name: values for name, values in scores.items() if name in constant}
 
     def _shadow_targets(self, question_set: QuestionSet, attack: Attack, knowledge: Knowledge) -> list[pd.DataFrame]:
-        """The attack's scores with each of the first `stand_ins` shadows as the attacked model; see `_with_membership`
-        for the columns."""
+        """The attack's scores with each of the first `stand_ins` shadows as the attacked model, a table per shadow; see
+        `_with_membership` for the columns."""
         assert knowledge.shadows is not None
         member = knowledge.shadows.member
         some = range(min(self.job.stand_ins, len(member)))
@@ -163,8 +164,9 @@ def _with_membership(
 
 
 def record_facts(knowledge: Knowledge) -> dict[str, Any]:
-    """Columns [n] that reports show beside scores: losses of the attacked model and of the public start, mean losses of
-    shadows with and without the record, and what else the adversary computed of each record."""
+    """Columns, {name: [n]}, that reports show beside the scores of n records: losses of the attacked model and of the
+    public start, mean losses of shadows with and without the record, and what else the adversary computed of each
+    record."""
     columns: dict[str, Any] = {"loss": knowledge.loss, "base_loss": knowledge.base.loss}
     if knowledge.hard is not None:
         columns["hard_right"] = knowledge.hard.argmax(1) == knowledge.labels
@@ -178,8 +180,8 @@ def record_facts(knowledge: Knowledge) -> dict[str, Any]:
 
 
 def batches(knowledge: Knowledge) -> Tables:
-    """Table `batches`: for each of the target's messages that was solved for its batch, how well the batch explains it
-    (`attacks.decompose.Solution`). {} where none was solved."""
+    """The table `batches` by its name: a row per message of the target that was solved for its batch, how well the
+    batch explains it (`attacks.decompose.Solution`). {} where none was solved."""
     solutions = [(mixture.round, solve(mixture)) for mixture in (knowledge.rounds.mixtures if knowledge.rounds else ())]
     rows = [(r, solution.residual, solution.least, solution.error) for r, solution in solutions]
     return {"batches": pd.DataFrame(rows, columns=["round", "residual", "least", "error"])} if rows else {}

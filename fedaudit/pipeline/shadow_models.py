@@ -87,7 +87,8 @@ def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -
 
 
 def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
-    """The bench of a simulated federation: every client trains on members that the adversary drew."""
+    """The data of workers of a simulated federation: every client trains on candidates that the adversary drew as
+    members; canaries that it did not draw have weight 0."""
     lists = [_list(bench, k, seed, shadow) for k in range(len(bench.candidates))]
     return Bench(
         bench.learner,
@@ -115,7 +116,8 @@ def members(
 
 
 def _list(bench: AttackBench, client: int, seed: int, shadow: int) -> tuple[list[str], frozenset[str]]:
-    """The records that a shadow client trains on, and those among them with weight 0: canaries that were not drawn."""
+    """The ids of the records that a shadow client trains on, and those among them with weight 0: canaries that were not
+    drawn."""
     candidates = bench.candidates[client]
     coin = coins(seed, shadow, client, len(candidates))
     drawn = {record for record, heads in zip(candidates, coin, strict=True) if heads}
@@ -160,8 +162,8 @@ def train_shadows(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int, folder: Folder, *,
     seed: int, shadows: range, until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Train shadows of `client`, by their numbers, for `until` rounds along the trajectories `others`, and write them
-    to `folder`. Continues from the newest file there; older files are removed.
+    """Train shadows of `client`, by their numbers, for `until` rounds in all along the trajectories `others` (recorded
+    federations), and write them to `folder`. Continues from the newest file there; older files are removed.
 
     Diverged: a shadow's numbers are not finite any more; nothing is written.
     """
@@ -270,7 +272,8 @@ def shadows_of(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int,
     parts: Mapping[range, Folder], *, seed: int,
 ) -> ShadowModels:  # fmt: skip
-    """Read the finished shadows of a target client; `parts` are the folders of all of them, by their numbers."""
+    """The finished shadows of a target client, read from disk; `parts` are the folders of all of them, by their
+    numbers."""
     shadows = range(sum(map(len, parts)))
     name = _file(others[0].schedule.rounds)
     final = _Shadows.joined([_Shadows.unpacked(folder.read_tensors(name)) for folder in parts.values()])
