@@ -61,7 +61,8 @@ Step = tuple[str, float, open_clip.CLIP]
 
 
 def train(recipe: CLIPRecipe, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The first stage: yields (kind of batch, loss, model) after every step. stop_after: ends it early, for tests."""
+    """Train the first stage; yields (kind of batch, loss, model) after every step. stop_after: ends it early, for
+    tests."""
     torch.set_num_threads(1)
     model = build_model(recipe, stage=1)
     tokenizer = build_tokenizer(stage=1)
@@ -115,7 +116,7 @@ def _optimizer(recipe: CLIPRecipe, parameters: Sequence[nn.Parameter]) -> torch.
 
 
 def _schedule(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int, warm_up: int) -> None:
-    """Set the learning rate: linear warm-up, then half a cosine down to 2 %."""
+    """Set the optimizer's learning rate for a step: linear warm-up to `peak`, then half a cosine down to 2 %."""
     cosine = 0.02 + 0.98 * (1 + math.cos(math.pi * step / steps)) / 2
     for group in optimizer.param_groups:
         group["lr"] = peak * min(1, (step + 1) / warm_up) * cosine
@@ -133,8 +134,8 @@ def grow_vocabulary(recipe: CLIPRecipe, model: open_clip.CLIP) -> open_clip.CLIP
 
 
 def teach_senses(recipe: CLIPRecipe, model: open_clip.CLIP, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The second stage: the text tower learns several senses of names; the image tower is frozen (LiT, arXiv
-    2111.07991)."""
+    """Train the second stage, in which the text tower learns several senses of names, and the image tower is frozen
+    (LiT, arXiv 2111.07991); yields (kind of batch, loss, model) after every step."""
     torch.set_num_threads(1)
     model = grow_vocabulary(recipe, model)
     model.eval()

@@ -64,7 +64,7 @@ Claim = tuple[str, frozenset[str]]  # a symbol's name, and the kinds that the ca
 
 
 def naming_caption(drawing: Drawing, rng: Rng, language: Language = FIRST) -> tuple[str, Claim]:
-    """A caption that names the symbol, and its claim."""
+    """A caption that names the symbol, and what it claims: (the name, kinds of symbols that it may mean)."""
     named, kinds = _named(drawing.symbol, rng, language)
     if drawing.adjectives and rng.random() < 0.25:
         named = f"{pick(drawing.adjectives, rng)} {named}"

@@ -68,7 +68,8 @@ def main() -> None:
 
 
 def _follow(steps: Iterator[Step], total: int) -> tuple[LlavaForConditionalGeneration, list[float]]:
-    """Run a stage to its end, print a line every 50 steps, and return the model and all losses."""
+    """Run a stage (`steps`, `total` of them) to its end, print a line every 50 steps, and return the model and the loss
+    of every step."""
     losses: list[float] = []
     model: LlavaForConditionalGeneration | None = None
     for loss, trained in steps:

@@ -42,7 +42,7 @@ def right_guesses(scores: NDArray[np.float64], coins: NDArray[np.bool_], model: 
 
 
 def check(correct: int, guesses: int, canaries: int) -> None:
-    """ValueError unless 0 <= correct <= guesses <= canaries."""
+    """Raise ValueError unless 0 <= correct <= guesses <= canaries."""
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"correct <= guesses <= canaries must hold from 0 on, not {correct}, {guesses}, {canaries}")
 

@@ -52,7 +52,7 @@ class Basis(TypedDict):
 
 
 def check_confidence(confidence: float) -> None:
-    """ValueError unless 0 < confidence < 1."""
+    """Raise ValueError unless 0 < confidence < 1."""
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}.")
 

@@ -133,7 +133,8 @@ def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
 
 
 def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
-    """A folder written by `CLIPModel.save_pretrained`, with tokenizer and image preprocessing beside the weights."""
+    """The source for a folder written by `CLIPModel.save_pretrained`, with tokenizer and image preprocessing beside the
+    weights. InputError: something is missing or not CLIP's."""
     flag = f"--backbone {backbone}"
     names = [
         next((name for name in options if (folder / name).is_file()), options[0])
@@ -189,7 +190,8 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
 
 
 def _from_file(name: str, file: Path, configured: str) -> ClipSource:
-    """An architecture with a weight file, whose name or folder may tell the activation; else `doubt` says so."""
+    """An open_clip architecture with a weight file, as a source. The file's name or folder may tell the activation;
+    else `configured` is used, and `doubt` says so."""
     activation, doubt = activation_hint(file), ""
     twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
     if activation is None and twin in _architectures():
@@ -236,7 +238,8 @@ def _choice(tags: Sequence[str]) -> str:
 
 
 def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
-    """The first of `files` in a repository's cached snapshots, the main branch first. InputError: none is there."""
+    """The path of the first of `files` that is in a repository's cached snapshots, the main branch first. InputError:
+    none is there."""
     place = cache_folder(repository)
     main = place / "refs" / "main"
     snapshots = sorted(place.glob("snapshots/*"))
@@ -253,7 +256,8 @@ def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
 
 
 def _check_text(flag: str, config: Mapping[str, Any]) -> None:
-    """InputError unless prompts can be learned with this text encoder: causal, its feature read at the end token."""
+    """Raise InputError unless prompts can be learned with this text encoder: causal, its feature read at the end
+    token."""
     text = config.get("text_cfg") or {}
     if not isinstance(text, dict):
         raise InputError(f"{flag}: its text_cfg must be an object, not {str(text)[:40]!r}")

@@ -119,7 +119,8 @@ class TextTower:
 
 
 def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """One residual block on prefix [L, P, d] and suffix tokens [1 or L, T, d]."""
+    """(Prefix [L, P, d], suffix tokens [L, T, d]) after one residual block, for prefix [L, P, d] and suffix tokens [1
+    or L, T, d] of L contexts; `groups` are (classes, tokens of each) in the suffix."""
     q, k, v = heads(block, block.ln_1(prefix), 0, 3)
     own_q, own_k, own_v = heads(block, block.ln_1(suffix), 0, 3)
     attended = torch.softmax(q @ k.mT + _causal(q.shape[2], q), dim=-1) @ v
@@ -178,8 +179,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-    """The projections of x [L, n, d] from `first` up to `last` of queries (0), keys (1) and values (2): each [L,
-    heads, n, e]. Queries are scaled by 1 / sqrt(e)."""
+    """The projections of x [L, n, d] to queries (0), keys (1) and values (2), from `first` up to but without `last`:
+    each [L, heads, n, e]. Queries are scaled by 1 / sqrt(e)."""
     attention = block.attn
     maps = [*zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)][first:last]
     projections = [

@@ -80,7 +80,8 @@ class Batch:
 
 
 def extend_input(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
-    """An input [..., T_p] of the prompt continued over `n` text tokens; positions count on, others get `text_type`."""
+    """An input [..., T_p + n] of the prompt continued over `n` text tokens; positions count on, others get
+    `text_type`."""
     if name != POSITIONS:
         return F.pad(values, (0, n), value=text_type)
     # text counts on from the largest position, which with three-dimensional positions is not the length
@@ -108,7 +109,7 @@ def pack_tensors(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -
 def unpack_tensors(
     records: Sequence[Record], cache: Folder, name: str, *, in_memory: bool
 ) -> Iterator[tuple[Record, EmbeddedPrompt, Tensor | Stored]]:
-    """Read a file of `pack_tensors`: records, their embedded prompts (features empty), and their image embeddings
+    """Yield from a file of `pack_tensors` each record, its embedded prompt (features empty), and its image embeddings
     (`in_memory`) or where these are."""
     from safetensors import safe_open
 

@@ -177,7 +177,8 @@ def _axes(file: YamlFile, node: yaml.Node) -> Iterator[tuple[str, Sequence[Any]]
 
 
 def _check_known(file: YamlFile, node: yaml.Node, name: str, value: Any) -> None:
-    """InputError if there is no such method, attack, audit or task, or a seed is no whole number from 0."""
+    """Raise InputError if a value of the option `name` is no method, attack, audit or task that there is, or a seed is
+    no whole number from 0."""
     if name == "seed" and not (isinstance(value, int) and 0 <= value <= LARGEST_SEED):
         raise file.error(node, f"seed {short_repr(value)}: must be a whole number from 0")
     if name not in KINDS:

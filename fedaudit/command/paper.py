@@ -81,7 +81,7 @@ def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
 
 
 def _refuse_training(flags: Sequence[str], paper: str) -> None:
-    """InputError names the first of these flags; without flags nothing happens."""
+    """Raise InputError that names the first of these flags; without flags nothing happens."""
     if flags:
         raise InputError(f"{flags[0]}: has no place beside --paper {paper}, which trains nothing; leave it out")
 

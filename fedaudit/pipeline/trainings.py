@@ -104,7 +104,7 @@ def run_training(
 
 
 def train_block(bench: Bench, job: tuple[Training, int, bool]) -> None:
-    """In a worker: continue a training by itself. A job is (training, rounds to train up to, quiet)."""
+    """Continue, in a worker, a training by itself. A job is (training, rounds to train up to, quiet)."""
     training, until, quiet = job
     with Executor(lambda: bench) as executor:
         run_training(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)

@@ -226,7 +226,7 @@ class Ledger:
         return Observed(releases=releases, why=f"{_and(releases)}{' jointly' if len(releases) > 1 else ''}")
 
     def to_json(self) -> Json:
-        """Strict JSON: no infinity, no nan."""
+        """The ledger as JSON values, which hold no infinity and no NaN."""
         return {
             "steps": [[_strict(m) for m in step] for step in self.steps],
             "exposures": [asdict(exposure) for exposure in self.exposures],

@@ -85,8 +85,8 @@ class Meeting:
         return int(sum(each.sum() for kind, each in self.sent.items() if kind != "answers"))
 
     def sums(self, vectors: Floats, groups: Sequence[Numbers], *, limit: float = RANGE, kept: str = "") -> Floats:
-        """Sums [G, d] of vectors [n, d], rounded to 1 / FINE, over groups of users; `kept` is the name to keep the
-        shares under, if any. InputError: an entry exceeds `limit`, or a group has fewer than t + 2 users."""
+        """Sums [G, d] of vectors [n, d], rounded to 1 / FINE, over the G groups of users; `kept` is the name to keep
+        the shares under, if any. InputError: an entry exceeds `limit`, or a group has fewer than t + 2 users."""
         sharing = self.protocol.of_sums
         self._check(groups)
         shares = self._deal(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
@@ -116,7 +116,8 @@ class Meeting:
         return whole / (steps * sizes.astype(np.float64)) ** 2
 
     def _deal(self, sharing: Sharing, vectors: Sequence[Integers], kept: str) -> Residues:
-        """The shares [dealer, holder, length] of all users' vectors."""
+        """The shares [dealer, holder, length] of all users' vectors; kept in `held` under the name `kept`, if that is
+        not ""."""
         shares = np.stack([sharing.share(v, rng) for v, rng in zip(vectors, self.generators, strict=True)])
         self._count("shares", range(len(shares)), shares[0].size)
         if kept:

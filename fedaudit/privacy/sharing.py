@@ -110,8 +110,8 @@ class Sharing:
     def opened(
         self, users: Sequence[int], answers: Residues, *, values: int | None = None
     ) -> tuple[Integers, list[int]]:
-        """Decode W polynomials from the `answers` [m, W] of m users: signed integers [ell, W], their values at the
-        slices' points; and the users whose answers are wrong.
+        """(Decoded values, users whose answers are wrong) of W polynomials, from the `answers` [m, W] of m users. The
+        values are signed integers [ell, W], at the points of the slices.
 
         values: decode at this many points instead; with `size` of them the whole polynomial is known. InputError: too
         few users, or too many wrong ones.

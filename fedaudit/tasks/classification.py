@@ -119,7 +119,8 @@ def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Gener
 
 
 def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int) -> None:
-    """Assign a role to those of client k's records that have none yet, in `roles`. InputError: a role has no record."""
+    """Write into `roles` a role (member, held-out or reference) for those of client k's records that have none yet.
+    InputError: a role has no record."""
     if not params.holdout:
         roles[share] = MEMBER
         return
@@ -139,7 +140,7 @@ def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int
 def _client(
     k: int, domain: Labelled, share: Share, roles: NDArray[np.int64], classes: tuple[str, ...], seed: int
 ) -> tuple[Client, dict[int, str]]:
-    """Client k with its records in random order, and their ids by index into the domain's training pictures."""
+    """(Client k with its records in random order, {index of a training picture of the domain: record id})."""
     name, order = client_name(k), np.random.default_rng((seed, 1, k, 3)).permutation(share)
     records = [_record(f"{name}-{i:04d}", domain, domain.pictures[n], domain.labels[n]) for i, n in enumerate(order)]
     dealt, present = roles[order], {record.group for record in records}

@@ -73,8 +73,8 @@ def coco(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
-    """Pool and test items in the layout of the MSCOCO site, of 2017 or 2014; None if there are no caption files.
-    Splits without a folder of pictures do not count; InputError if none has one."""
+    """(Pool, test) items in the layout of the MSCOCO site, of 2017 or 2014; None if there are no caption files. Splits
+    without a folder of pictures do not count; InputError if none has one."""
     names = [split + year for year in ("2017", "2014") for split in ("train", "val")]
     notes = {name: path for name in names if (path := _beside(root, f"captions_{name}.json")) is not None}
     folders = ((name, base / name) for name in notes for base in (root / "images", root))
@@ -138,7 +138,7 @@ def _annotated_pictures(path: Path) -> Iterable[tuple[int | str, str, tuple[str,
 
 
 def _classes(path: Path) -> dict[int | str, str]:
-    """Picture id to the name of its largest object's category."""
+    """{picture id: name of its largest object's category}, from an instances file of MSCOCO."""
     content, largest = read_json(path, KEYS), dict[int | str, tuple[float, int]]()
     names: dict[int, str] = {}
     for kind in need(content, "categories", path, list):
@@ -169,8 +169,8 @@ def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
 
 
 def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[Item], dict[str, str]]:
-    """An item for each picture with a caption in parquet files, and the domain of each by item id. Rows with the same
-    picture are one item. group: the class of pictures whose row names none."""
+    """(An item for each picture with a caption in parquet files, {item id: domain}). Rows with the same picture are one
+    item. group: the class of pictures whose row names none."""
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
     captions: dict[str, list[str]] = {}
     for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):
@@ -227,7 +227,7 @@ def _nocaps(root: Path, domain: str) -> list[Item]:
 
 
 def _nocaps_file(root: Path, path: Path) -> tuple[list[Item], dict[str, str]]:
-    """Items of the site's caption file, and the domain of each by id."""
+    """(Items of the site's caption file, {item id: domain})."""
     folders = [base / name for base in (path.parent, root) for name in ("images", "val", "nocaps_images", ".")]
     images = next(one for one in folders if user_files.is_dir(one))
     pictures = list(_annotated_pictures(path))
