@@ -87,7 +87,8 @@ class Texts:
     hard: None = None
 
     def arrays(self) -> Arrays:
-        """Its fields as arrays, to be stored; `of` reads them."""
+        """The fields as arrays by name, to be stored: `sizes`, and `texts`, the others as JSON in bytes; `of` reads
+        them."""
         spans = [{name: [span.start, span.stop] for name, span in parts.items()} for parts in self.spans]
         tokens = [list(of_record) for of_record in self.tokens]
         texts = json.dumps({"spans": spans, "words": list(self.words), "tokens": tokens})
@@ -95,7 +96,7 @@ class Texts:
 
     @staticmethod
     def of(arrays: Arrays) -> Texts:
-        """The inverse of `arrays`."""
+        """The facts that `arrays` turned into arrays."""
         texts = json.loads(arrays["texts"].tobytes())
         spans = [{name: slice(*span) for name, span in parts.items()} for parts in texts["spans"]]
         return Texts(arrays["sizes"], spans, texts["words"], texts["tokens"])

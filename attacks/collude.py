@@ -71,8 +71,7 @@ def reduce_basis(lattice: Integers) -> Integers:
 
 
 def subtract_nearest(basis: Integers, points: Integers) -> Integers:
-    """What is left of W points [k, W] after subtracting a near lattice vector from each (Babai's nearest plane), twice
-    because of rounding."""
+    """W points [k, W] less a near lattice vector each (Babai's nearest plane), twice because of rounding."""
     axes = _gram_schmidt(basis)
     rest = points.copy()
     for _ in range(2):

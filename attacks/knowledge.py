@@ -56,7 +56,7 @@ class Shadows:
         return self.of(self.trajectory != self.trajectory[s])
 
     def of(self, kept: NDArray[np.bool_]) -> Shadows:
-        """The shadows where `kept` [S] is true."""
+        """The shadows for which `kept` [S] is true, with all that is known of them."""
         arrays = {name: getattr(self, name) for name in ("gradient_norms", "trajectory", "sequence", "projections")}
         some = {name: array[kept] for name, array in arrays.items() if array is not None}
         return Shadows(

@@ -97,7 +97,8 @@ class Values:
 
     @staticmethod
     def of(values: Floats, used: NDArray[np.bool_]) -> Values:
-        """Summarise values [S, n] over S, only those where `used` [S, n] is true and that are not NaN."""
+        """Count, mean and squared deviations over S of values [S, n] of n records, only those where `used` [S, n] is
+        true and that are not NaN; a mean of none is NaN."""
         used = used & ~np.isnan(values)
         count = used.sum(0)
         with np.errstate(invalid="ignore"):  # 0 / 0

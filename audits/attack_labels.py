@@ -34,7 +34,7 @@ def attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
 
 
 def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Paths and values of the settings of an attack and of its adversary that can change its scores."""
+    """Yield path and value of every setting of an attack and of its adversary that can change the attack's scores."""
     plugin = ATTACKS.get(attack)
     users = {} if plugin is None else _users(plugin)
     lone = setting.get("adversary.shadow_kind") == "federations" or setting.get("adversary.trajectory") == "observed"

@@ -57,7 +57,8 @@ def epsilon(subject: Subject, params: Params) -> Result:
 
 
 def measured(subject: Subject, hypotheses: Mapping[str, Hypothesis]) -> list[MeasuredEpsilon]:
-    """The lower bounds from the canaries of an attacked run; none without an attack."""
+    """The lower bounds on epsilon from the canaries of an attacked run, one or two per adversary; none without an
+    attack."""
     if subject.attacked is None:
         return []
     return measured_bounds(
@@ -120,7 +121,7 @@ def findings(
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
-    """A row of `privacy_table` in words."""
+    """A row of `privacy_table` in words: against whom, what is claimed, what is proven, and the reason."""
     claimed, proven, every = row["claimed"], row["provable"], row["every_step"]
     who = f"{row['threat_model']}, a record of {'the client itself' if row['whose'] == 'own' else 'another client'}"
     if math.isinf(claimed):

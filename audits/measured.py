@@ -151,7 +151,7 @@ def _p_value(family: trade_off.Family | None, epsilon: float, delta: float, righ
 
 
 def _sentence(g: Guessed, family: trade_off.Family | None, value: float, ceiling: float, delta: float) -> str:
-    """A lower bound in words."""
+    """A lower bound in words: the guesses that are right, the bound, and the largest one that could be shown."""
     if_gaussian = f" if the mechanism is {family.words}" if family else ""
     return (
         f"{g.threat_model}, by {g.signal}: {g.correct} of {g.guesses} guesses about {g.canaries} canaries are right: "

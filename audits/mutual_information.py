@@ -72,7 +72,8 @@ def mutual_information(subject: Subject, params: Params) -> Result:
 
 
 def findings(table: pd.DataFrame, params: Params, *, names: Names) -> list[SharedInformation]:
-    """The rows of `information` as findings."""
+    """The rows of the table of `information` as findings, whose `value` is in bits, with the control's as `base_value`
+    (None if it is NaN)."""
     renamed = table.rename(columns={"bits": "value", "base_bits": "base_value"}).to_dict("records")
     return [
         SharedInformation(

@@ -79,7 +79,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Its name in tables and figures: the method, then entry=value for what is swept."""
+        """The point's name in tables and figures: the method, then entry=value for what is swept."""
         entries = (
             f"{name.partition('.')[2]}={format_value(value)}" for name, value in self.values.items() if name != METHOD
         )

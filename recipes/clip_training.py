@@ -96,7 +96,8 @@ def _match(
     language: Language,
     recipe: CLIPRecipe | None = None,
 ) -> Tensor:
-    """The loss between unit image features [n, E] and fresh captions of `drawn`; with a recipe some get blanks."""
+    """The contrastive loss between unit image features [n, E] and fresh captions of `drawn`, which name the symbols
+    (`kind` "naming") or describe the pictures; with a recipe meaningless vectors precede some captions."""
     claims: tuple[Claim, ...] = ()
     if kind == "naming":
         captions, claims = zip(*(naming_caption(d, rng, language) for d in drawn), strict=True)

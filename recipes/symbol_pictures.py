@@ -94,7 +94,8 @@ def ground(pattern: str, n: int, rng: Rng) -> Tensor:
 
 
 def damage(kind: str, picture: Tensor, rng: Rng) -> Tensor:
-    """Small pictures [n, 3, SIZE, SIZE] with blur, coarse pixels or noise."""
+    """The pictures [n, 3, SIZE, SIZE] with damage of one kind: "blurry", "pixelated" (coarse pixels), else noise, more
+    of it for "noisy"."""
     size = (drawings.SIZE, drawings.SIZE)
     if kind == "blurry":
         coarse = int(rng.choice([8, 8, 10, 12, 16]))

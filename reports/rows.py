@@ -217,7 +217,7 @@ def _parameters(e: Evidence) -> dict[str, Any]:
 
 
 def _varying_names(evidence: Sequence[Evidence]) -> list[str]:
-    """The names of parameters that take several values."""
+    """The names of parameters that have several values in this evidence."""
     values: dict[str, set[str]] = {}
     for name, value in (item for e in evidence for item in _parameters(e).items()):
         values.setdefault(name, set()).add(repr(value))
@@ -244,7 +244,8 @@ def pooled(seeds: Mapping[int, float], low: float | None, high: float | None) ->
 
 
 def _claims(seeds: Sequence[Evidence]) -> tuple[Claim, ...]:
-    """One claim per adversary and record owner: that of the seed with the largest proven epsilon."""
+    """The epsilons claimed and proven, one `Claim` per adversary and owner of the record: that of the seed with the
+    largest proven epsilon."""
     claims: dict[tuple[str, str], list[Claim]] = {}
     for f in (f for e in seeds for f in e.findings if f["metric"] == "epsilon"):
         claims.setdefault((f["threat_model"], f["whose"]), []).append(_claim(f))

@@ -121,7 +121,8 @@ class DP2FLMessages(DualMessages[DP2FL]):
 
 
 def global_weights(total: Tensor) -> Tensor:
-    """w_t [K], eq. 5, from the total loss [K] of each client's model on all validation records."""
+    """w_t [K], eq. 5: the share of each of K clients in the next global model, from the total loss [K] of its model on
+    all validation records; lower losses weigh more. Equal shares of 1 / K for one client, or if all losses are 0."""
     K, everything = len(total), total.sum()
     if K == 1 or not everything:
         return torch.full_like(total, 1 / K)

@@ -84,7 +84,7 @@ class PFedMeMessages(PromptMessages[PFedMe]):
         return np.array([-self._moves(unit)[0] for unit in np.eye(steps).tolist()]) / self.method.settings.global_rate
 
     def _moves(self, gradients: Sequence[float]) -> tuple[float, float]:
-        """w and theta after a round from p_G = 0 whose inner steps have these gradients."""
+        """(w, theta) after a round that starts with both at 0, and whose inner steps have these gradients."""
         settings, envelope, inner = self.method.settings, self.method.params.envelope, self.method.params.inner
         w = theta = velocity = 0.0
         for t, gradient in enumerate(gradients, 1):

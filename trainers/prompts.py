@@ -295,7 +295,8 @@ class Learner(PromptModel):
     def work(
         self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
     ) -> list[Update]:
-        """The clients' updates, in order. Clients with equally many steps are computed as one batch."""
+        """The clients' updates, in order: each client trains from what it `received` and its `own` state. Clients with
+        equally many steps are computed as one batch."""
         updates: dict[int, Update] = {}
         counts = [self.due(method, client) for client in clients]
         for count in dict.fromkeys(counts):

@@ -88,7 +88,7 @@ def _round(
     executor: Executor[Bench],
     clients_per_batch: int,
 ) -> ResourceUsage:
-    """Run round r, write its files, and return its resource usage."""
+    """Run round r (clients, server, utility), write its files, and return its resource usage."""
     schedule, folder, usage = transcript.schedule, transcript.folder, ResourceUsage()
     # 1. the cohort
     cohort = schedule.cohort(r)

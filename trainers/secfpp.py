@@ -88,7 +88,7 @@ class Params(Parameters):
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
 
     def caution(self, settings: Any, task: Any) -> str:
-        """A warning for several domains in which users share no class; else ""."""
+        """A warning for several domains in which users share no class, so that clustering may fail; else ""."""
         several = "+" in getattr(task, "domain", getattr(task, "dataset", ""))
         if not several or task.partition != "pathological":
             return ""
@@ -136,8 +136,8 @@ class SecFPP(PromptMethod):
         return Update(upload={}, private=private, sealed=sealed)
 
     def _marks(self, client: Cohort, p_0: Tensor) -> tuple[Tensor, Tensor]:
-        """What tells the domain of each of N users: the mean [N, D] of their classes' gradients in D public directions,
-        and the deviations [N, C, D] of single classes from that mean, scaled to length 1 per user."""
+        """The mean [N, D] of the gradients of each user's classes in D public directions, and the deviations [N, C, D]
+        of single classes from that mean, scaled to length 1 per user (N users, C classes)."""
         gradients, counts = client.class_gradients(p_0[0])
         flat = gradients.flatten(2)
         directions = min(self.params.directions, flat.shape[2])

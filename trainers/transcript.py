@@ -146,8 +146,8 @@ class Transcript:
         return self.model(self.broadcast(0) | self.broadcast(self.schedule.rounds) | own_part)
 
     def holdings(self, clients: Mapping[int, int]) -> dict[int, State]:
-        """What each client holds after the round given for it in `clients` ({client: round}), as `private(r, client)`,
-        {client: state}; reads each file once."""
+        """The state that each client holds after the round given for it in `clients` ({client: round}), as `private(r,
+        client)`, {client: state}; reads each file once."""
         states: dict[int, State] = {}
         for r in sorted(set(clients.values())):
             tensors = self.folder.read_tensors(f"round-{r:03d}.safetensors")

@@ -130,8 +130,8 @@ class ReplayedMessages:
         return exchanges
 
     def _messages(self, r: int) -> dict[int, State]:
-        """What each client sent in round r, {client: message}; if only sums are seen, the mean gradient of its group
-        instead."""
+        """The message of each client that sent one in round r, {client: message}; if only sums are seen, the mean
+        gradient of the client's group instead."""
         if self.view.gives("uploads"):
             return dict(sorted(self.view.uploads(r).items()))
         groups, means = self.view.sums(r)
@@ -188,7 +188,8 @@ class ReplayedMessages:
         return of_sum(gradients, rest / len(group), r=r, divisor=len(group) * n)
 
     def _expected(self, r: int, client: int) -> Tensor:
-        """Estimate of a client's part of the sum of round r: the mean gradient of all its candidates."""
+        """Estimate [b, d] of a client's part of the sum of round r: the mean gradient of all its candidates at the
+        prompt from which it started."""
         if (r, client) not in self._means:
             exchange, method, learner = self.exchanges[r], self.method, self.learner
             assert isinstance(method, PromptMethod)

@@ -152,7 +152,8 @@ def _existing(state: State | None) -> State:
 def _signals(
     learner: LanguageModel, state: State, records: Sequence[str], arithmetics: Sequence[str]
 ) -> dict[str, Arrays]:
-    """Signals of all tokens of the records, in order, as stored arrays by arithmetic."""
+    """Signals of all tokens of the records, in order, {arithmetic ("exact" or "vlmia"): {"signals": array [11,
+    tokens]}}, as `attacks.tokens.signals.stacked` lays them out."""
     by_record: dict[int, dict[str, TokenSignals]] = {}
     for part in learner.chunks(state, records):
         targets = torch.cat([learner.data[records[i]].ids[1:] for i, _ in part])

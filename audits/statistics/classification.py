@@ -138,7 +138,8 @@ def best_threshold(scores: npt.ArrayLike, member: npt.ArrayLike) -> float:
 
 
 def _best_threshold(s: Floats, m: Bools) -> float:
-    """`best_threshold` of checked arrays, which may lack one kind."""
+    """The threshold on scores s [n] above which calling records members is right most often, members and non-members (m
+    [n]) weighing the same; the middle one of several. One kind may be lacking."""
     values = np.unique(np.nan_to_num(s))
     cuts = np.concatenate([[-np.inf], 0.5 * values[:-1] + 0.5 * values[1:], [np.inf]])
     above = [len(x) - np.searchsorted(np.sort(x), cuts, "right") for x in (s[m], s[~m])]
@@ -148,7 +149,7 @@ def _best_threshold(s: Floats, m: Bools) -> float:
 
 
 def _halves(codes: Ints) -> Ints:
-    """0 or 1 for each record [n]: alternating within each client in a fixed pseudo-random order."""
+    """The half, 0 or 1, of each record [n]: alternating within each client in a fixed pseudo-random order."""
     order = np.random.default_rng(_FOLD_SEED).permutation(len(codes))
     order = order[np.argsort(codes[order], kind="stable")]
     half = np.empty(len(codes), dtype=np.intp)

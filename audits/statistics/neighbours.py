@@ -54,7 +54,8 @@ def faster_engine(n: int, coordinates: int) -> Engine:
 
 
 def counts_within(x: Floats, radius: Floats, *, closed: bool, engine: Engine | None = None) -> Ints:
-    """The number of other points [n] that are nearer to each point than its radius [n]; `closed`: or just as far."""
+    """The number of other points [n] of x [n, coordinates] that are nearer to each point than its radius [n], in the
+    maximum norm; `closed`: or just as far."""
     if x.shape[1] == 1:
         return _on_a_line(x[:, 0], radius, closed=closed)
     if (engine or faster_engine(*x.shape)) == "tree":
@@ -63,7 +64,7 @@ def counts_within(x: Floats, radius: Floats, *, closed: bool, engine: Engine | N
 
 
 def kth_distance(x: Floats, k: int, *, engine: Engine | None = None) -> Floats:
-    """Distance of each point to its k-th nearest other [n]."""
+    """Distance [n] of each point of x [n, coordinates] to its k-th nearest other, in the maximum norm."""
     if x.shape[1] == 1:
         order = np.argsort(x[:, 0])
         distance = np.empty(len(x))
@@ -75,7 +76,7 @@ def kth_distance(x: Floats, k: int, *, engine: Engine | None = None) -> Floats:
 
 
 def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
-    """`counts` by k-d trees."""
+    """The result of `counts`, found by k-d trees, which are faster for many points."""
     joint = np.concatenate([x, y], axis=1)
     reach, nearest = _queried(joint, k)
     if shape == "rectangle":
@@ -91,7 +92,7 @@ def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
 
 
 def _by_blocks(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
-    """`counts` by blocks of distances between all points."""
+    """The result of `counts`, found by blocks of distances between all points, which are faster for few points."""
     parts = []
     for (_, in_x), (_, in_y) in zip(_blocks(x), _blocks(y), strict=True):
         joint = np.maximum(in_x, in_y)
@@ -119,7 +120,8 @@ def _queried(points: Floats, k: int) -> tuple[Floats, Ints]:
 
 
 def _tree_counts(points: Floats, radius: Floats, *, closed: bool) -> Ints:
-    """`counts_within` by a k-d tree."""
+    """The result of `counts_within`, found by a k-d tree: how many others are nearer to each point than its radius
+    [n]."""
     from scipy.spatial import cKDTree
 
     tree, count = cKDTree(points, leafsize=_LEAF_OF_COUNTS), np.empty(len(points), dtype=np.intp)
@@ -132,7 +134,7 @@ def _tree_counts(points: Floats, radius: Floats, *, closed: bool) -> Ints:
 
 
 def _on_a_line(x: Floats, radius: Floats, *, closed: bool) -> Ints:
-    """`counts_within` of numbers [n]."""
+    """The result of `counts_within` for numbers x [n]: how many others are nearer to each than its radius [n]."""
     at = np.sort(x)
     first, last = stretch(at, x, radius, closed=closed)
     return last - first - (closed | (radius > 0))  # the point itself is inside

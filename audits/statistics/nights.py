@@ -177,7 +177,8 @@ def _number(value: object) -> float | None:
 def _night(
     night: int, measured: Mapping[Series, Sequence[Measured]], followed: dict[Series, Followed], level: float
 ) -> list[dict[str, object]]:
-    """The rows of a night for `judged`; updates `followed`."""
+    """The rows of a night for the table of `judged`, one per series that was measured; `followed`, the states of all
+    series, is updated."""
     states = {name: followed.setdefault(name, Followed()) for name in measured}
     new = {name: [one for one in runs if one.run not in states[name].runs] for name, runs in measured.items()}
     compared = {name: _compared(name, new[name], states[name].before(night)) for name in measured}
@@ -233,7 +234,8 @@ def _event(name: Series, state: Followed, *, changed: bool, leak: bool | None, c
 def _update(
     state: Followed, night: int, new: Sequence[Measured], *, changed: bool, leak: bool | None, event: str
 ) -> bool:
-    """Add a night's new runs to the state, and forget the nights before a change. Returns `leaking`."""
+    """Add a night's new runs to the series' state, and forget the nights before a change. Returns whether the series
+    leaks by all nights so far."""
     if changed:
         state.past.clear()
         state.leaks.clear()

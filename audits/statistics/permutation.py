@@ -68,7 +68,7 @@ def weighted_auroc(members: npt.ArrayLike, scored: Sequence[Scored]) -> Floats:
 
 
 def _linear(scored: Scored, coins: int) -> Floats:
-    """What each coin adds to each score's statistic if it makes its record a member [coins, s]."""
+    """The amount that each coin adds to each score's statistic if it makes its record a member [coins, s]."""
     summands = np.zeros((coins, scored.values.shape[1]))
     for k in np.unique(scored.client):
         rows = scored.client == k

@@ -68,7 +68,7 @@ def _rows(run: ScoredRun, model: ScoredModel, confidence: float) -> Iterator[tup
 
 
 def _mean(rows: pd.DataFrame, confidence: float) -> tuple[object, ...]:
-    """The row of the mean over clients, from their rows of one kind."""
+    """The attribution table's row of the mean over clients, from their rows of one kind."""
     mean = rows.accuracy.mean()
     error = quantile(len(rows) - 1, confidence) * rows.accuracy.sem()
     name = f"mean of {len(rows)} clients"

@@ -77,7 +77,7 @@ def records_table(run: ScoredRun) -> pd.DataFrame:
 
 
 def _records(run: ScoredRun, model: ScoredModel, client: int) -> pd.DataFrame:
-    """The rows of `records_table` for one client under one model."""
+    """The rows of `records_table` for one client's records that one model has scores of."""
     kinds = run.kinds(client)
     scores = model.scores[model.scores.index.isin(list(kinds))]
     kind = pd.Series([kinds[r] for r in scores.index], scores.index)

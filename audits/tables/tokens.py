@@ -46,7 +46,7 @@ def tokens_table(
 
 
 def _model(run: ScoredRun, exposed: pd.Series) -> ScoredModel:
-    """The attacked model of a row of the table `exposed`."""
+    """The model under which a row of the table `exposed` was attacked, with its scores."""
     return next(
         m
         for m in run.models

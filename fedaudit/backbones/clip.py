@@ -166,7 +166,8 @@ class FrozenCLIP:
         return torch.stack([self._prepare(Image.fromarray(record.image)) for record in records]).to(self.device)
 
     def _identity(self) -> dict[str, Any]:
-        """Everything but the picture that decides its features."""
+        """All but the picture that decides its features, as JSON values: model, preprocessing, package versions, kind
+        of device."""
         return {
             "model": self.source.sha256,
             "preprocessing": asdict(self._preprocessing),
@@ -234,7 +235,8 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
 def _with_text_tower(
     where: str, source: ClipSource, model: Any, encode: Callable[[str], list[int]], unknown: int | None, device: str
 ) -> FrozenCLIP:
-    """The model with its text tower. InputError: the tokenizer does not fit it."""
+    """The loaded `model` with its text tower and tokenizer (`encode`, `unknown`). InputError: the tokenizer does not
+    fit it."""
     if len(ids := encode("")) != 2 or ids[0] >= ids[1]:
         raise InputError(
             f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, "

@@ -68,7 +68,8 @@ class ClipSource:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of everything that decides the model's output; for "random" of architecture and seed."""
+        """SHA-256, in hexadecimal, of everything that decides the model's output; for "random" weights of architecture
+        and seed."""
         digest = hashlib.sha256(f"{self.architecture}\n{self.tag}\n{self.activation}\n".encode())
         if self.weights is None:
             digest.update(f"{RANDOM} {RANDOM_SEED}".encode())
@@ -281,7 +282,8 @@ def _check_text(flag: str, config: Mapping[str, Any]) -> None:
 
 @functools.cache
 def _architectures() -> dict[str, Path]:
-    """Configuration files of open_clip's architectures by name; open_clip itself is not imported."""
+    """{name of an open_clip architecture: its configuration file}; open_clip itself is not imported. InputError: it is
+    not installed."""
     spec = importlib.util.find_spec("open_clip")
     if spec is None or spec.origin is None:
         raise InputError(

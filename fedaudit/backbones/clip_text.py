@@ -59,7 +59,8 @@ class TextTower:
         return self.texts(tuple(names), suffixes, context)
 
     def texts(self, names: tuple[str, ...], suffixes: Sequence[Sequence[int]], context: int) -> ClassTexts:
-        """The class texts of token ids per class, each ending in EOS. InputError: one is too long."""
+        """The part of each class's prompt behind `context` vectors, from its token ids, `suffixes` [class], each ending
+        in EOS. InputError: one is too long."""
         if not names:
             raise ValueError("names must hold a class")
         longest = max(range(len(names)), key=lambda c: len(suffixes[c]))
@@ -129,7 +130,8 @@ def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[in
 
 
 def _last_layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> Tensor:
-    """EOS [L, C, d] of every class after the last residual block."""
+    """Outputs [L, C, d] of the last residual block at the EOS of each of C classes, for prefix [L, P, d] and suffix
+    tokens [1 or L, T, d] of L contexts."""
     k, v = heads(block, block.ln_1(prefix), 1, 3)
     normed = block.ln_1(suffix)
     own_k, own_v = heads(block, normed, 1, 3)

@@ -115,7 +115,8 @@ class FrozenVLM(Reader):
 
     @torch.no_grad()
     def generate(self, model: Any, records: Sequence[Encoded], max_new_tokens: int) -> list[str]:
-        """Greedy answers of `model` (this one with adapters) to the records' instructions."""
+        """Greedy answers of `model` (this one with adapters) to the records' instructions, of at most `max_new_tokens`
+        tokens, in order."""
         answers: list[str] = []
         size = self.chunk(max((r.prompt for r in records), default=1) + max_new_tokens)
         for start in range(0, len(records), size):

@@ -89,7 +89,7 @@ def extend_input(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
 
 
 def pad_rows(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Tensor:
-    """Rows [..., T_i] as one tensor [..., B, T], padded with `value` on the right, or on the left."""
+    """Rows [..., T_i], B of them, as one tensor [..., B, T], padded with `value` on the right, or on the left."""
     longest = max(row.shape[-1] for row in rows)
     gaps = [longest - row.shape[-1] for row in rows]
     return torch.stack(
@@ -98,7 +98,8 @@ def pad_rows(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> T
 
 
 def pack_tensors(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -> dict[str, Tensor]:
-    """The embedded prompts of records as tensors by name, for one file."""
+    """The embedded prompts of records as tensors, {"ids/ID", "features/ID", ...: tensor}, for one file;
+    `unpack_tensors` reads it."""
     tensors: dict[str, Tensor] = {}
     for record, prompt in zip(records, prompts, strict=True):
         tensors |= {f"ids/{record.id}": prompt.ids, f"features/{record.id}": prompt.features}

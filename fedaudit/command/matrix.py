@@ -210,7 +210,7 @@ def _not_excluded(file: YamlFile, top: Mapping[str, yaml.Node], cells: Combinati
 
 
 def _conditions(file: YamlFile, node: yaml.Node, what: str) -> dict[str, Any]:
-    """What an entry of `exclude` or `only` (named by `what`) demands of a cell, {option: value, or list of
+    """The conditions on a cell in an entry of `exclude` or `only` (named by `what`), {option: value, or list of
     alternatives}. InputError: it is empty."""
     conditions = {name.replace("-", "_"): file.plain(value) for name, value in file.mapping(node, what).items()}
     if not conditions:

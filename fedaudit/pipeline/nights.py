@@ -156,8 +156,8 @@ def lines_of(report: Folder) -> list[Row]:
 
 
 def _about(run: Row) -> Row:
-    """What tells whether runs are alike, {"training", "data", "setting"}: each is equal for runs with equal training,
-    data or setting."""
+    """Hashes that tell which runs are alike, {"training", "data", "setting"}: each is equal for runs with equal
+    training, data or setting."""
     task = {name: value for name, value in run.items() if name.startswith(("task.", "schedule.clients"))}
     other = ("keys.", "versions.", "manifests.", "fedaudit", "code", *REPEATED)
     setting = {name: value for name, value in run.items() if not name.startswith(other)}

@@ -51,7 +51,7 @@ def tables(cell: Cell) -> dict[str, pd.DataFrame]:
 
 
 def revealed_table(transcript: Transcript) -> pd.DataFrame:
-    """What the server learnt, a row per `round`: numbers of `centres`, `distances` and `sums`, whether it learnt
+    """A row per `round` about what the server learnt: numbers of `centres`, `distances` and `sums`, whether it learnt
     `polynomials` of distances, how many residues it `decoded` for all that, and the names of `absent` and `wrong`
     clients, joined by commas."""
     rows = []

@@ -103,8 +103,8 @@ class QuestionSet:
         )
 
     def _rounds(self) -> Rounds | None:
-        """What the adversary reads of messages, round by round, about this client's records; None where it sees no
-        messages, or the model is everybody's."""
+        """The results of reading messages, round by round, about this client's records; None where the adversary sees
+        no messages, or the model is everybody's."""
         if not self.heard or self.client is None:
             return None
         heard = [{f"{part}/{n}": a for part in q.parts for n, a in q.read(part).items()} for q in self.heard]

@@ -140,7 +140,8 @@ class _Shadows:
         return _Shadows([s for part in parts for s in part.servers], [s for part in parts for s in part.owns], sent)
 
     def packed(self) -> State:
-        """The shadows as named tensors [S, ..] for a file; `unpacked` reads them."""
+        """The shadows as tensors [S, ..] by name, for a file: of servers, of own parts, and of states kept by round;
+        `unpacked` reads them."""
         parts = {"server": self.servers, "own": self.owns} | {f"sent-{r:04d}": sent for r, sent in self.sent.items()}
         return {
             f"{part}/{n}": torch.stack([one[n] for one in states]) for part, states in parts.items() for n in states[0]

@@ -123,8 +123,8 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
 def untrained(
     cells: Sequence[Cell], federation: Federation, done: Callable[[Path], bool]
 ) -> tuple[list[Simulation], list[ShadowJob]]:
-    """What the cells' targets need and is not done: the simulated federations, as (recipe, number), and the jobs of
-    shadow clients, as (recipe, client, numbers of shadows). `done` says whether a folder is finished."""
+    """The trainings that the cells' targets need and that are not done: simulated federations, as (recipe, number), and
+    jobs of shadow clients, as (recipe, client, numbers of shadows). `done` says whether a folder is finished."""
     todo = [
         cell
         for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values()

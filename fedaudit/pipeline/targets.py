@@ -12,7 +12,7 @@ from fedaudit.tasks.base import Federation
 
 
 def targets_of(cell: Cell, federation: Federation) -> list[Target]:
-    """What is attacked: each attacked client with the records that are asked about. If the task has records of another
+    """The attacked clients, each with the records that are asked about. If the task has records of another
     distribution, a last target without client holds these."""
     targets = []
     for k in cell.targets:

@@ -141,7 +141,8 @@ def _gap(first: Part, second: Part) -> float:
 
 
 def _centre(part: list[Part]) -> Part:
-    """A cluster with the distances to its mean, computed from those to the means of its halves."""
+    """A cluster, given as one or two halves, as (its users, their squared distances [n] to its mean), computed from
+    those to the means of its halves."""
     if len(part) == 1:
         return part[0]
     (a, to_a), (b, to_b) = part

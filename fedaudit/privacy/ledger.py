@@ -265,7 +265,8 @@ def _noised(step: Sequence[Mechanism], release: str) -> bool:
 
 
 def _exposure(client: int, ran: Sequence[tuple[int, Turn]], joint: Sequence[tuple[Mechanism, ...]]) -> Exposure:
-    """The exposure of one client from its turns. ValueError: they cannot be the schedule of a run."""
+    """The exposure of one client (how often its records were used in each joint step), from its turns, as (index in
+    `joint`, turn). ValueError: they cannot be the schedule of a run."""
     counts = [sum(turn.steps for kind, turn in ran if kind == k) for k in range(len(joint))]
     total, shuffles = sum(counts), sum(turn.shuffles for _, turn in ran)
     sizes = {turn.records for _, turn in ran}

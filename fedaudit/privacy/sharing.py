@@ -81,7 +81,8 @@ class Sharing:
         return -(-entries // self.slices)
 
     def share(self, vector: Integers, rng: np.random.Generator) -> Residues:
-        """The users' shares [n, length] of a vector [d]; the last slice is padded with zeros."""
+        """The n users' shares [n, length] of a vector [d], a row each; the last slice of the vector is padded with
+        zeros."""
         length = self.length(len(vector))
         slices = np.pad(self.field.of(vector), (0, self.slices * length - len(vector))).reshape(self.slices, length)
         noise = self.field.uniform((self.tolerance.colluders, length), rng)

@@ -153,7 +153,7 @@ class Federation:
 
     @property
     def records(self) -> dict[str, Record]:
-        """Every record of clients, novel and test sets, by id."""
+        """Every record there is, {id: record}: of clients (canaries and background among them), novel and test sets."""
         everything = [*self.novel, *self.test, *self.novel_test]
         for client in self.clients:
             everything += [*client.records, *client.canaries, *client.reference, *client.background]

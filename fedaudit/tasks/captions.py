@@ -27,7 +27,8 @@ class Params(Drawn):
 
 
 def captions(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients; each part is drawn from a generator of its own."""
+    """The federation of `clients` clients on drawn scenes with captions; each part is drawn from a generator of its
+    own."""
     return drawn_federation(
         params, _draw, test_draw=functools.partial(_draw, references=5), groups=len(scenes.SHAPES),
         novel_shapes=scenes.NOVEL_SHAPES, clients=clients, seed=seed,

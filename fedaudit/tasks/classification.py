@@ -68,7 +68,8 @@ def split_names(value: str, valid: Collection[str], *, flag: str) -> list[str]:
 
 
 def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: int) -> Federation:
-    """The federation over one data set or several. params: has the fields of `Partitioned`."""
+    """The federation over one data set or several (domains, each with clients of its own). params: has the fields of
+    `Partitioned`. InputError: there are too few clients or records."""
     classes = tuple(dict.fromkeys(name for domain in domains for name in domain.classes))
     if clients < len(domains):
         raise InputError(f"--clients {clients}: {len(domains)} domains need at least a client each")

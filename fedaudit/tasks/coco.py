@@ -208,7 +208,8 @@ def _domain(value: Any, where: Row) -> str:
 
 
 def _nocaps(root: Path, domain: str) -> list[Item]:
-    """NoCaps items of a domain; all items if the files name no domain, as the usual parquet files."""
+    """The NoCaps items of a domain; all items if the files name no domain, as the usual parquet files. InputError:
+    there are none."""
     path = _beside(root, "nocaps_val_4500_captions.json")
     items, domains = _nocaps_file(root, path) if path is not None else ([], {})
     for split, paths in ({} if path else parquet_files(root)).items():
@@ -261,7 +262,8 @@ def _group(value: Any, otherwise: str, where: Row) -> str:
 
 
 def _largest(names: Any, areas: Any, where: Row) -> Any:
-    """The class with the largest area; `names` itself if there are no areas."""
+    """The class, of `names`, with the largest of `areas`; `names` itself if there are no areas. InputError: they do not
+    fit."""
     if not isinstance(names, list) or not isinstance(areas, list) or not all(map(finite, areas)):
         raise InputError(f"{where}: objects must have a list of category and a list of area in numbers")
     if areas and len(areas) != len(names):

@@ -140,7 +140,8 @@ def _parquet(root: Path) -> tuple[list[Item], list[Item]]:
 
 
 def _item(name: str, source: Path | Row, question: Mapping[str, Any], where: str) -> Item:
-    """One question as an item. InputError if its answer is not the index of one of its choices."""
+    """One question with its picture as an item, whose text is the right answer. InputError if the answer is not the
+    index of one of the choices."""
     options, answer = need(question, "choices", where), need(question, "answer", where)
     whole = isinstance(answer, int) and not isinstance(answer, bool)
     if not isinstance(options, list) or not whole or not 0 <= answer < len(options):

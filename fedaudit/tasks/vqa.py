@@ -25,7 +25,8 @@ class Params(Drawn):
 
 
 def vqa(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients; each part is drawn from a generator of its own."""
+    """The federation of `clients` clients on drawn scenes with questions; each part is drawn from a generator of its
+    own."""
     return drawn_federation(
         params, _draw, test_draw=_draw, groups=len(TOPICS), novel_shapes=scenes.NOVEL_SHAPES, clients=clients,
         seed=seed, score=answer_scores,

@@ -171,7 +171,8 @@ def _share(percent: float) -> str:
 def _write(
     table: int, evidence: EvidenceByTask, ours: Mapping[str, Column], paper: PrintedCells, write: Write, **more: Any
 ) -> str:
-    """Write Table `table`; `more` are further fields of `Table`. Returns as `table1`."""
+    """Write Table `table`, ours and the `paper`'s, as `table1` does, and return how far the order of our rows agrees;
+    `more` are further fields of `Table`."""
     about = scale(evidence)
     return printed_table.build(
         Table(f"fedrand:table{table}", ours, paper, about, seeds=seeds_of(evidence), **more), write

@@ -89,7 +89,8 @@ def plot(table: pd.DataFrame) -> Plot:
 
 
 def readings(table: pd.DataFrame) -> list[str]:
-    """Compare three claims of the paper's text with our numbers, a sentence or two each."""
+    """Three texts, a sentence or two each, that compare claims of the paper's text with our numbers: what the distance
+    says beside the prompt itself, users and dimension, and the estimator's bias."""
     usual = table[(table.n == USUAL_USERS) & (table.d == TOKENS * USUAL_COMPONENTS)].drop_duplicates("quantity")
     at = usual.set_index("quantity")
     ratio = math.log10(at.exact["self-information"] / at.exact["distance"])

@@ -98,7 +98,8 @@ def _claim_rows(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
 
 
 def _noise_in_words(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
-    """The noise of some runs of a family in words."""
+    """The noise of some runs of a family (a method's runs over epsilons) in words: their levels, or a phrase for all,
+    or for all with noise."""
     if len(some) > 1 and len(some) == len(family):
         return ALWAYS
     if len(some) > 1 and len(some) == sum(v.private for v in family) and all(v.private for v in some):
