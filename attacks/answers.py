@@ -192,8 +192,9 @@ class TextAnswers:
         return _digest([stacked(signals) for signals in self.by_compat.values()])
 
     def facts(self, base: TextAnswers) -> dict[str, Any]:
-        """For each record an array or list over its tokens, in nats: "token_slice" (their parts), "token_log_prob",
-        "token_entropy" (Rényi of order 2), and "base_token_entropy", the same under `base`."""
+        """Facts by name, for each record an array or list over its tokens: "token_slice" (the part of the text, in
+        words), and in nats "token_log_prob", "token_entropy" (Rényi of order 2), and "base_token_entropy", the same
+        under `base`."""
         now, before = ([answers[i]["exact"] for i in range(len(self.sizes))] for answers in (self, base))
         return {
             "token_slice": [_parts(spans, int(size)) for spans, size in zip(self.spans, self.sizes, strict=True)],

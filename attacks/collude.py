@@ -23,9 +23,11 @@ LATTICE = 20  # most slices for which a lattice is reduced: sympy then takes sec
 
 
 def recover_slices(sharing: Sharing, users: Sequence[int], shares: Residues) -> Integers | None:
-    """The shortest slices [ell, W] that explain the shares [m, W] of these m users, as signed whole numbers.
+    """The shortest slices [ell, W], ell per vector, that explain the shares [m, W] of these m users, as signed whole
+    numbers.
 
-    None if m <= t, as their shares say nothing, or if equations are missing and ell > LATTICE.
+    None if m <= t, the number of colluders that the sharing withstands, as their shares say nothing, or if equations
+    are missing and ell > LATTICE.
     """
     field, ell, missing = sharing.field, sharing.slices, sharing.slices - len(users) + sharing.tolerance.colluders
     if missing >= ell or (missing > 0 and ell > LATTICE):

@@ -48,8 +48,8 @@ def parts(signal: str) -> tuple[str, int | None, str]:
 
 @functools.cache
 def _declared() -> list[tuple[re.Pattern[str], tuple[str, str]]]:
-    """All declared scores: a pattern for the score's name with a group per {field}, and its names in tables and in
-    sentences, as format strings of these fields."""
+    """All scores that attacks declare: a pattern for the score's name with a group per {field}, and (name in tables,
+    name in sentences), as format strings of these fields."""
     others = (plugins.literal(path, "SIGNALS") or () for path in plugins.package_folder("attacks").rglob("*.py"))
     return [
         (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(signal))), (in_tables, in_sentences))

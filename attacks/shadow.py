@@ -92,8 +92,9 @@ def fit(shadows: Shadows, base: ModelAnswers, kinds: tuple[int, ...], params: Pa
 def _pairs(
     shadows: Shadows, base: ModelAnswers, kinds: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
-    """Inputs [K, P, F], membership and weights [K, P] (sum 1; padding 0) of each kind's pairs (shadow, record), and the
-    kinds [K]: only of records that some but not all shadows were trained on; a kind without any is left out."""
+    """The training data of K networks, one per kind of record, each of P pairs (shadow, record): inputs [K, P, F],
+    membership and weights [K, P] (sum 1; padding 0), and the kinds' numbers [K]. Only of records that some but not all
+    shadows were trained on; a kind without any is left out."""
     member = shadows.member
     teaches = member.any(0) & ~member.all(0)  # from others a network would learn identities
     taught = np.unique(kinds[teaches])

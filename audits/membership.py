@@ -54,8 +54,8 @@ class Params(Confident):
 
 def membership(subject: Subject, params: Params) -> Result:
     """The findings of an attacked training, with the tables `canaries` (the largest epsilon that they could show, see
-    `canary_table`; absent without canaries) and `permutations` (the largest statistics of each family). Without an
-    attack there is no more than `canaries`."""
+    `canary_table`; absent without canaries) and `permutations` (a row per exchange of coins: the largest statistic of
+    each family of scores). Without an attack there is no more than `canaries`."""
     run, tables = subject.attacked, {}
     if subject.coins:
         tables["canaries"] = canary_table(subject.canary_kind, subject.coins, delta=subject.delta)
@@ -95,7 +95,8 @@ def has_scores(c: Comparison, signal: str) -> bool:
 
 
 def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
-    """The permutation test's z, p and family of a score, and base_z of its control; empty without coins."""
+    """The permutation test of a score, {"z", "p", "family"} and "base_z" of its control (None: not tested); empty if no
+    coins decided the comparison."""
     tests, row = by_coin(run), row_of(c, signal)
     if row not in tests.scores:
         return {}

@@ -60,8 +60,9 @@ class Params(Confident):
 
 
 def mutual_information(subject: Subject, params: Params) -> Result:
-    """The tables `information` (see `information`), each row of which is a finding, and, if the prompt-user is one of
-    the run's adversaries, `prompt_information` (see `of_prompts`). Empty without an attack."""
+    """The findings of how many bits scores hold about membership, one per row of the table `information` (see
+    `information`), and, if the prompt-user is one of the run's adversaries, the table `prompt_information` (see
+    `of_prompts`). Empty without an attack."""
     run = subject.attacked
     if run is None:
         return Result()
@@ -220,8 +221,8 @@ def _share(run: ScoredRun, client: int, name: str) -> float:
 
 
 def _leading(a: Floats, directions: int) -> tuple[Floats, float]:
-    """Coordinates [n, at most `directions`] of the rows along the directions in which they vary most, and the share of
-    the variance that these explain; NaN: the rows are equal."""
+    """Coordinates [n, at most `directions`] of the rows of a [n, ..] along the directions in which they vary most, and
+    the share of the variance that these explain; NaN: the rows are equal."""
     u, s, _ = np.linalg.svd(a - a.mean(axis=0), full_matrices=False)
     k = min(directions, len(s))
     total = float((s**2).sum())

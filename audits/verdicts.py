@@ -116,9 +116,9 @@ def corrected(z: npt.ArrayLike, family: str, largest: Largest) -> npt.NDArray[np
 
 
 def off_by_the_coin(f: Mapping[str, Any], largest: Largest, blind: int) -> dict[str, float]:
-    """The controls of a finding that are off ("base", "blind"), with their p-values corrected for all controls of a
-    report: base models by their largest statistic, blind classifiers by the number `blind` of their measurements, and
-    both doubled for there being two kinds."""
+    """The controls of a finding that are off, {"base" or "blind": p-value}, corrected for all controls of a report:
+    base models by their largest statistic, blind classifiers by the number `blind` of their measurements, and both
+    doubled for there being two kinds. {} if none is off."""
     p = {}
     if f["base_z"] is not None:
         p["base"] = 2 * float(p_value(f["base_z"], largest["controls"]))
@@ -133,7 +133,8 @@ def _blind(f: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _alarm(f: Mapping[str, Any], off: Mapping[str, float]) -> str | None:
-    """The sentence about the controls that are off, with their p-values; None: none is."""
+    """The sentence that warns of the controls of a finding that are `off`, with their AUROCs and p-values; None: none
+    is."""
     if not off:
         return None
     controls = [f"{CONTROL[name]} has AUROC {f[f'{name}_value']:.3f} (corrected p {p:.2g})" for name, p in off.items()]

@@ -29,7 +29,8 @@ from recipes.symbols import FIRST, SECOND, SECOND_WORDS, SYMBOLS, Language
 
 
 def draw_blanks(rng: Rng, recipe: CLIPRecipe, n: int, room: int) -> Tensor | None:
-    """Meaningless vectors [n, k, d] to put before captions in some batches, at most `room`; None in the others.
+    """Meaningless vectors [n, k, d], k at most `room`, to put before the n captions of a batch; None for batches that
+    get none.
 
     So words keep their sense at later positions, where prompt learning puts them. A CLIP trained on captions of all
     lengths has this already.

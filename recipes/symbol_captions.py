@@ -26,8 +26,9 @@ GENERAL_WORDS = (
 
 
 def vocabulary(stage: int = 2) -> list[str]:
-    """Tokens: padding, start, unknown, all words, single characters and their continuations; the end token is last.
-    The second stage's words come right before the end token, so that the others keep their ids."""
+    """The tokens in the order of their ids: padding, start, unknown, all words, single characters and their
+    continuations; the end token is last. The second stage's words come right before the end token, so that the others
+    keep their ids."""
     words = [*GENERAL_WORDS, *COLOURS, *STYLES, *GROUNDS, *DAMAGES, *" ".join(FONTS.values()).split()]
     words += " ".join(" ".join(nouns) for nouns in FIRST.nouns.values()).split()
     words += [symbol.name for symbol in SYMBOLS]

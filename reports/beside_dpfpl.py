@@ -90,8 +90,8 @@ def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
 
 
 def compare_with_paper(runs: Sequence[MethodRow]) -> PaperComparison | None:
-    """Compare runs with the paper; None unless two of its methods were run at one of its epsilons, and all on one of
-    its splits."""
+    """Our accuracies beside the paper's, row by row, and the agreement of the methods' orders; None unless two of the
+    paper's methods were run at one of its epsilons, and all on one of its splits."""
     ours = [v for v in closest_to_paper(runs) if v.method in METHODS.values() and v.epsilon in EPSILONS]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]
     dirichlet = all(v.evidence[0].setting.get("task", {}).get("partition") == "dirichlet" for v in ours)

@@ -48,7 +48,7 @@ class CellOfNight:
 def render_files(
     name: str, night: int, cells: Sequence[CellOfNight], verdicts: pd.DataFrame, history: pd.DataFrame, records: Records
 ) -> dict[str, bytes]:
-    """The files of a night by name, the page last.
+    """The files of a night's report, {name: bytes}, the page last.
 
     `verdicts` is the result of `audits.statistics.nights.judged` for all nights, `history` its input, one row per
     finding and night. `records` holds, by night, when and with which code it ran, and its cells' records.
@@ -158,8 +158,8 @@ def _series(verdicts: pd.DataFrame, night: int) -> list[dict[str, Any]]:
 
 
 def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
-    """A followed number as text: `what` it is, its `place` (adversary, model, signal), its value `now` and `earlier`,
-    and its p-value `p_said`; empty where there is none."""
+    """A followed number as texts: {"what" it is, "place" (adversary, model, signal), its value "now" and "earlier",
+    each with its ends, and its p-value "p_said"}; "" where there is none."""
     digits = 1 if _is_percent(row) else 3
 
     def ends(low: str, high: str) -> str:

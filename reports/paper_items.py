@@ -63,7 +63,8 @@ class PaperItem:
 
 @functools.cache
 def items() -> dict[str, PaperItem]:
-    """All tables and figures by name: grouped by paper, tables before figures, in the order of their numbers."""
+    """All tables and figures of papers, {name: item}, such as "dpfpl:table2": grouped by paper, tables before figures,
+    in the order of their numbers."""
     by_name = {}
     for path in plugins.package_folder("reports.papers").glob("*.py"):
         head, _, shows = plugins.summary(path).partition(": ")

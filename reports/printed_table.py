@@ -83,7 +83,7 @@ class Table:
 
     @functools.cached_property
     def rows(self) -> list[Row]:
-        """All rows, level by level: the paper's in its order, then those that only we have."""
+        """All rows as (name, level), level by level: the paper's in its order, then those that only we have."""
         sides = [*self.paper.values(), *(column.cells for column in self.ours.values())]
         distinct = list(dict.fromkeys(row for side in sides for row in side))
         levels = list(dict.fromkeys(level for _, level in distinct))
@@ -131,8 +131,9 @@ def builder(table: Callable[..., Table], *which: object) -> Callable[[Mapping[st
 
 
 def within_levels(ours: Mapping[Row, float], paper: Mapping[Row, float]) -> Agreement:
-    """Agreement of the orders of rows at the same level: the mean of Kendall's tau-b over levels where it is defined.
-    p is exact as in `agreement`: one relabelling of the rows for all levels; None if a row lacks a level."""
+    """Agreement of the orders of rows at the same level: tau is the mean of Kendall's tau-b over levels where it is
+    defined (None: nowhere), p is exact as in `agreement`, by relabelling the rows alike at all levels; None if a row
+    lacks a level."""
     rows, levels = (list(dict.fromkeys(row[i] for row in ours)) for i in (0, 1))
     if len(ours) < len(rows) * len(levels):
         defined = [a.tau for level in levels if (a := agreement(_cells_at(ours, level), paper)).tau is not None]
@@ -180,7 +181,8 @@ def printed(name: str) -> pd.DataFrame:
 
 
 def agreed_in_words(agreements: Mapping[str, Agreement]) -> str:
-    """Agreements by column in words: each tau if there are at most `FEW`, else their range."""
+    """The agreements, {column: agreement}, in words: each tau if there are at most `FEW`, else their range; "no order
+    to compare" without any."""
     defined = {name: a for name, a in agreements.items() if a.tau is not None}
     if not defined:
         return "no order to compare"

@@ -88,8 +88,9 @@ def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str])
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
-    """The configuration as tables: `shared` entries with their value; `head` and `differing` rows for the other
-    entries, one row per entry, or per run where there are more than `MANY` runs."""
+    """The runs' configuration as tables: `shared`, pairs of an entry that all have and its value; `head` and
+    `differing`, heading and rows about the other entries, a row per entry, or per run where there are more than `MANY`
+    runs."""
     settings = [flatten_setting(e.setting) for e in evidence]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     rows = [(name, [setting.get(name, "n/a") for setting in settings]) for name in names]

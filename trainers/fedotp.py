@@ -121,7 +121,8 @@ def _on_host(kernel: Tensor, to_prompts: Tensor) -> Tensor:
 
 
 def _on_device(kernel: Tensor, to_prompts: Tensor) -> Tensor:
-    """The scalings of `_on_host`, computed for all problems, as counting those that move would wait for the host."""
+    """The scalings that `_on_host` returns [P, n, 1], computed for all problems, as counting those that move would wait
+    for the host."""
     for _ in range(ITERATIONS - 1):
         _, following = scaling_step(kernel, to_prompts)
         to_prompts = torch.where(_moves(to_prompts, following), following, to_prompts)

@@ -127,10 +127,11 @@ class Learner(OneByOne, LoraModel):
         return {name: leaf.detach().cpu() for name, leaf in leaves.items()}
 
     def gradients(self, state: State, records: Sequence[str], *, each: bool) -> Iterator[Tensor]:
-        """Gradients of the records' losses in all P numbers of an adapter, laid end to end. A record's loss is the mean
-        over its own tokens, so that its gradient does not depend on the others in its batch.
+        """Yield gradients of the records' losses in all P numbers of an adapter, laid end to end, once per part of R
+        records that fits into memory, in order: [R, P] if `each`, else the part's sum [1, P].
 
-        Yields once per part of R records that fits into memory, in order: [R, P] if `each`, else the part's sum [1, P].
+        A record's loss is the mean over its own tokens, so that its gradient does not depend on the others in its
+        batch.
         """
         for part in self._parts(records, copies=COPIES if each else 0):
             leaves = {}
@@ -143,8 +144,8 @@ class Learner(OneByOne, LoraModel):
             yield torch.cat([g.reshape(len(part) if each else 1, -1) for g in gradients], dim=1)
 
     def _parts(self, batch: Sequence[str], *, copies: int = 0) -> list[Sequence[str]]:
-        """Split a batch into parts that fit into memory: their activations (ACTIVATIONS bytes), and `copies` of all
-        adapted tensors for each record. For small models this is one part."""
+        """A batch split, in order, into parts that fit into memory: their activations (ACTIVATIONS bytes), and `copies`
+        of all adapted tensors for each record. For small models this is one part."""
         longest = max((len(self.data[record].ids) for record in batch), default=0)
         adapted = sum(4 * tensor.numel() for tensor in self.parameters.values())  # bytes
         size = max(1, ACTIVATIONS // max(1, self._bytes_per_token * longest + copies * adapted))

@@ -369,7 +369,8 @@ def visual_prompts(Pt: Tensor, Pd: Tensor) -> Tensor:
 def prepared(
     resources: Resources, federation: Federation, methods: Sequence[PromptMethod | DualMethod], progress: Progress
 ) -> Learner:
-    """The learner with the patch embeddings of the federation's images, and their features if a method uses them."""
+    """The learner of the CLIP in `resources`, with the patch embeddings of the federation's images, and the images'
+    features if a method of soft prompts uses them."""
     assert isinstance(resources.backbone, ClipSource)
     settings = Settings(**dataclasses.asdict(resources.settings))
     soft = [method for method in methods if isinstance(method, PromptMethod)]

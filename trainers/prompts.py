@@ -188,8 +188,9 @@ class Step(LocalStep):
         return self.method.protection.clip(gradients, self.batch.weights, release, self)
 
     def descend(self, tensor: Tensor, gradient: Tensor, name: str) -> Tensor:
-        """`tensor` after a step of SGD with momentum, which is kept by `name` within the round: give each tensor its
-        own. The learning rate is the global one if `name` is "p_G", else the local one."""
+        """The `tensor` after a step of SGD against `gradient`, with momentum, which is kept by `name` within the round:
+        give each tensor a name of its own. The learning rate is the global one if `name` is "p_G", else the local
+        one."""
         velocity, settings = self._cohort.velocity, self.method.settings
         if settings.momentum:
             velocity[name] = settings.momentum * velocity[name] + gradient if name in velocity else gradient

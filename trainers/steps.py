@@ -110,7 +110,8 @@ def _sum_pairs(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _turn(client: Participation, steps: int, method: PrivateMethod[Any]) -> Turn:
-    """The ledger's entry of a client's steps in this round: its records, steps, and the epochs that begin in them."""
+    """The entry for the ledger of a client's steps in this round: its numbers of records and steps, and of the epochs
+    that begin in them (0 with other samplers)."""
     n, before = len(client.records), len(client.earlier_rounds) * steps
     length = epoch_length(records=n, batch=method.settings.batch)
     epochs = sum(t % length == 0 for t in range(before, before + steps))

@@ -76,7 +76,7 @@ class Transcript:
         return self._cohorts[r]
 
     def before(self, r: int) -> dict[int, list[int]]:
-        """Rounds before r in which each client took part, ascending; without clients that did not."""
+        """{client: rounds before r in which it took part, ascending}; without clients that did not."""
         rounds_by_client: dict[int, list[int]] = {}
         for earlier_round in range(r):
             for client in self.cohort(earlier_round):
@@ -93,7 +93,7 @@ class Transcript:
         return self._part(r, f"upload/{client}")
 
     def uploads(self, r: int) -> dict[int, State]:
-        """The uploads of round r by client, read at once. Clients that uploaded no tensor are left out."""
+        """{client: its upload of round r}, read at once. Clients that uploaded no tensor are left out."""
         states: dict[int, State] = {}
         for name, tensor in self._part(r, "upload").items():
             client, _, key = name.partition("/")
@@ -166,8 +166,8 @@ class Transcript:
 def round_files(
     aggregate: State, uploads: Sequence[Upload], private: Mapping[int, State], revealed: Revealed
 ) -> tuple[State, dict[str, Any]]:
-    """The tensors of a round for its file, and the JSON record of each upload by client. A private tensor that equals
-    the uploaded one of its name is kept once."""
+    """The tensors of a round by name, for its file, and {client: JSON record of its upload}. A private tensor that
+    equals the uploaded one of its name is kept once."""
     tensors = {f"aggregate/{name}": t for name, t in aggregate.items()}
     messages = {}
     for upload in uploads:

@@ -173,7 +173,8 @@ class ReplayedMessages:
         return torch.cat([update @ directions(-ascent).T for ascent in ascents], dim=1).numpy()
 
     def _mixture(self, r: int, i: int, gradients: Tensor, turn: int, complete: bool) -> Mixture:
-        """The message of the i-th client of round r as a mixture of the records with these gradients [n, ..]."""
+        """The message of the i-th client of round r as a mixture of the records with these gradients [n, ..]; if only
+        sums are seen, what is left of its group's sum without the others' expected parts."""
         exchange, method, learner = self.exchanges[r], self.method, self.learner
         assert isinstance(method, PromptMethod)
         assert isinstance(learner, Learner)
@@ -215,8 +216,8 @@ def listed(view: View, r: int, client: int, candidates: Sequence[Sequence[str]])
 def solved_rounds(
     view: View, method: Method[Any], client: int, candidates: Sequence[Sequence[str]], rounds: int
 ) -> list[int]:
-    """The client's first `rounds` rounds, whose messages are solved for their batches; 0 = the rounds of its first
-    `EPOCHS` epochs, in each of which a record is in at most one batch."""
+    """The client's first `rounds` rounds, whose messages are solved for their batches; with `rounds` 0 those of its
+    first `EPOCHS` epochs, in each of which a record is in at most one batch. [] if it never took part."""
     assert isinstance(method, PromptMethod)
     participations = turns(view, client)
     if not rounds and participations:

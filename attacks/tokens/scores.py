@@ -57,11 +57,12 @@ def all_scores(answers: TextAnswers, *, compat: str = "exact") -> dict[str, NDAr
 def record_scores(
     signals: TokenSignals, spans: Mapping[str, slice], text: str, *, compat: str = "exact"
 ) -> dict[str, float]:
-    """All scores of one record by name, in the order of `cell_names`.
+    """All scores of one record, {name: score}, in the order of `cell_names`.
 
-    `spans` are row ranges of `signals` by part. MaxRényi-K% is computed of every part, all other scores of the part
-    "caption", whose words are `text`. A caption token with log p = -inf gives -inf. A part without rows gives NaN: a
-    prompt may end with its image, and an image may be one token. ValueError: a span past the end, or an empty caption.
+    `spans` are row ranges of `signals` by part of the text. MaxRényi-K% is computed of every part, all other scores of
+    the part "caption", whose words are `text`. A caption token with log p = -inf gives -inf. A part without rows gives
+    NaN: a prompt may end with its image, and an image may be one token. ValueError: a span past the end, or an empty
+    caption.
     """
     scores: dict[str, float] = {}
     for part, span in spans.items():
@@ -82,7 +83,8 @@ def _renyi_names(part: str, compat: str) -> tuple[str, ...]:
 
 
 def cell_names(slices: Iterable[str], *, compat: str = "exact") -> list[str]:
-    """Names of the scores of a record with these parts, in the order of `record_scores`."""
+    """Names of the scores of a record whose text has the parts `slices` (image, instruction, caption, ...), in the
+    order of `record_scores`."""
     zero = np.zeros(1)
     orders = dict.fromkeys(ORDERS, zero)
     signals = TokenSignals(zero, orders, zero, zero, zero, orders)

@@ -183,7 +183,8 @@ def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped:
 
 
 def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, Any]:
-    """Fill all but the last two of `_Sums` from logits x [r, V]; return row and e of the words above _SMALL.
+    """Fill all but the last two of `_Sums` from logits x [r, V]; return (row, e) of the words with a probability above
+    _SMALL, but for each row's top word.
 
     Nearly every line is one pass over [r, V] in place: x, h and mask [r, V] are overwritten.
     """

@@ -133,7 +133,7 @@ def clopper_pearson(k: float, n: float, confidence: float) -> tuple[float, float
 
 
 def proportion(hits: Floats, codes: Ints, confidence: float) -> tuple[float, float, float]:
-    """Mean of `hits` [n] in [0, 1] of clients `codes` [n], and its interval (Korn, Graubard 1998, Surv. Meth. 24:193).
+    """(Mean, low, high) of `hits` [n] in [0, 1] of clients `codes` [n] (Korn, Graubard 1998, Surv. Meth. 24:193).
 
     Clopper-Pearson at the effective sample size p (1 - p) / variance, the variance being that of the ratio estimator
     over clients, corrected for its degrees of freedom. At a rate of 2 %, 12 clients of 25 records and a correlation of
@@ -150,7 +150,8 @@ def proportion(hits: Floats, codes: Ints, confidence: float) -> tuple[float, flo
 
 
 def auroc_p_value(interval: Interval) -> float:
-    """Two-sided p-value of an AUROC (or balanced accuracy) of 0.5, by the law that its interval comes from."""
+    """Two-sided p-value of the hypothesis that an AUROC (or balanced accuracy) is 0.5, by the law that its interval
+    comes from."""
     if interval.se > 0:
         t = -abs(interval.value - 0.5) / interval.se
         return float(2 * (special.ndtr(t) if interval.dof is None else special.stdtr(interval.dof, t)))

@@ -76,7 +76,7 @@ def kth_distance(x: Floats, k: int, *, engine: Engine | None = None) -> Floats:
 
 
 def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
-    """The result of `counts`, found by k-d trees, which are faster for many points."""
+    """The result of `counts`, found by k-d trees: faster for many points of few coordinates."""
     joint = np.concatenate([x, y], axis=1)
     reach, nearest = _queried(joint, k)
     if shape == "rectangle":
@@ -92,7 +92,7 @@ def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
 
 
 def _by_blocks(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
-    """The result of `counts`, found by blocks of distances between all points, which are faster for few points."""
+    """The result of `counts`, found by blocks of distances between all points: faster for many coordinates."""
     parts = []
     for (_, in_x), (_, in_y) in zip(_blocks(x), _blocks(y), strict=True):
         joint = np.maximum(in_x, in_y)
@@ -141,7 +141,8 @@ def _on_a_line(x: Floats, radius: Floats, *, closed: bool) -> Ints:
 
 
 def kth_on_a_line(at: Floats, k: int) -> Floats:
-    """Distance of each number to its k-th nearest other; `at` is sorted along its last axis."""
+    """Distance of each number to its k-th nearest other, in the shape of `at`, which is sorted along its last axis; inf
+    if there are not so many."""
     outside = np.full((*at.shape[:-1], k), np.inf)
     padded, n = np.concatenate([-outside, at, outside], axis=-1), at.shape[-1]
     spans = (np.maximum(at - padded[..., k - j : k - j + n], padded[..., 2 * k - j : 2 * k - j + n] - at)

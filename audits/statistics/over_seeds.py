@@ -54,7 +54,8 @@ class OverSeeds:
 def over_seeds(
     trainings: Sequence[OfTraining], *, confidence: float, least: float = -math.inf, most: float = math.inf
 ) -> OverSeeds:
-    """The mean over trainings, or over means of several data sets, with its interval cut at `least` and `most`."""
+    """The mean over trainings (if there are several data sets, over the data sets' means), with its interval cut at
+    `least` and `most`, and its standard error."""
     data = list(dict.fromkeys(one.data for one in trainings))
     groups = [mean(one.value for one in trainings if one.data == name) for name in data]
     middle = mean(groups)

@@ -81,8 +81,8 @@ def draws(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool =
 
 
 def _entropy_of_squares(d: int, noncentrality: Floats) -> Floats:
-    """Entropies [m] of non-central chi-squares X, by their root U, whose density 2 u f(u²) is smooth at 0: h(X) = -∫ of
-    it times ln f(u²)."""
+    """Entropies [m] in nats of chi-squares X with d degrees of freedom and these noncentralities [m], computed by the
+    root U, whose density 2 u f(u²) is smooth at 0: h(X) = -∫ of it times ln f(u²)."""
     mean = np.sqrt(noncentrality + d)
     roots, weight = nodes(*_within(mean, 1.0))  # no root of a non-central chi-square varies more than N(0, 1)
     log_f = ncx2.logpdf(roots**2, d, noncentrality[:, None])

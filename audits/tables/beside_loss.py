@@ -61,7 +61,8 @@ def _beside(rows: Sequence[Comparison], c: Comparison) -> list[Comparison]:
 
 
 def _on_both(c: Comparison, signal: str, beside: Comparison) -> Comparison:
-    """`c` with the records that have the score and the calibrated loss of `beside`, which joins its scores."""
+    """The comparison `c` on those records that have the score and the calibrated loss of `beside`; that loss becomes
+    one of its scores."""
     losses = pd.Series(beside.scores[CALIBRATED].to_numpy(), pd.MultiIndex.from_arrays([beside.client, beside.record]))
     loss = losses.reindex(pd.MultiIndex.from_arrays([c.client, c.record])).to_numpy()
     both = dataclasses.replace(c, scores=c.scores.assign(**{CALIBRATED: loss}))

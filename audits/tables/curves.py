@@ -50,8 +50,8 @@ def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.Data
 
 
 def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
-    """The ROC curve of a score with its band (columns fpr, tpr, low, high) at CURVE_POINTS FPRs from `floor`, the
-    smallest that can be measured, to 1; the other columns name the comparison and the score."""
+    """The ROC curve of a score on a comparison with its band, a row per FPR: fpr, tpr, low, high, at CURVE_POINTS FPRs
+    from `floor`, the smallest that can be measured, to 1; the other columns name the comparison and the score."""
     c = row.with_values(row.scores[signal])
     sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
     floor = 1 / (min(filter(None, sizes)) if c.per_client else sum(sizes))

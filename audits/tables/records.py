@@ -241,7 +241,8 @@ def _reason(tops: int, scores: int, facts: Mapping[str, float]) -> str:
 
 
 def _losses(facts: Mapping[str, float]) -> str:
-    """The loss of a record beside those of shadow models or, without these, beside that before training."""
+    """Part of a sentence: the loss of a record beside its mean losses under shadow models with and without it or,
+    without these, beside that before training."""
     loss, trained, without = (facts.get(name, np.nan) for name in ("loss", "loss_in", "loss_out"))
     if np.isfinite([trained, without]).all():
         return (

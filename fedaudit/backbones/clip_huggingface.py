@@ -79,8 +79,8 @@ def _transformer(tower: Any) -> dict[str, Any]:
 
 
 def to_open_clip_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by open_clip's names: q, k and v joined, projections transposed. Left out are position_ids, and q, k, v
-    of a layer that lacks one; tensors that CLIPModel does not have keep their name."""
+    """{open_clip's name: tensor}, q, k and v joined, projections transposed. Left out are position_ids, and q, k, v of
+    a layer that lacks one; tensors that CLIPModel does not have keep their name."""
     tensors_by_name: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith("position_ids"):  # a buffer that older versions stored

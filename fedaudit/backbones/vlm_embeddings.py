@@ -45,7 +45,8 @@ class Reader(Opened):
         return logits
 
     def _processed(self, records: Sequence[Record]) -> dict[str, Tensor]:
-        """The processor's inputs for the model, from prompts and pictures; prompts have their image tokens."""
+        """The model's inputs for these records' prompts and pictures, {name: tensor [B, ..]}, made by its processor;
+        prompts have their image tokens."""
         from PIL import Image
 
         inputs = self.processor(

@@ -131,8 +131,9 @@ def _base(file: YamlFile, node: yaml.Node) -> dict[str, Any]:
 
 
 def _option(file: YamlFile, key: str, where: yaml.Node, node: yaml.Node) -> Any:
-    """The value of an option in plain types, or one value of its list. InputError: the option must not be in a matrix
-    (at node `where`), the value is impossible, or there is no such method, attack, audit or task (at `node`)."""
+    """The value of the option `key` in plain types; `node` is the value, or one of its list. InputError: the option
+    must not be in a matrix (at node `where`), the value is impossible, or there is no such method, attack, audit or
+    task (at `node`)."""
     name = key.replace("-", "_")
     if name in ELSEWHERE:
         raise file.error(where, f"{key} does not go into a matrix: {ELSEWHERE[name]}")

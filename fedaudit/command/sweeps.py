@@ -65,7 +65,8 @@ def _label_values(label: str, plugin: Plugin[MethodFacts], pairs: Sequence[str])
 
 
 def ignored_parameters(methods: Named) -> set[str]:
-    """Parameters whose flags change nothing: no method has them, or each method that does sets them in its label."""
+    """Names of the parameters whose flags change nothing: no method has them, or each method that does sets them in its
+    label."""
     of_any = {
         f.name for plugin, _ in methods.values() for cls in (plugin.params, Privacy) for f in dataclasses.fields(cls)
     }
@@ -99,7 +100,8 @@ def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dic
 def _axes(
     label: str, param_classes: Sequence[type[Any]], label_values: Mapping[str, Any], options: argparse.Namespace
 ) -> dict[str, tuple[Any, ...]]:
-    """{parameter: its values} for all parameters that the label or a flag sets, and those that can be swept."""
+    """{parameter: tuple of its values} for all parameters that the label or a flag sets, and those that can be
+    swept."""
     reader = Parser(add_help=False, allow_abbrev=False)
     for cls in param_classes:
         add_fields(reader, "", cls)
@@ -118,7 +120,7 @@ def _axes(
 
 
 def _variant(plugin: Plugin[MethodFacts], param_classes: Sequence[type[Any]], values: Mapping[str, Any]) -> Variant:
-    """The method with one value for each parameter; its privacy is None if neither it nor its learner can be
+    """The method with one value for each parameter, and its privacy settings: None if neither it nor its learner can be
     private."""
     parts = [
         params_from_values(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})

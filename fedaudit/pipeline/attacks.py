@@ -184,8 +184,8 @@ def _blind_of_clients(federation: Federation, rows: tuple[Row, ...]) -> Blind:
 
 
 def _blind_of_all(federation: Federation) -> Blind:
-    """Scores of the blind control, a classifier that sees no model, for the records of all clients together, by (None,
-    kind of non-members) and record."""
+    """Scores of the blind control, a classifier that sees no model, for the records of all clients together, {(None,
+    kind of non-members): {record id: score}}."""
     truth = federation.truth
     owners = [(client.name, record) for client in federation.clients for record in client.records]
     by_nonmembers = {HELD_OUT: _blind(owners, [truth[r.id] for _, r in owners])}
@@ -227,9 +227,9 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
 
 
 def _trajectories(question_plan: QuestionPlan, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
-    """Loss of the targets' true models by `round` (how many have passed, 0 before training): the mean over each kind of
-    the target's records (`record` is "mean"), and that of every exposed record. Columns record, client (name), kind,
-    round, loss; an empty table, without columns, where there are no curves."""
+    """Loss in nats of the targets' true models by `round` (how many have passed, 0 before training): the mean over each
+    kind of the target's records (`record` is "mean"), and that of every exposed record. Columns record, client (name),
+    kind, round, loss; an empty table, without columns, where there are no curves."""
     frames = []
     for target in question_plan.targets:
         for r, question in question_plan.curve(target):

@@ -78,7 +78,8 @@ class QuestionPlan:
 
     @classmethod
     def of(cls, cell: Cell, federation: Federation, transcript: Transcript | None = None) -> Self:
-        """The plan of what a cell's adversaries ask of its training's models; `transcript` replaces its own."""
+        """The plan of what a cell's adversaries ask of its training's models; `transcript` stands in for the training's
+        own."""
         recipe = recipe_of(cell, federation)
         return cls(
             records=cell.plan.trained.records,
@@ -234,8 +235,8 @@ class QuestionPlan:
     def _over_rounds(
         self, source: ObservedRun, attacked: AttackedModel, target: Target, wanted: Wanted
     ) -> dict[str, Any]:
-        """Questions about several rounds, as fields of a `QuestionSet`: about messages (`heard`, `solved`) if the
-        adversary sees their sums, else about broadcasts (`history`)."""
+        """The questions about several rounds, {field of a `QuestionSet`: questions}: about messages (`heard`, `solved`)
+        if the adversary sees sums of them, else about broadcasts (`history`)."""
         view, k, most = source.views[attacked.threat_model], target.client, self.adversary.observed_rounds
         assert k is not None
         if not view.gives("sums of uploads"):

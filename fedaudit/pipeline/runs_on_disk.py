@@ -62,8 +62,8 @@ def describe(out: Path, across: Across, progress: Progress) -> str:
 
 def read(out: Path, say: Callable[[str], None]) -> list[AuditedRun]:
     """The runs of all finished reports under `out`, sorted by when their analyses were written. Tables are read when
-    first used; those of a deleted analysis are missing. `say` names reports that cannot be read. InputError as
-    `collect`."""
+    first used; those of a deleted analysis are missing. `say` names reports that cannot be read. InputError: there is
+    no such folder, or no report in it can be read."""
     with warnings.catch_warnings(record=True) as left_out:
         warnings.simplefilter("always")
         collection = collect(out)

@@ -42,7 +42,8 @@ class ScoringJob:
 
 
 def score(job: ScoringJob) -> list[tuple[ModelKey, Tables]]:
-    """Run all attacks on all models of the job; returns tables by name for every model that any attack has scores of.
+    """Run all attacks on all models of the job; returns (model, tables by name) for every model that any attack has
+    scores of.
 
     Tables with a row per record: `scores`, a column per score; `base` and `before_first_round`, the same of the
     controls; `shadow_targets`, the same of models whose `member`s the adversary knows; `facts`, see `record_facts`.
@@ -74,7 +75,7 @@ class Scorer:
         self._results: dict[object, Any] = {}
 
     def tables(self, question_set: QuestionSet) -> Tables:
-        """The tables of one attacked model, see `score`; {} if no attack has a score."""
+        """The tables {name: table} of one attacked model, as `score` describes them; {} if no attack has a score."""
         shadows, records = question_set.shadows, question_set.records
         key = shadows.name if shadows else "", records[0], len(records)
         knowledge = question_set.knowledge(self._cached((*key, "shadow answers"), question_set.shadow_answers))

@@ -103,8 +103,8 @@ def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
 def members(
     bench: AttackBench, method: Method[Any], others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Which candidates of a client its shadows were trained on, bool [S, n]: the shadow's coin chose the record, and it
-    was in a batch in a round in which the client took part in `others`."""
+    """Whether each of the S shadows of a client was trained on each of its n candidates, bool [S, n]: the shadow's coin
+    chose the record, and it was in a batch in a round in which the client took part in `others`."""
     candidates, rounds, settings = bench.candidates[client], others.participations(client), bench.learner.settings
     rows = []
     for s in shadows:

@@ -164,7 +164,8 @@ class Ledger:
         local: Sequence[str] = (),
         clear: Sequence[str] = (),
     ) -> Ledger:
-        """The ledger of a run from the noise of its rounds. shared, local, clear: names of tensors, as in the class."""
+        """The ledger of a run from the noise of its rounds. shared, local, clear: names of tensors, as the class
+        describes them."""
         joint: dict[tuple[Mechanism, ...], int] = {}
         ran: dict[int, list[tuple[int, Turn]]] = {}
         for noise in rounds:

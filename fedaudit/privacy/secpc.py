@@ -95,8 +95,9 @@ class Meeting:
         return values.transpose(1, 0, 2).reshape(len(groups), -1)[:, : vectors.shape[1]] / FINE
 
     def squared_distances(self, vectors: Floats, groups: Sequence[Numbers], *, kept: str = "") -> Floats:
-        """Squared distances [n, G] of vectors [n, d], of length <= 1 and rounded to 1 / steps, to group means. kept: as
-        in `sums`. InputError: an entry exceeds 1, or a group is too small."""
+        """Squared distances [n, G] of vectors [n, d], of length <= 1 and rounded to 1 / steps, to the means of G groups
+        of users. kept: the name to keep the shares under, if any. InputError: an entry exceeds 1, or a group is too
+        small."""
         sharing, steps = self.protocol.of_distances, self.protocol.steps
         self._check(groups)
         sizes = np.array([len(group) for group in groups])
@@ -133,8 +134,8 @@ class Meeting:
         return sharing.field.sum(dealt, axis=0)
 
     def _decode(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
-        """Values that the server decodes from answers [n, W] without the absent users'; `answers` of liars are
-        falsified first, in place. See `Sharing.opened`."""
+        """Signed values [points, W] that the server decodes from answers [n, W] without the absent users', as
+        `Sharing.opened` does; `answers` of liars are falsified first, in place, and wrong users are named."""
         there = [user for user in range(len(answers)) if user not in self.absent]
         for user in sorted(self.liars):
             answers[user] += 1 + sharing.field.uniform(answers[user].shape, self.generators[user]) % (

@@ -101,8 +101,8 @@ class Sharing:
         return self.field.product(self._masking, values)
 
     def squared_distances(self, vectors: Residues, centres: Residues, sizes: Integers) -> Residues:
-        """One user's shares [N, K] of |sum_k - |k| x_i|^2, for N vectors x_i and K groups k. vectors [N, length],
-        centres [K, length]: its shares of the vectors and of the groups' sums. sizes: |k| [K]."""
+        """One user's shares [N, K] of |sum_k - |k| x_i|^2, for N vectors x_i and K groups k, |k| in `sizes` [K].
+        vectors [N, length] and centres [K, length] are this user's shares of the vectors and of the groups' sums."""
         field = self.field
         scaled = field.multiply(vectors[:, None], field.of(sizes)[:, None])
         gaps = field.subtract(centres, scaled)

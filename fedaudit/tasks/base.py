@@ -171,7 +171,7 @@ class Federation:
 
     @property
     def coins(self) -> dict[str, tuple[str, str]]:
-        """For each candidate and canary, by id: the id of its coin, and the stratum of the coin.
+        """{id of a candidate or canary: (id of its coin, stratum of the coin)}.
 
         A stratum names the clients that have the picture (canaries form strata of their own). Permuting coins within a
         stratum keeps every client's number of members.

@@ -96,7 +96,8 @@ def _beside(root: Path, name: str) -> Path | None:
 
 
 def _captions(path: Path, images: Path) -> list[Item]:
-    """The pictures of a caption file that have a caption, grouped by the class of their largest object."""
+    """An item for each picture of a caption file that has a caption; its group is the class of its largest object
+    ("none" without one)."""
     classes = _classes(path.with_name(path.name.replace("captions", "instances")))
     items = [
         Item(f"coco-{_key(n)}", classes.get(n, "none"), path_below(images, name, where), INSTRUCTION, texts, where)
@@ -106,7 +107,7 @@ def _captions(path: Path, images: Path) -> list[Item]:
 
 
 def _distinct(items: list[Item]) -> list[Item]:
-    """The items. InputError if two have the same id: their file names differ only in folder or ending."""
+    """The items as they are. InputError if two have the same id: their file names differ only in folder or ending."""
     first_by_id: dict[str, Item] = {}
     for item in items:
         if (other := first_by_id.setdefault(item.id, item)) is not item:
@@ -120,8 +121,8 @@ def _key(picture: int | str) -> str:
 
 
 def _annotated_pictures(path: Path) -> Iterable[tuple[int | str, str, tuple[str, ...], str, str]]:
-    """For each picture in a file of MSCOCO's form: its id, file name, captions, place in the file (for messages) and
-    domain. Blank captions are left out, and pictures without any other. InputError: two pictures have one id."""
+    """Yield for each picture in a file of MSCOCO's form its id, file name, captions, place in the file (for messages)
+    and domain. Blank captions are left out, and pictures without any other. InputError: two pictures have one id."""
     content, captions = read_json(path, KEYS), dict[int | str, list[str]]()
     for note in need(content, "annotations", path, list):
         number = identifier(need(note, "image_id", path), "an image_id", path)

@@ -141,7 +141,8 @@ def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Pat
 
 
 def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
-    """Visible parquet files in `root` and its folders, without `skip`. Folders looked into are recorded as read."""
+    """Yield the visible parquet files in `root` and its folders, without `skip`. Folders looked into are recorded as
+    read."""
     for name, folders, files in os.walk(root):
         folder = Path(name)
         user_files.note(folder)
@@ -337,7 +338,8 @@ def federate(
 
 
 def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params: Any, seed: int) -> Client:
-    """Client k from its share. It is shuffled first, since items drawn last may come after a class ran out."""
+    """Client k with its candidates, reference and background records from its share of the items. These are shuffled
+    first, since items drawn last may come after a class ran out."""
     deal, coins, texts = (np.random.default_rng((seed, 1, k, part)) for part in (1, 2, 3))
     records = _records([share[i] for i in deal.permutation(len(share))], pictures, texts)
     candidates, kept = 2 * params.records, 2 * params.records + params.reference

@@ -41,7 +41,8 @@ def _draw(
     proportions: np.ndarray | None = None,
     shapes: Sequence[str] = scenes.SHAPES,
 ) -> tuple[Record, ...]:
-    """Draw n records with ids `name-000` and on, their topics by `proportions` over `TOPICS` (None: uniform)."""
+    """Draw n questions as records with ids NAME-000 and on, on topics by `proportions` over `TOPICS` (None: uniform),
+    about scenes of these `shapes`."""
     topics = rng.choice(TOPICS, size=n, p=proportions).tolist()
     drawn = [draw_question(rng, topic, shapes) for topic in topics]
     images = scenes.render([scene for scene, _ in drawn], rng)

@@ -211,8 +211,8 @@ def _clients_plot(clients: Table, methods: Sequence[str], signals: Sequence[str]
 
 
 def _success_rates(classes: Table, signals: Sequence[str]) -> Table:
-    """The success rates of the first signal that has any, sorted by client: its mean, then its classes. Two columns are
-    added: `name`, the row's name in the figure, and `is_class`."""
+    """The rows of the first signal that has success rates, sorted by client: the client's mean, then its classes. Two
+    columns are added: `name`, the row's name in the figure, and `is_class`, False for a mean."""
     rated = classes[classes.success.notna()]
     rows = rated[rated.signal.isin(ordered(rated.signal, signals)[:1])]
     label = rows.label.astype(str)

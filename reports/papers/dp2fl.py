@@ -85,7 +85,8 @@ def methods(evidence: EvidenceByTask) -> Table:
 
 
 def models(evidence: EvidenceByTask) -> Table:
-    """Table 2: accuracy of DP²FL's global model and of clients' own models, and their difference; a row each."""
+    """Table 2: accuracy of DP²FL's global model and of clients' own models, and their difference, a row each, a column
+    per task."""
     theirs = printed_cells(printed("dp2fl_table2"), itemgetter("dataset"), lambda row: (MODELS[row["model"]][0], ""))
     ours = _columns(evidence, {(name, ""): metric for name, metric in MODELS.values()})
     difference = MODELS["global_minus_local"][0], ""
@@ -96,7 +97,8 @@ def models(evidence: EvidenceByTask) -> Table:
 
 
 def before(evidence: EvidenceByTask) -> Table:
-    """Table 3: accuracy of a new client on its own test set before it trains; a row per model that it may use."""
+    """Table 3: accuracy of a new client on its own test set before it trains; a row per model that it may use, a column
+    per task."""
     theirs = printed_cells(printed("dp2fl_table3"), itemgetter("dataset"), lambda row: (STARTS[row["model"]][0], ""))
     ours = _columns(evidence, {(name, ""): f"newcomers/before/new/{start}" for name, start in STARTS.values()})
     sentences = [COMING, *_gains(evidence, "before", ["new"])]

@@ -107,8 +107,9 @@ def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:
 
 
 def readings(points: pd.DataFrame, splits: Sequence[str] = tuple(SPLITS)) -> list[str]:
-    """Check what the paper says of its figure: FedRand leaks less than FedAvg at much the same CIDEr. One sentence per
-    split and role that has both methods. With overlapping intervals it says "not surely less"."""
+    """Sentences on what the paper says of its figure, that FedRand leaks less than FedAvg at much the same CIDEr: one
+    per split (kind of non-members) and role that has both methods. With overlapping intervals one says "not surely
+    less"."""
     sentences = []
     for split in splits:
         in_split = points[points.split == split].set_index(["method", "role"])

@@ -47,8 +47,8 @@ def figure2(evidence: EvidenceByTask, write: Write) -> str:
 
 
 def ours(users: Sequence[int] = USERS, components: Sequence[int] = COMPONENTS, size: int = DRAWS) -> pd.DataFrame:
-    """Information in nats, a row per point of a panel and quantity (columns panel, n, d, quantity, exact, ksg): exact,
-    and estimated from `size` draws as in the paper; NaN where there is no estimate."""
+    """Information in nats about a prompt, a row per point of a panel (its n users, d dimensions) and quantity: `exact`,
+    and `ksg`, estimated from `size` draws as in the paper; NaN where there is no estimate."""
     points = [("users", n, TOKENS * USUAL_COMPONENTS) for n in users]
     points += [("dimension", USUAL_USERS, TOKENS * k) for k in components]
     rows = []

@@ -46,8 +46,8 @@ def section(page: Page) -> Section | None:
 
 
 def _claim_blocks(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """Blocks of claimed beside provable epsilons. Methods (with their settings) that have equal claims share a block;
-    epsilons and adversaries with equal numbers share a row."""
+    """Blocks of claimed beside provable epsilons, each {"title": methods in words, "rows"}. Methods (with their
+    settings) that have equal claims share a block; epsilons and adversaries with equal numbers share a row."""
     families: dict[tuple[str, str], list[MethodRow]] = {}  # the runs of a method and setting, one per epsilon
     for v in (v for v in runs if v.claims):
         families.setdefault((v.method, v.setting), []).append(v)

@@ -58,7 +58,8 @@ def _accuracies(runs: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, An
 
 
 def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """A card per method: `lines`, a sentence per epsilon, and `notes` on the server where its proof differs."""
+    """A card per method with its `name`: `lines`, a sentence per epsilon, and `notes` on the epsilon proven against the
+    server where it differs from that against a user."""
     cards = []
     for method, name in {v.method: v.name for v in runs}.items():
         lines: list[dict[str, str]] = []
@@ -75,8 +76,8 @@ def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
 
 
 def sentence(v: MethodRow, without: MethodRow | None) -> str:
-    """Describe one run: accuracy and its change, the noise, and the claimed and proven epsilon. The change is against
-    the run `without` noise, or against before training if that is None."""
+    """Sentences on one run: accuracy and its change, the noise, and the claimed and proven epsilon. The change is
+    against the run `without` noise, or against before training if that is None."""
     splits = _quoted_splits(v)
     text = _join_accuracies({split: _accuracy_in_words(v.scores[split]) for split in splits})
     if not v.trained:
