@@ -67,7 +67,8 @@ def trilaterate(known: Floats, squared: Floats, prior: Floats) -> Floats:
 
 
 def _equations(groups: Sequence[Sequence[int]], distances: Floats) -> tuple[Floats, Floats]:
-    """Coefficients [n G, pairs] and right-hand sides [n G] of the module's equations, one per group and user."""
+    """Coefficients [n G, pairs] and right-hand sides [n G] of the module's equations for the squared distances of all
+    pairs of n users, one per group and user."""
     n = len(distances)
     first, second = np.triu_indices(n, 1)
     rows = np.zeros((len(groups), n, len(first)))

@@ -84,8 +84,8 @@ def _curve(point: Point, utility: str | None) -> pd.DataFrame:
 
 
 def _target(curves: Mapping[Point, pd.DataFrame], utility: str | None, params: Params) -> float:
-    """The utility at which the settings of a world are compared: `params.reach` or, if that is 0, the worst final one
-    of the settings that gain at least half of the largest gain. NaN without a common utility."""
+    """The utility at which the settings of a world are compared: `params.reach` or, if that is 0, the worst final
+    utility among those settings that gain at least half of the largest gain. NaN without a common utility."""
     if utility is None:
         return math.nan
     better = -1.0 if METRICS.get(utility) == "lower" else 1.0

@@ -260,7 +260,8 @@ def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Seri
 
 
 def _about_base(c: Comparison, signal: str, controls: dict[str, tuple[Comparison, pd.Series]]) -> str | None:
-    """A note on the control by the base model: what replaces it, or why there is none; None: it is used as it is."""
+    """A note on the control of a score by the base model (before training): what replaces it, or why there is none;
+    None: it is used as it is."""
     if signal in c.before_first_round and "base" in controls:
         clients = len(np.unique(controls["base"][0].client))
         return f"the released model before each of {clients} of {len(np.unique(c.client))} clients first took part"
@@ -279,11 +280,12 @@ def _claims(epsilon: Words, threat_model: str) -> Claims:
 
 
 def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of every score on every comparison that has verdicts, with the columns CELLS; NaN: not measurable.
+    """AUROC of every score on every comparison that has verdicts, a row each; NaN: not measurable.
 
-    simultaneous_low and simultaneous_high hold for all scores of a comparison at once. Where coins decided, p and z
-    are the permutation test's, and p_adjusted is empty until the report; elsewhere p follows from the interval, and
-    p_adjusted corrects it for the scores of the comparison (Holm).
+    Beside the names, the columns are auroc, low, high; z, p, p_adjusted and family of the test; and simultaneous_low
+    and simultaneous_high, which hold for all scores of a comparison at once. Where coins decided, p and z are the
+    permutation test's, and p_adjusted is empty until the report; elsewhere p follows from the interval, and p_adjusted
+    corrects it for the scores of the comparison (Holm).
     """
     table = []
     for c in (c for c in comparisons(run) if not c.descriptive):
@@ -300,7 +302,8 @@ def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
 
 
 def _cells(run: ScoredRun, c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
-    """A row of `cells` for each measurable score of a comparison, without the simultaneous intervals."""
+    """A row of the table `cells` for each measurable score of a comparison, as a dict without the simultaneous
+    intervals."""
     scored = {signal: c.with_values(c.scores[signal]) for signal in signals}
     aurocs = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
     coins = by_coin(run).scores

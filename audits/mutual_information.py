@@ -126,7 +126,8 @@ def information(run: ScoredRun, params: Params) -> pd.DataFrame:
 
 
 def _rows(run: ScoredRun) -> Iterator[_Row]:
-    """The measurable headline scores, and `loss/base`, against held-out records and left-out canaries."""
+    """Yield the measurable headline scores, and `loss/base`, each on every comparison with held-out records or left-out
+    canaries."""
     shared = exchanges(run, EXCHANGES) if run.coins else None
     for c in comparisons(run):
         if c.nonmembers not in BY_COIN or c.descriptive or c.way == BEST_UTILITY:
@@ -173,7 +174,8 @@ def _interval(row: _Row, params: Params) -> mi.Information:
 
 
 def _of_base(c: Comparison, signal: str, params: Params, seed: int) -> float:
-    """The estimate for the control's scores, in nats; NaN if they cannot be measured or are all equal."""
+    """The estimate of mutual information for the control's scores, in nats; NaN if they cannot be measured or are all
+    equal."""
     if signal not in c.base or c.base[signal].nunique() < 2:
         return math.nan
     on = c.with_values(c.base[signal])

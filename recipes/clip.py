@@ -73,8 +73,8 @@ class Log:
 def save(
     model: open_clip.CLIP, recipe: CLIPRecipe, first: Sequence[float], last: dict[str, float], out: Path, seconds: int
 ) -> None:
-    """Write weights in half precision, configuration, tokenizer and `training.json`, with the quality after
-    rounding."""
+    """Write into `out` the weights in half precision, configuration, tokenizer and `training.json`, the record of the
+    training with the quality after rounding."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {name: t.half().contiguous() if t.is_floating_point() else t for name, t in model.state_dict().items()}
     save_file(weights, out / WEIGHTS, metadata={"format": "pt"})

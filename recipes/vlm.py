@@ -89,7 +89,8 @@ def save(
     out: Path,
     cpu_seconds: int,
 ) -> None:
-    """Write weights in half precision, processor and `training.json`, with the quality after rounding."""
+    """Write into `out` the weights in half precision, processor and `training.json`, the record of the training with
+    the quality after rounding."""
     model.half().save_pretrained(out)
     build_processor(recipe).save_pretrained(out)
     shipped = LlavaForConditionalGeneration.from_pretrained(out, dtype=torch.float32)

@@ -140,7 +140,8 @@ class Recognition:
 
 
 def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> NDArray[np.bool_]:
-    """Whether each of N clients' personalised prompts names the right class of each test image, bool [N, test]."""
+    """Whether each of N clients' personalised prompts names the right class of each test image, bool [N, test]. Runs in
+    a worker; a job is (method, global state, the clients' own states), packed."""
     method, server, private = job
     shared = unpack(server)
     assert isinstance(bench.learner, Recognising)
@@ -174,8 +175,8 @@ class Personalisation(Recognition):
 
 
 def _personal(bench: Bench, job: tuple[Method[Any], bytes, bytes, NDArray[np.float64]]) -> dict[str, float]:
-    """Accuracy and macro-F1 (percent) of a client's model ("personal/..."), and of the global model ("global/...") if
-    clients upload anything."""
+    """Accuracy and macro-F1 in percent of a client's model ("personal/accuracy", "personal/f1"), and of the global
+    model ("global/...") if clients upload anything. Runs in a worker."""
     from sklearn.metrics import accuracy_score, f1_score
 
     method, server, private, weights = job

@@ -147,8 +147,8 @@ class DualStep:
         self.weights = torch.tensor(weights, device=self.pictures.device)  # [N, B]: 1 / |B|, or 0
 
     def gradients(self, Pt: Tensor, Pd: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients in Pt [N, D, b, d] and Pd [N, D, e, d + 1] of the mean cross-entropy of each client's batch.
-        Records of weight 0 count in the divisor only."""
+        """Gradients in Pt [N, D, b, d] and Pd [N, D, e, d + 1] of the mean cross-entropy of each of N clients' batch (D
+        layers, b tokens, widths d and e of text and images). Records of weight 0 count in the divisor only."""
         with torch.enable_grad():
             leaves = [tensor.detach().requires_grad_() for tensor in (Pt, Pd)]
             logits = self.learner.logits(leaves[0], leaves[1], self.pictures)

@@ -59,7 +59,8 @@ class ReplayedMessages:
     def __init__(
         self, view: View, method: Method[Any], learner: Classifier, candidates: Sequence[Sequence[str]] = ()
     ) -> None:
-        """`candidates`: the possible training records of each client, which are needed if only sums are seen."""
+        """Replay all messages that the view sees. `candidates`: the possible training records of each client, which are
+        needed if only sums are seen."""
         self.view, self.method, self.learner, self.candidates = view, method, learner, candidates
         self.way = REBUILT if view.gives("uploads") else ESTIMATED
         self._means: dict[tuple[int, int], Tensor] = {}

@@ -155,8 +155,8 @@ class _Sums(NamedTuple):
 
 
 def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped: bool) -> Array:
-    """`_Sums` [13, R] of logits [R, V], then `_clamped_sums` if `clamped`; row `start` is the first, for error
-    messages."""
+    """The sums `_Sums` as rows [13, R] of logits [R, V] and, if `clamped`, those of `_clamped_sums` below, [18, R]; row
+    `start` is the first, for error messages."""
     xp = _namespace(scratch)
     words = xp.asarray(targets, device=scratch.device)
     sums = xp.zeros((18 if clamped else 13, len(logits)), dtype=xp.float64, device=scratch.device)

@@ -164,7 +164,9 @@ def _reference_sets(
     labels: list[Hashable],
     reference: npt.ArrayLike | Mapping[Any, npt.ArrayLike] | None,
 ) -> tuple[list[Floats], Floats]:
-    """The r sets of scores that set the thresholds, and the weight of each for each record [n, r], whose sum is 1."""
+    """The r sets of scores that set the thresholds, and how much each of these counts for each record, [n, r] with rows
+    of sum 1: by client, one for all, or the halves of the non-members (`reference` None). ValueError: a client has no
+    scores."""
     if isinstance(reference, Mapping):
         missing = [label for label in labels if label not in reference]
         if missing:

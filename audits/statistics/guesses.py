@@ -48,8 +48,8 @@ def check(correct: int, guesses: int, canaries: int) -> None:
 
 
 def largest_refuted(refuted: Callable[[float], bool], *, tolerance: float = TOLERANCE) -> float:
-    """The largest number that is `refuted`, if every smaller one is; 0 if none is. Too small by a share of `tolerance`
-    at most. Large numbers must not be refuted: the search would not end."""
+    """The largest number of which `refuted` is true, if it is true of every smaller one; 0 if of none. Too small by a
+    share of `tolerance` at most. Large numbers must not be refuted: the search would not end."""
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0

@@ -125,7 +125,8 @@ def cross_fitted(interval: Interval, folds: int, *, control: Interval | None = N
 
 
 def clopper_pearson(k: float, n: float, confidence: float) -> tuple[float, float]:
-    """Exact binomial interval for k of n successes (Clopper and Pearson 1934); neither needs to be an integer."""
+    """(Low, high) of the exact binomial interval of a rate, for k of n successes (Clopper and Pearson 1934); neither
+    needs to be an integer."""
     tail = (1 - confidence) / 2
     low = float(special.betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
     high = float(special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0

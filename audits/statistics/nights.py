@@ -261,8 +261,8 @@ def _compared(name: Series, new: Sequence[Measured], before: Sequence[Measured])
 
 
 def spread(new: Sequence[Measured], before: Sequence[Measured]) -> Difference:
-    """The difference between a night's `new` runs and those `before`, with the error from their spread: Student's, of
-    the means of data sets."""
+    """The difference between a night's `new` runs and those `before`, whose error is that of Student's test: from the
+    spread of the means of data sets on each side."""
     now, then = ([value for value, _, _ in _by_data(runs)] for runs in (new, before))
     squares = sum((v - mean(side)) ** 2 for side in (now, then) for v in side)
     error = math.sqrt(1 / len(now) + 1 / len(then))

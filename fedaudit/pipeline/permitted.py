@@ -51,8 +51,8 @@ def permitted_attacks(cell: Cell) -> dict[str, dict[str, DataclassInstance]]:
 
 
 def never_run(cells: Sequence[Cell]) -> list[str]:
-    """A sentence for each attack of the plan that runs under no threat model against a method, with the reason that is
-    the method's own if there is one."""
+    """A sentence for each attack of the plan that runs under no threat model against a method, with the reason: the
+    method's own if there is one, else that the adversaries see too little."""
     sentences: dict[str, None] = {}
     for cell in cells:
         for name in cell.plan.attacks:

@@ -297,7 +297,7 @@ def shadows_of(
 def shadows_of_federations(
     bench: AttackBench, method: Method[Any], federations: Sequence[Transcript], client: int, *, seed: int
 ) -> ShadowModels:
-    """The shadows of a target client where whole federations are simulated: this client in each of them."""
+    """The shadows of a target client where whole federations are simulated, one per federation: this client in it."""
     member = np.concatenate(
         [members(bench, method, one, client, seed=seed, shadows=[s]) for s, one in enumerate(federations)]
     )

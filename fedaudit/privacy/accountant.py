@@ -205,8 +205,8 @@ def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: f
 
 
 def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) -> PrivacyLossDistribution:
-    """The privacy loss distribution of Gaussian steps (mu, count), each on a Poisson sample of `rate`; both for the
-    training with the record and without it."""
+    """The privacy loss distribution, on a grid of that step, of Gaussian steps (mu, count), each on a Poisson sample of
+    `rate`; both for the training with the record and without it."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, identity
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 
@@ -219,7 +219,8 @@ def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) 
 
 
 def _loss(mu: float, rate: float, adjacency: AdjacencyType, grid: float) -> PLDPmf:
-    """The privacy loss of one step, like `from_gaussian_mechanism`: connected dots (Doroshenko et al. 2022)."""
+    """The privacy loss, on a grid of that step, of one Gaussian step on a Poisson sample of `rate`, as
+    `from_gaussian_mechanism` computes it: connected dots (Doroshenko et al. 2022)."""
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 

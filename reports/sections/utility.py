@@ -136,7 +136,8 @@ def _claim_in_words(v: MethodRow) -> str:
 
 
 def _against_server(v: MethodRow) -> str:
-    """The proven epsilon of a client's own record against the server, in words; "" if it is the prompt-user's."""
+    """The proven epsilon of a client's own record against the server, in words; "" if it is that against the
+    prompt-user, or either is missing."""
     claims = {c.threat_model: c for c in v.claims if c.whose == "own"}
     server, user = claims.get(SERVER), claims.get(PROMPT_USER)
     if server is None or user is None or server.numbers[:3] == user.numbers[:3]:
