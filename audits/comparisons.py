@@ -382,5 +382,5 @@ def _shadow_targets(run: ScoredRun, model: ScoredModel, nonmembers: str) -> pd.D
     k, scored = client_of(model), model.shadow_targets.index
     alike = run.canaries.get(k, ()) if nonmembers == LEFT_OUT_CANARIES else (*run.records[k], *run.reference[k])
     if not scored.isin(list(run.kinds(k))).any():
-        raise ValueError(f"pseudo must be indexed by the client's records, got {scored[0]!r}.")
+        raise ValueError(f"shadow_targets must be indexed by the client's records, got {scored[0]!r}.")
     return model.shadow_targets[scored.isin(alike)]
