@@ -87,7 +87,8 @@ class Texts:
     hard: None = None
 
     def arrays(self) -> Arrays:
-        """Its fields as arrays, to be stored; `of` reads them."""
+        """The fields as arrays by name, to be stored: `sizes`, and `texts`, the others as JSON in bytes; `of` reads
+        them."""
         spans = [{name: [span.start, span.stop] for name, span in parts.items()} for parts in self.spans]
         tokens = [list(of_record) for of_record in self.tokens]
         texts = json.dumps({"spans": spans, "words": list(self.words), "tokens": tokens})
@@ -95,7 +96,7 @@ class Texts:
 
     @staticmethod
     def of(arrays: Arrays) -> Texts:
-        """The inverse of `arrays`."""
+        """The facts that `arrays` turned into arrays."""
         texts = json.loads(arrays["texts"].tobytes())
         spans = [{name: slice(*span) for name, span in parts.items()} for parts in texts["spans"]]
         return Texts(arrays["sizes"], spans, texts["words"], texts["tokens"])
@@ -122,8 +123,8 @@ class Classifications:
 
 
 def spans_of(spans: Mapping[str, slice], compat: str = "exact") -> Mapping[str, slice]:
-    """Row ranges of one record by part: `spans` (image, instruction, caption), with compat "vlmia" also VL-MIA's `desp`
-    (description) and `inst_desp` (instruction and description).
+    """Row ranges of one record by part of its text: `spans` (image, instruction, caption), with compat "vlmia" also
+    VL-MIA's `desp` (description) and `inst_desp` (instruction and description).
 
     VL-MIA scores only rows inside a part: `desp` lacks the row that predicts the caption's first token and the one that
     predicts the end. Its `img` and `inst` are our image and instruction. A description of one token, which that code
@@ -191,8 +192,9 @@ class TextAnswers:
         return _digest([stacked(signals) for signals in self.by_compat.values()])
 
     def facts(self, base: TextAnswers) -> dict[str, Any]:
-        """For each record an array or list over its tokens, in nats: "token_slice" (their parts), "token_log_prob",
-        "token_entropy" (Rényi of order 2), and "base_token_entropy", the same under `base`."""
+        """Facts by name, for each record an array or list over its tokens: "token_slice" (the part of the text, in
+        words), and in nats "token_log_prob", "token_entropy" (Rényi of order 2), and "base_token_entropy", the same
+        under `base`."""
         now, before = ([answers[i]["exact"] for i in range(len(self.sizes))] for answers in (self, base))
         return {
             "token_slice": [_parts(spans, int(size)) for spans, size in zip(self.spans, self.sizes, strict=True)],
@@ -218,7 +220,8 @@ class TextAnswers:
 
 
 def _parts(spans: Mapping[str, slice], rows: int) -> list[str]:
-    """The part that each of a record's rows belongs to; "instruction" where no span covers it."""
+    """The part ("image", "instruction", "caption") that each of a record's rows belongs to; "instruction" where no span
+    covers it."""
     parts = ["instruction"] * rows
     for name, span in spans.items():
         parts[span] = [name] * len(parts[span])

@@ -63,7 +63,7 @@ class View:
         return self._transcript.rounds_at_least_loss
 
     def others_part(self, method: Method[Any], client: int) -> State:
-        """The released model with one client's part in it, as all other clients receive it at the end."""
+        """The released model with one client's own tensors in it, as all other clients receive it at the end."""
         self._require("others' parts")
         last = self.broadcast(self.rounds)
         return last | method.messages.broadcast_part(last, client)
@@ -100,10 +100,9 @@ class View:
         return self._transcript.summed_groups(r), self._transcript.revealed(r)["gradients"]
 
     def distances(self, r: int) -> tuple[list[list[int]], State]:
-        """The G groups whose means the server measured distances to in round r, and the decoded tensors but for sums:
-        `distances` [n, G] are squared distances of all clients to these means. [] and no such tensor in a round
-        without any.
-        """
+        """The G groups of clients to whose means the server measured distances in round r, and the tensors that it
+        decoded beside sums: `distances` [n, G], squared, of all n clients to these means, and others. No groups and no
+        such tensor in a round without any."""
         self._require("distances")
         revealed = self._transcript.revealed(r)
         return self._transcript.distance_groups(r), {

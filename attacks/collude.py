@@ -23,9 +23,11 @@ LATTICE = 20  # most slices for which a lattice is reduced: sympy then takes sec
 
 
 def recover_slices(sharing: Sharing, users: Sequence[int], shares: Residues) -> Integers | None:
-    """The shortest slices [ell, W] that explain the shares [m, W] of these m users, as signed whole numbers.
+    """The shortest slices [ell, W], ell per vector, that explain the shares [m, W] of these m users, as signed whole
+    numbers.
 
-    None if m <= t, as their shares say nothing, or if equations are missing and ell > LATTICE.
+    None if m <= t, the number of colluders that the sharing withstands, as their shares say nothing, or if equations
+    are missing and ell > LATTICE.
     """
     field, ell, missing = sharing.field, sharing.slices, sharing.slices - len(users) + sharing.tolerance.colluders
     if missing >= ell or (missing > 0 and ell > LATTICE):
@@ -46,7 +48,8 @@ def recover_slices(sharing: Sharing, users: Sequence[int], shares: Residues) -> 
 
 
 def noise_free(sharing: Sharing, users: Sequence[int]) -> Residues:
-    """Coefficients [m - t, m] of linear combinations of m users' shares in which no noise is left.
+    """Coefficients [m - t, m] of linear combinations of m users' shares in which no noise is left, t being the number
+    of colluders that the sharing withstands.
 
     No pivot is 0: a polynomial of degree below ell + t cannot vanish at ell slices, t - k noise points and k users.
     """
@@ -70,8 +73,7 @@ def reduce_basis(lattice: Integers) -> Integers:
 
 
 def subtract_nearest(basis: Integers, points: Integers) -> Integers:
-    """Subtract a near lattice vector from each of W points [k, W] (Babai's nearest plane), twice because of
-    rounding."""
+    """W points [k, W] less a near lattice vector each (Babai's nearest plane), twice because of rounding."""
     axes = _gram_schmidt(basis)
     rest = points.copy()
     for _ in range(2):
@@ -89,7 +91,8 @@ def _gram_schmidt(basis: Integers) -> NDArray[np.float64]:
 
 
 def _eliminate(field: Field, rows: Residues) -> Residues:
-    """Turn the first k columns of rows [k, ..], a regular matrix, into the unit matrix in place (Gauss-Jordan)."""
+    """The rows [k, ..] after turning their first k columns, a regular matrix, into the unit matrix (Gauss-Jordan);
+    changed in place."""
     for i in range(len(rows)):
         rows[i] = field.multiply(rows[i], field.inverse(rows[i, i : i + 1]))
         others = np.arange(len(rows)) != i

@@ -97,7 +97,8 @@ def solve(mixture: Mixture) -> Solution:
 
 
 def group_equal(gradients: Floats) -> NDArray[np.int32]:
-    """Number [n] of the group of equal columns that each column of gradients [m, n] belongs to; -1 for zero columns."""
+    """For each column of gradients [m, n] the number, from 0, of its group of equal columns [n]; -1 for zero
+    columns."""
     lengths = np.linalg.norm(gradients, axis=0)
     tolerance = SAME * lengths.max(initial=0.0)
     some = np.flatnonzero(lengths > tolerance)

@@ -15,7 +15,7 @@ from trainers.protocols import Differentiable
 
 
 def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]) -> Tensor:
-    """Gradient [b, d] of the records' mean cross-entropy with respect to a prompt [b, d]."""
+    """Gradient [b, d] of the records' mean cross-entropy with respect to a prompt [b, d], b vectors of width d."""
     images = learner.images(records, patches=method.patches)
     labels = learner.labels(records).to(images.device)
     with torch.enable_grad():

@@ -56,7 +56,7 @@ class Shadows:
         return self.of(self.trajectory != self.trajectory[s])
 
     def of(self, kept: NDArray[np.bool_]) -> Shadows:
-        """The shadows where `kept` [S] is true."""
+        """The shadows for which `kept` [S] is true, with all that is known of them."""
         arrays = {name: getattr(self, name) for name in ("gradient_norms", "trajectory", "sequence", "projections")}
         some = {name: array[kept] for name, array in arrays.items() if array is not None}
         return Shadows(
@@ -114,8 +114,9 @@ class Rounds:
     def of(
         client: int, clients: int, rebuilding: str, heard: Sequence[Arrays], solved: Sequence[Arrays] = ()
     ) -> Rounds:
-        """Combine the stored arrays of T rounds (`attacks.questions.base.Messages.round`) and of solved messages.
-        `clients` is K; losses are under models rebuilt in the way `rebuilding`."""
+        """The results of T rounds of messages for one client's n records, from the stored arrays of each round
+        (`attacks.questions.base.Messages.round`) and of solved messages. `clients` is K; losses are under models that
+        the server rebuilt in the way `rebuilding`."""
         n = next(len(array.T) for arrays in heard for array in arrays.values())
         none = np.full((clients, n), np.nan)
 

@@ -69,8 +69,8 @@ def likelihood_ratios(
 def on_one_scale(
     target: Floats, shadows: Floats, member: NDArray[np.bool_], nonmember: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
-    """Centre and scale values `target` [n] and `shadows` [S, n] model by model, by the records that are known
-    non-members, `nonmember` [n].
+    """`target` [n] and `shadows` [S, n], values under the attacked model and under shadow models, centred and scaled
+    model by model, by the records that are known non-members, `nonmember` [n].
 
     Each value is split into the mean of the shadows without the record and this model's deviation from it. A model's
     deviations are shifted to mean 0 over the known non-members, and scaled to the shadows' average standard deviation.
@@ -97,7 +97,8 @@ class Values:
 
     @staticmethod
     def of(values: Floats, used: NDArray[np.bool_]) -> Values:
-        """Summarise values [S, n] over S, only those where `used` [S, n] is true and that are not NaN."""
+        """Count, mean and squared deviations over S of values [S, n] of n records, only those where `used` [S, n] is
+        true and that are not NaN; a mean of none is NaN."""
         used = used & ~np.isnan(values)
         count = used.sum(0)
         with np.errstate(invalid="ignore"):  # 0 / 0
@@ -114,7 +115,8 @@ class Values:
         return np.maximum(np.sqrt(each if per_record else np.full(len(each), common)), SMALLEST)
 
     def variances(self) -> tuple[float, float]:
-        """Fit d and s^2 of the prior of the variances; (inf, NaN) if no record has two values."""
+        """Degrees of freedom d and scale s^2 of the prior of the records' variances, fitted to these values; d = inf:
+        one variance for all records; (inf, NaN) if no record has two values."""
         freedom, squares = (each[self.count > 1] for each in (self.count - 1.0, self.squares))
         if not len(freedom):
             return np.inf, np.nan
@@ -147,7 +149,8 @@ class Values:
         return freedom, location, np.maximum(scale, SMALLEST)
 
     def _centre(self, variance: Floats, without: Values) -> tuple[Floats, Floats]:
-        """Fit c and k [n] of the prior of the means, given each record's posterior variance [n]."""
+        """The centre c [n] and the weight k [n], in values, of the prior of the means, given each record's posterior
+        `variance` [n]. k is 0 if no record has values of both kinds of models."""
         shift, both = self.mean - without.mean, (self.count > 0) & (without.count > 0)
         if not both.any():
             return self.mean, np.zeros(len(both))

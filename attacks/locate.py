@@ -36,7 +36,8 @@ class MutualDistances:
 
 
 def mutual_distances(rounds: Sequence[GroupDistances]) -> MutualDistances:
-    """Estimate the squared distances between users from those to group means, over the rounds in order.
+    """The squared distances [n, n] between users, estimated from those to group means over the rounds in order, and the
+    rank of all equations together.
 
     A Kalman filter. Prior: all pairs are equally far apart, with variance 1; every round adds the variance DRIFT.
     Negative estimates become 0.
@@ -66,7 +67,8 @@ def trilaterate(known: Floats, squared: Floats, prior: Floats) -> Floats:
 
 
 def _equations(groups: Sequence[Sequence[int]], distances: Floats) -> tuple[Floats, Floats]:
-    """Coefficients [n G, pairs] and right-hand sides [n G] of the module's equations, one per group and user."""
+    """Coefficients [n G, pairs] and right-hand sides [n G] of the module's equations for the squared distances of all
+    pairs of n users, one per group and user."""
     n = len(distances)
     first, second = np.triu_indices(n, 1)
     rows = np.zeros((len(groups), n, len(first)))

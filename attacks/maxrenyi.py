@@ -66,7 +66,8 @@ class MaxRenyi:
 
 
 def max_renyi(entropies: ArrayLike, k_percent: float, *, compat: str = "exact") -> float:
-    """Mean of the largest K percent of entropies [n] (FedRand eq. 11), rounded as in `count`; K = 0 gives the maximum.
+    """Mean of the largest K percent of entropies [n] (FedRand eq. 11), rounded as in `attacks.tokens.scores.count`; K =
+    0 gives the maximum.
 
     ValueError: no entropies, NaN among them, K outside 0..100, an unknown `compat`.
     """

@@ -76,7 +76,8 @@ def log_mean(log_p: Floats, used: NDArray[np.bool_]) -> Floats:
 
 
 def fit_a(inside: Floats, outside: Floats) -> float:
-    """Fit a, 0 to 1, to the mean probabilities Pr_in and Pr_out [n]; 1 if no record has both with Pr_out below 1."""
+    """Slope a, 0 to 1, of Pr_in against Pr_out [n], mean probabilities of n records among models with and without the
+    record, through (1, 1); 1 if no record has both with Pr_out below 1."""
     both = ~np.isnan(inside + outside)
     not_in, not_out = 1 - inside[both], 1 - outside[both]
     squares = float(not_out @ not_out)

@@ -23,7 +23,8 @@ class ScoreName(NamedTuple):
 
 @functools.cache
 def name_of(signal: str) -> ScoreName:
-    """The readable names of a score, fields filled in; derived from the score's own name if no file declares it."""
+    """The readable names of a score, its fields (order, K, part) filled in; derived from the score's own name if no
+    file declares it."""
     for pattern, (in_tables, in_sentences) in _declared():
         if match := pattern.fullmatch(signal):
             parts = match.groupdict()
@@ -38,8 +39,8 @@ def signal_name(signal: str) -> str:
 
 
 def parts(signal: str) -> tuple[str, int | None, str]:
-    """Split a score's name in tables: ("MaxRényi, order 2", 10, "caption") for "renyi/2/10/caption". The percentage is
-    None, and the last part "", where the name has none."""
+    """A score's name in tables, split in three: ("MaxRényi, order 2", 10, "caption") for "renyi/2/10/caption". The
+    percentage is None, and the last part "", where the name has none."""
     name, *piece = signal_name(signal).rsplit(", ", 1)
     percent = name_of(signal).percent
     return name.removesuffix(f", K {percent} %"), percent, "".join(piece)
@@ -47,8 +48,8 @@ def parts(signal: str) -> tuple[str, int | None, str]:
 
 @functools.cache
 def _declared() -> list[tuple[re.Pattern[str], tuple[str, str]]]:
-    """All declared scores: a pattern for the score's name with a group per {field}, and its names in tables and in
-    sentences, as format strings of these fields."""
+    """All scores that attacks declare: a pattern for the score's name with a group per {field}, and (name in tables,
+    name in sentences), as format strings of these fields."""
     others = (plugins.literal(path, "SIGNALS") or () for path in plugins.package_folder("attacks").rglob("*.py"))
     return [
         (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(signal))), (in_tables, in_sentences))

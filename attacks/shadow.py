@@ -78,8 +78,8 @@ class Shadow:
 
 @functools.lru_cache(maxsize=2)  # the control before training scores with the same shadows
 def fit(shadows: Shadows, base: ModelAnswers, kinds: tuple[int, ...], params: Params) -> Networks:
-    """Train the networks of all kinds of records at once. `base`: answers of the public state before training about the
-    n records; `kinds`: the number of each record's network."""
+    """Train a network for each kind of records, all at once, and return them. `base`: answers of the public state
+    before training about the n records; `kinds` [n]: which kind, that is network, each record belongs to."""
     x, member, weight, taught = _pairs(shadows, base, np.array(kinds))
     mean = torch.einsum("kp,kpc->kc", weight, x)
     scale = torch.einsum("kp,kpc->k", weight, (x - mean[:, None]) ** 2).div(x.shape[-1]).sqrt()[:, None]
@@ -92,8 +92,9 @@ def fit(shadows: Shadows, base: ModelAnswers, kinds: tuple[int, ...], params: Pa
 def _pairs(
     shadows: Shadows, base: ModelAnswers, kinds: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]:
-    """Inputs [K, P, F], membership and weights [K, P] (sum 1; padding 0) of each kind's pairs (shadow, record), and the
-    kinds [K]: only of records that some but not all shadows were trained on; a kind without any is left out."""
+    """The training data of K networks, one per kind of record, each of P pairs (shadow, record): inputs [K, P, F],
+    membership and weights [K, P] (sum 1; padding 0), and the kinds' numbers [K]. Only of records that some but not all
+    shadows were trained on; a kind without any is left out."""
     member = shadows.member
     teaches = member.any(0) & ~member.all(0)  # from others a network would learn identities
     taught = np.unique(kinds[teaches])
@@ -113,7 +114,8 @@ def _pairs(
 
 
 def _train(x: Tensor, member: Tensor, weight: Tensor, params: Params) -> list[Tensor]:
-    """Train K networks, each on its own weighted cross-entropy, and return their weights (see `Networks.weights`)."""
+    """Train K networks, each on its own weighted cross-entropy, and return their weights and biases (see
+    `Networks.weights`)."""
     K, _, C = x.shape
     generator = torch.Generator().manual_seed(SEED)
     weights: list[Tensor] = []

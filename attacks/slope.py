@@ -40,8 +40,8 @@ class Slope(Attack):
 
 
 def least_squares_slope(losses: Floats) -> Floats:
-    """Slopes [n] of losses [T, n] over T evenly spaced rounds, per row of losses, without NaN and infinite entries; NaN
-    with fewer than two left."""
+    """Slope [n] per record of its losses [T, n] over T evenly spaced rounds, in loss per round; NaN and infinite
+    entries are left out; NaN with fewer than two left."""
     y = np.ma.masked_invalid(losses)
     t = np.ma.array(np.broadcast_to(np.arange(float(len(losses)))[:, None], losses.shape), mask=np.ma.getmaskarray(y))
     t = t - t.mean(0)

@@ -38,7 +38,8 @@ class Source(Attack):
 
 
 def log_posterior(rounds: Rounds) -> Floats:
-    """log P(client k owns the record) [K, n] in nats, averaged over k's rounds; NaN if client k never sent anything."""
+    """log P(client k owns the record) [K, n] in nats, for K clients and n records, averaged over k's rounds; NaN if
+    client k never sent anything."""
     fit = np.where(np.isnan(rounds.loss), -np.inf, -rounds.loss)
     logs = -rounds.loss - logsumexp(fit, axis=1, keepdims=True)  # [T, K, n]
     return mean_of_finite(logs)

@@ -42,8 +42,8 @@ def lacks(attack: Plugin[AttackFacts], trained: LearnerFacts) -> str | None:
 
 
 def refusal(attack: Plugin[AttackFacts], threat_model: str, *learners: LearnerFacts) -> str | None:
-    """Why an attack cannot run under a threat model against these learners (none: all that it works on); None if it
-    can."""
+    """Why an attack cannot run under a threat model against these learners (none given: all that it works on), as a
+    sentence; None if it can."""
     able = [one for one in learners or map(facts, every_learner()) if lacks(attack, one) is None]
     if able and all(threat_model not in (*learner.threat_models, *learner.on_shares) for learner in able):
         return f"{able[0].title} methods {SENTENCES[threat_model].lacks}"

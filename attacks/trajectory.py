@@ -68,8 +68,9 @@ class Trajectory(Attack):
 
 
 def discriminant(shadows: Floats, member: NDArray[np.bool_]) -> Floats:
-    """Fisher's weights [T], scaled to Euclidean length 1, for confidences [S, T, n]; all NaN if no record has both
-    shadows with it and shadows without it."""
+    """Fisher's weights [T] of T rounds, scaled to Euclidean length 1, for confidences [S, T, n] of S shadow models
+    about n records, of which `member` [S, n] had each in training; all NaN if no record has both shadows with it and
+    shadows without it."""
     T = shadows.shape[1]
     means = [[Values.of(shadows[:, t], used).mean for t in range(T)] for used in (member, ~member)]
     inside, outside = map(np.stack, means)  # [T, n]

@@ -17,8 +17,8 @@ from fedaudit.machinery.plugins import Plugin
 
 
 def attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
-    """By (run key, attack), for attacks with AUROCs, the label NAME[:setting=value...] with those settings that the
-    attack uses and that differ between the runs."""
+    """{(run key, attack): label} for attacks with AUROCs. A label is NAME[:setting=value...] with those settings that
+    the attack uses and that differ between the runs."""
     used: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
         for attack in {f["attack"] for f in run.findings if "attack" in f and f["metric"] == "auroc"}:
@@ -34,7 +34,7 @@ def attack_labels(runs: Sequence[AuditedRun]) -> dict[tuple[str, str], str]:
 
 
 def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Paths and values of the settings of an attack and of its adversary that can change its scores."""
+    """Yield path and value of every setting of an attack and of its adversary that can change the attack's scores."""
     plugin = ATTACKS.get(attack)
     users = {} if plugin is None else _users(plugin)
     lone = setting.get("adversary.shadow_kind") == "federations" or setting.get("adversary.trajectory") == "observed"
@@ -48,8 +48,8 @@ def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _users(plugin: Plugin[AttackFacts]) -> dict[str, str]:
-    """By path of a setting of the attack or adversary its `used_by`: a fact that attacks using it have; "rows" if it
-    changes no score; "" if any attack may use it."""
+    """{path of a setting of the attack or adversary: `used_by`}: the name of the fact that attacks using it have;
+    "rows" if it changes no score; "" if any attack may use it."""
     adversary = plugins.dataclass_of(plugins.package_folder("attacks") / "settings.py", "Adversary")
     return {
         f"{prefix}.{field.name}": field.metadata.get("used_by", "")

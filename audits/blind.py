@@ -21,7 +21,8 @@ THUMBNAIL = 8  # pixels per side
 def blind_scores(
     records: Sequence[Record], member: Sequence[bool], client: Sequence[str], *, seed: int
 ) -> dict[str, float]:
-    """Log-odds of membership by id of the record, from a logistic regression that was fitted on the other folds.
+    """{record id: log-odds of membership}, from a logistic regression that was fitted on the other folds and never saw
+    a model.
 
     Features: the words of the text, its length, a thumbnail of the image. Folds are stratified by client and
     membership. All NaN if there are fewer members, or fewer non-members, than folds.
@@ -55,8 +56,8 @@ def blind_scores(
 def blind_controls(
     records: Mapping[str, Record], rows: Mapping[tuple[int, str], Mapping[str, bool]], *, seed: int
 ) -> dict[tuple[int | None, str], dict[str, float]]:
-    """The blind scores by (client, kind of non-members), then by id of the record. `rows` has the same keys: whether
-    each record is a member (`audits.comparisons.ScoredRun.rows`).
+    """The blind scores, {(client, kind of non-members): {record id: score}}. `rows` has the same keys: whether each
+    record is a member (`audits.comparisons.ScoredRun.rows`).
 
     Where a coin chose the non-members, one classifier learns from all clients; for other kinds of non-members, which
     may differ from client to client, each client has a classifier of its own.

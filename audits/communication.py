@@ -28,8 +28,8 @@ def communication(subject: Subject, params: Params) -> Result:
 
 
 def messages(transcript: Transcript) -> pd.DataFrame:
-    """A row per round with the columns COLUMNS: bytes of all clients together, FedAvg's bytes both ways, the number of
-    uploads (`messages`), and how many of them held the client's whole model (`complete`)."""
+    """A row per round with the columns round, bytes_down and bytes_up (of all clients together), fedavg_bytes (what
+    FedAvg would send, both ways), messages (uploads), and complete (uploads that held the client's whole model)."""
     start = transcript.broadcast(0)
     whole = min(size(start), size(transcript.model(start)))
     rows = []

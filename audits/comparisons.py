@@ -114,7 +114,8 @@ class ScoredRun:
         return self.blind[client if (client, nonmembers) in self.blind else None, nonmembers]
 
     def kinds(self, client: int) -> dict[str, RecordKind]:
-        """By record, the kind of each of a client's candidates, canaries, reference records and others' records."""
+        """The kind of each record that belongs to a client's audit, {record id: kind}: members, held-out records,
+        inserted and left-out canaries, reference records, and other clients' records."""
         member = {True: MEMBER, False: HELD_OUT_RECORD}
         canary = {True: CANARY, False: LEFT_OUT_CANARY}
         return (
@@ -135,7 +136,8 @@ class ScoredRun:
         return {r: member for r, member in self.row(client, HELD_OUT).items() if r in shared or not member}
 
     def row(self, client: int, nonmembers: str) -> dict[str, bool]:
-        """By record, whether it is a member, of a client's records in a comparison with this kind of non-members."""
+        """The records in a client's comparison with this kind of non-members, {record id: whether it is a member}: all
+        candidates or canaries if a coin chose the non-members, else the members and the records from elsewhere."""
         records = self.canaries.get(client, ()) if nonmembers == LEFT_OUT_CANARIES else self.records[client]
         truth = {r: self.truth[r] for r in records}
         if nonmembers in BY_COIN:
@@ -150,7 +152,7 @@ class ScoredRun:
 
     @property
     def against(self) -> list[Nonmembers]:
-        """The kinds of non-members of which this run has records, held-out records first."""
+        """The kinds of non-members of which this run has records, held-out records first, which are always listed."""
         present = {
             HELD_OUT: True,
             NOVEL_OBJECTS: bool(self.novel),
@@ -217,8 +219,9 @@ class Comparison:
 
 @functools.lru_cache(maxsize=1)
 def comparisons(run: ScoredRun) -> tuple[Comparison, ...]:
-    """All comparisons of a run but those of `by_round`: under models of the whole federation, then under clients'
-    models by adversary. ValueError: a client's model with an unknown threat model or way."""
+    """All comparisons of a run but those of `by_round`: under models that all clients share, then under clients' own
+    models, by adversary. Non-members that the run lacks are skipped. ValueError: a client's model of an unknown threat
+    model or kind (`way`)."""
     rows: list[Comparison] = []
     for model in (m for m in run.models if m.client is None):
         everyone = run.participants(model.round)
@@ -244,8 +247,8 @@ def comparisons(run: ScoredRun) -> tuple[Comparison, ...]:
 
 
 def by_round(run: ScoredRun) -> list[Comparison]:
-    """Two comparisons per attacked round, of the model released after it with held-out records: of all clients that
-    took part so far, then of that round's clients. Only the records that have scores in every round."""
+    """Two comparisons with held-out records per attacked round, by the model released after it: of all clients that
+    took part so far, then of that round's clients. They hold only records that are scored in every round."""
     rows = []
     whole = [m for m in run.models if m.client is None]
     for model in sorted((m for m in whole if m.way in (ROUND, FINAL)), key=lambda m: m.round):
@@ -265,7 +268,7 @@ def client_of(model: ScoredModel) -> int:
 def _pooled(
     run: ScoredRun, model: ScoredModel, clients: Sequence[int], population: Population, nonmembers: str
 ) -> Comparison:
-    """The comparison under one model for everybody, of the records of `clients` that have scores. Records of another
+    """The comparison under one model that all `clients` share, of their records that have scores. Records of another
     distribution belong to no client: each is a client of its own, and they come last."""
     scored, novel = set(model.scores.index), set(run.novel)
     rows = {(r if r in novel else client_name(k), r): m for k in clients for r, m in run.row(k, nonmembers).items()}
@@ -298,7 +301,7 @@ def _pooled(
 def _per_client(
     run: ScoredRun, models: Sequence[ScoredModel], nonmembers: str, population: Population = OWN_MEMBERS
 ) -> Comparison:
-    """The comparison under one model per client, each on the records of its client that it has scores for."""
+    """The comparison under one model per client, of that client's records that the model has scores of."""
     subset = {MEMBERS_THAT_TRAINED: run.trained, MEMBERS_GIVEN_AWAY: run.given_away}.get(population)
     rows = [subset(client_of(m)) if subset else run.row(client_of(m), nonmembers) for m in models]
     parts = [(m, {r: u for r, u in row.items() if r in m.scores.index}) for m, row in zip(models, rows, strict=True)]
@@ -336,10 +339,11 @@ def _per_client(
 def _base(
     run: ScoredRun, parts: Sequence[tuple[ScoredModel, list[str]]], nonmembers: str
 ) -> tuple[pd.DataFrame, Set[str]]:
-    """The control's scores [record, signal] of each model's records, NaN where there are none; and the signals that are
-    constant on the base, whose control is the released model before each client's first round.
+    """The control's scores [record, signal] of each model's records in order, NaN where there are none; and the names
+    of signals that are constant on the public start, whose control is the released model before each client's first
+    round.
 
-    A record that several clients hold may have been learnt from another one: that control has no score of it.
+    A record that several clients hold may have been learnt from another one: that second control has no score of it.
     """
     base, before_first_round = (
         pd.concat(
@@ -371,11 +375,12 @@ def _classes(
 
 
 def _shadow_targets(run: ScoredRun, model: ScoredModel, nonmembers: str) -> pd.DataFrame:
-    """The scores by the adversary's own models of records of the same distribution as these non-members: canaries, or
-    the client's candidates and reference records."""
+    """The scores (rows: records, columns: signals and whether a member) of the adversary's own models on records of the
+    same distribution as these non-members: canaries, or the client's candidates and reference records. ValueError: not
+    the client's records."""
     assert model.shadow_targets is not None
     k, scored = client_of(model), model.shadow_targets.index
     alike = run.canaries.get(k, ()) if nonmembers == LEFT_OUT_CANARIES else (*run.records[k], *run.reference[k])
     if not scored.isin(list(run.kinds(k))).any():
-        raise ValueError(f"pseudo must be indexed by the client's records, got {scored[0]!r}.")
+        raise ValueError(f"shadow_targets must be indexed by the client's records, got {scored[0]!r}.")
     return model.shadow_targets[scored.isin(alike)]

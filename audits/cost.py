@@ -71,7 +71,8 @@ def cost(runs: Sequence[AuditedRun], params: Params) -> Compared:
 
 
 def _curve(point: Point, utility: str | None) -> pd.DataFrame:
-    """By round (-1: before training) the bytes sent so far, and the utility (NaN without one); means over seeds."""
+    """The columns round (-1: before training), sent (bytes of all clients up to it) and utility (NaN without one), a
+    row per round; means over seeds."""
     parts = []
     for run in point.latest:
         table = run.tables["cost"].sort_values("round")
@@ -83,8 +84,8 @@ def _curve(point: Point, utility: str | None) -> pd.DataFrame:
 
 
 def _target(curves: Mapping[Point, pd.DataFrame], utility: str | None, params: Params) -> float:
-    """The utility at which the settings of a world are compared: `params.reach` or, if that is 0, the worst final one
-    of the settings that gain at least half of the largest gain. NaN without a common utility."""
+    """The utility at which the settings of a world are compared: `params.reach` or, if that is 0, the worst final
+    utility among those settings that gain at least half of the largest gain. NaN without a common utility."""
     if utility is None:
         return math.nan
     better = -1.0 if METRICS.get(utility) == "lower" else 1.0
@@ -95,7 +96,8 @@ def _target(curves: Mapping[Point, pd.DataFrame], utility: str | None, params: P
 
 
 def _row(world: str, point: Point, curve: pd.DataFrame, utility: str | None, target: float) -> dict[str, Any]:
-    """The row of a setting in the table `costs`: bytes per message, in all, and until the target (NaN: not reached)."""
+    """The row of a setting in the table `costs`: bytes per message, in all, and until the utility `target` is reached
+    (NaN: never, or there is none), then `_times`."""
     tables = [run.tables["cost"] for run in point.latest]
     down, up, whole, messages = (
         sum(int(table[name].sum()) for table in tables)
@@ -117,7 +119,8 @@ def _row(world: str, point: Point, curve: pd.DataFrame, utility: str | None, tar
 
 
 def _times(point: Point) -> dict[str, float]:
-    """The columns seconds_PHASE, means over runs, and peak_bytes, the largest; empty without the table `times`."""
+    """The columns seconds_PHASE, means over runs, and peak_bytes, the most memory of any run; empty if no run has the
+    table `times`."""
     tables = [run.tables["times"] for run in point.latest if len(run.tables.get("times", ()))]
     if not tables:
         return {}

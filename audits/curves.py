@@ -93,8 +93,9 @@ def curves(runs: Sequence[AuditedRun], params: Params) -> Compared:
 
 
 def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> Leaks:
-    """A point's findings of a metric about headline scores against held-out records, by score, then by training
-    (`AuditedRun.draw`); of several analyses of one training the last. Findings without a value are left out."""
+    """A point's findings of one metric, {score: {training: finding}}: only of headline scores against held-out records,
+    and only with a value. A score is (threat model, kind of model, population, label of the attack, signal), a training
+    is `AuditedRun.draw`; of several analyses of one training the last counts."""
     leaks: Leaks = {}
     for run in point.runs:
         for f in run.findings:
@@ -107,7 +108,8 @@ def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> 
 
 
 def _world(name: str, attacked: Sequence[Point], labels: Mapping[tuple[str, str], str], params: Params) -> pd.DataFrame:
-    """The rows of the attacked points of a world, with their place on the Pareto front."""
+    """The rows of all attacked points of the world called `name`, with the columns `front`, whether a row is on its
+    Pareto front, and `front_p`, the probability that it is."""
     utility = _utility(name, attacked, params)
     shared = _common(attacked, labels)
     rows = [row for p in attacked for row in _of_point(name, p, utility, labels, shared, params)]
@@ -126,7 +128,7 @@ def _world(name: str, attacked: Sequence[Point], labels: Mapping[tuple[str, str]
 
 
 def _common(attacked: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> dict[str, set[str]]:
-    """By adversary, the `labels` (of `attack_labels`) of the attacks with an AUROC at all points which have it:
+    """By threat model, the labels (from `labels`) of the attacks that have an AUROC at all points attacked under it:
     only among these is a best one fair."""
     ran: dict[str, list[set[str]]] = {}
     for p in attacked:
@@ -137,8 +139,8 @@ def _common(attacked: Sequence[Point], labels: Mapping[tuple[str, str], str]) ->
 
 
 def _uncommon(name: str, attacked: Sequence[Point], labels: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """A sentence for each adversary whose attacks did not all run at all points: the attacks that did or, if there is
-    none, the attack that lacks the fewest points, and these."""
+    """A sentence for each adversary whose attacks did not all run at all its points: the attacks that did or, if there
+    are none, the attack that lacks the fewest points, and which points these are."""
     for threat, shared in _common(attacked, labels).items():
         ran = {p.name: {score[3] for score in _leaks(p, "auroc", labels) if score[0] == threat} for p in attacked}
         ran = {point: attacks for point, attacks in ran.items() if attacks}
@@ -157,7 +159,8 @@ def _uncommon(name: str, attacked: Sequence[Point], labels: Mapping[tuple[str, s
 
 
 def _utility(name: str, attacked: Sequence[Point], params: Params) -> str:
-    """The utility of the curves. InputError: the runs have none in common, or not the one that was asked for."""
+    """The name of the utility of the curves: `params.utility` or, if that is "", the first one that all runs have.
+    InputError, naming the world `name`: the runs have none in common, or not the one that was asked for."""
     common = utility_names(run for p in attacked for run in p.latest)
     if not common:
         raise InputError(
@@ -177,7 +180,8 @@ def _of_point(
     shared: Mapping[str, set[str]],
     params: Params,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a point: one per score, then one per adversary for the best of `shared` attacks."""
+    """Yield the rows of a point: one per score, then one per adversary for its best score of the `shared` attacks (none
+    without shared attacks). All repeat the point's swept values and its utility."""
     useful = _useful(point, utility, params)
     head = {"world": world, "point": point.name, "method": point.method} | point.values
     head |= {"utility_metric": utility, "utility": useful.value, "utility_low": useful.low, "utility_high": useful.high}
@@ -195,7 +199,7 @@ def _of_point(
 
 
 def _useful(point: Point, utility: str, params: Params) -> OverSeeds:
-    """The utility of a point, mean over its trainings."""
+    """The utility of that name of a point: mean over its trainings, with interval."""
     measured = [(utilities(run)[utility], run) for run in point.latest]
     parts = [OfTraining(f["value"], f["low"], f["high"], f["confidence"], run.draw[0]) for f, run in measured]
     most, least = (math.inf, -math.inf) if utility in METRICS else (100.0, 0.0)
@@ -221,7 +225,8 @@ def _row(
     confidence: float,
     best_of: int | None,
 ) -> dict[str, Any]:
-    """The columns about a score of a point, from its findings of AUROC and TPR by training."""
+    """The columns about one score of a point: AUROC and TPR at 1 % FPR as means over trainings, from its findings by
+    training; `best_of`: the number of scores that it is the best of (None: it stands for itself)."""
     names = dict(zip(("threat_model", "way", "population", "attack", "signal"), score, strict=True))
     some = next(iter(aurocs.values()))
     row = names | {"best_of": math.nan if best_of is None else best_of, "confidence": confidence, "z": _z(aurocs)}
@@ -243,8 +248,8 @@ def _ends(name: str, by_training: Mapping[Any, Mapping[str, Any]], confidence: f
 
 
 def _by_epsilon(table: pd.DataFrame, confidence: float) -> Iterator[str]:
-    """A sentence per world and adversary: whether leakage falls anywhere as epsilon grows by more than chance allows,
-    although more noise cannot leak more."""
+    """Yield a sentence per world and adversary with two or more epsilons: whether the best attack's leakage falls by
+    more than chance between neighbouring epsilons as epsilon grows, which hints at a fault, or nowhere."""
     if EPSILON not in table:
         return
     best = table[table.best_of.notna() & table[EPSILON].notna()]
@@ -272,8 +277,8 @@ def _by_epsilon(table: pd.DataFrame, confidence: float) -> Iterator[str]:
 
 
 def _lines(part: pd.DataFrame, others: Sequence[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Groups of two or more points that differ in epsilon only, with a key each, from the smallest epsilon to no
-    noise."""
+    """Yield (key, rows from the smallest epsilon to no noise) for each group of two or more rows that differ in epsilon
+    only; `others` are the swept columns but epsilon."""
     rows: list[dict[str, Any]] = part.assign(at=[float(e) for e in part[EPSILON]]).to_dict("records")
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

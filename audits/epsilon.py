@@ -57,7 +57,8 @@ def epsilon(subject: Subject, params: Params) -> Result:
 
 
 def measured(subject: Subject, hypotheses: Mapping[str, Hypothesis]) -> list[MeasuredEpsilon]:
-    """The lower bounds from the canaries of an attacked run; none without an attack."""
+    """The lower bounds on epsilon from the canaries of an attacked run, one or two per adversary; none without an
+    attack."""
     if subject.attacked is None:
         return []
     return measured_bounds(
@@ -81,8 +82,8 @@ def _family(ledger: Ledger) -> Family:
 
 
 def _measured_words(subject: Subject, bounds: Sequence[MeasuredEpsilon], view: str, owner: str) -> str:
-    """The lower bounds by an adversary in words, or why there are none, for a record of the client itself (`owner`
-    "own") or of another one ("other"); the released model is the same for both."""
+    """The canaries' lower bounds on epsilon against the adversary `view` in words, or why there are none, for a record
+    of the client itself (`owner` "own") or of another one ("other"); the released model is the same for both."""
     if not subject.canaries:
         return NO_CANARIES
     if subject.attacked is None:
@@ -120,7 +121,7 @@ def findings(
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
-    """A row of `privacy_table` in words."""
+    """A row of `privacy_table` in words: against whom, what is claimed, what is proven, and the reason."""
     claimed, proven, every = row["claimed"], row["provable"], row["every_step"]
     who = f"{row['threat_model']}, a record of {'the client itself' if row['whose'] == 'own' else 'another client'}"
     if math.isinf(claimed):
@@ -149,8 +150,13 @@ def ledger_of(transcript: Transcript, method: Any) -> Ledger:
 
 
 def privacy_table(ledger: Ledger, method: Any, privacy: Privacy, threat_models: Sequence[str]) -> pd.DataFrame:
-    """The claimed and provable epsilons with the columns COLUMNS: a row per adversary and owner of the record ("own":
-    the attacked client, "other": another one). The float inf: nothing is claimed or proven; 0: nothing is trained."""
+    """The claimed and provable epsilons: a row per adversary and `whose` record it is ("own": the attacked client's,
+    "other": another client's).
+
+    Columns: threat_model, whose; claimed; provable, of the run as it was; every_step, if the record were in every step;
+    replace_one, the same if records are swapped, not removed; delta; why, a reason in words. The float inf: nothing is
+    claimed or proven; 0: nothing is trained.
+    """
     rows = []
     for view in threat_models:
         for owner in ("own", "other"):
@@ -167,9 +173,9 @@ def privacy_table(ledger: Ledger, method: Any, privacy: Privacy, threat_models: 
 
 
 def noise_table(ledger: Ledger, transcript: Transcript) -> pd.DataFrame:
-    """A row per mechanism that ran, with the columns NOISE: how often it ran, its noise over the mean length of the
-    gradient that it covers, and the share of gradients that were longer than the clipping norm (NaN: there were none).
-    """
+    """A row per noise mechanism that ran, with the columns NOISE: who adds it to which tensor, its parameters, how
+    often it ran (`steps`), its length `noise` beside the mean length `signal` of the gradient that it covers, their
+    `ratio`, and the share of gradients that were longer than the clipping norm (`clipped`; NaN: there were none)."""
     noised = [record["noise"] for r in range(transcript.schedule.rounds) if "noise" in (record := transcript.round(r))]
     rows = []
     for k, step in enumerate(ledger.steps):

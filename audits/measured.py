@@ -70,8 +70,9 @@ def bounds(
 
 
 def guess(run: ScoredRun, coins: Coins, threat_model: str) -> Guessed | None:
-    """The guesses of an adversary, by its first headline score and its first model in FRESHEST that scores half as many
-    canaries as any; None if it holds no model, no attack scores its models, or there are no canaries."""
+    """The guesses of an adversary about all canaries; None if it holds no model, no attack scores its models, or there
+    are no canaries. It uses its first headline score, and its first kind of model in FRESHEST (an order of preference)
+    that scores half as many canaries as any."""
     models = [m for m in run.models if m.threat_model == threat_model and m.way in FRESHEST]
     headlines = [(attack, signal) for attack, signals in run.headlines.items() for signal in signals]
     score = next(((a, s) for a, s in headlines if any(s in m.scores for m in models)), None)
@@ -101,7 +102,8 @@ def guess(run: ScoredRun, coins: Coins, threat_model: str) -> Guessed | None:
 
 
 def _scores(models: Sequence[ScoredModel], canaries: Sequence[tuple[int, str]], signal: str) -> pd.Series:
-    """The score of every canary [n] by the model of its client, or by the one of all clients; NaN: there is none."""
+    """The score of every canary [n], given as (client, id), by the model of its client or, if it has none, by the one
+    that all clients share; NaN: there is none."""
     scores = {m.client: m.scores[signal] for m in models if signal in m.scores}
     values = [scores[k if k in scores else None].get(name, math.nan) if {k, None} & scores.keys() else math.nan
               for k, name in canaries]  # fmt: skip
@@ -109,7 +111,8 @@ def _scores(models: Sequence[ScoredModel], canaries: Sequence[tuple[int, str]], 
 
 
 def _bound(guessed: Guessed, metric: str, hypothesis: Hypothesis, names: Names, delta: float) -> MeasuredEpsilon:
-    """The finding of a lower bound by one of the two metrics, MEASURED or MEASURED_GAUSSIAN."""
+    """The finding of a lower bound: for any mechanism (`metric` MEASURED), or for the hypothesis' family of mechanisms
+    (MEASURED_GAUSSIAN)."""
     g, family = guessed, hypothesis.family if metric == MEASURED_GAUSSIAN else None
     right = {"correct": g.correct, "guesses": g.guesses, "canaries": g.canaries}
     value, ceiling = (_lower_bound(family, counts, delta) for counts in (right, right | {"correct": g.guesses}))
@@ -131,7 +134,8 @@ def _bound(guessed: Guessed, metric: str, hypothesis: Hypothesis, names: Names, 
 
 
 def _lower_bound(family: trade_off.Family | None, right: Mapping[str, int], delta: float) -> float:
-    """The bound on epsilon from the counts `right`; `family` None: for any mechanism."""
+    """The lower bound on epsilon from the counts `right` (correct, guesses, canaries); `family` None: for any
+    mechanism."""
     if family is None:
         return one_run.epsilon_lower_bound(**right, delta=delta)
     return trade_off.epsilon_lower_bound(**right, delta=delta, family=family)
@@ -147,7 +151,7 @@ def _p_value(family: trade_off.Family | None, epsilon: float, delta: float, righ
 
 
 def _sentence(g: Guessed, family: trade_off.Family | None, value: float, ceiling: float, delta: float) -> str:
-    """A lower bound in words."""
+    """A lower bound in words: the guesses that are right, the bound, and the largest one that could be shown."""
     if_gaussian = f" if the mechanism is {family.words}" if family else ""
     return (
         f"{g.threat_model}, by {g.signal}: {g.correct} of {g.guesses} guesses about {g.canaries} canaries are right: "
@@ -157,8 +161,8 @@ def _sentence(g: Guessed, family: trade_off.Family | None, value: float, ceiling
 
 
 def words(findings: Sequence[OfRun], threat_model: str) -> str:
-    """The bounds by an adversary in a line: the number, a colon, the canaries and guesses behind it; else
-    `NOT_GUESSED`."""
+    """The bounds by an adversary in a line, such as "at least 1.2: of at most 3 with 40 canaries, 20 guessed about";
+    with a bound for a Gaussian mechanism if there is one. `NOT_GUESSED` without bounds."""
     bound_by_metric = {
         m.metric: m for m in findings if isinstance(m, MeasuredEpsilon) and m.threat_model == threat_model
     }

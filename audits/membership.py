@@ -54,8 +54,8 @@ class Params(Confident):
 
 def membership(subject: Subject, params: Params) -> Result:
     """The findings of an attacked training, with the tables `canaries` (the largest epsilon that they could show, see
-    `canary_table`; absent without canaries) and `permutations` (the largest statistics of each family). Without an
-    attack there is no more than `canaries`."""
+    `canary_table`; absent without canaries) and `permutations` (a row per exchange of coins: the largest statistic of
+    each family of scores). Without an attack there is no more than `canaries`."""
     run, tables = subject.attacked, {}
     if subject.coins:
         tables["canaries"] = canary_table(subject.canary_kind, subject.coins, delta=subject.delta)
@@ -87,15 +87,16 @@ def findings(run: ScoredRun, params: Params, *, names: Names, epsilon: Words) ->
 
 
 def has_scores(c: Comparison, signal: str) -> bool:
-    """Whether a comparison has the column of a score; against records of another distribution, which some attacks leave
-    out, also whether one of these has a score."""
+    """Whether a comparison has the score `signal`; against records of another distribution, which some attacks leave
+    out, also whether one of these has it."""
     if signal not in c.scores or c.nonmembers != NOVEL_OBJECTS:
         return signal in c.scores
     return bool(c.scores[signal][~c.member].notna().any())
 
 
 def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
-    """The permutation test's z, p and family of a score, and base_z of its control; empty without coins."""
+    """The permutation test of a score, {"z", "p", "family"} and "base_z" of its control (None: not tested); empty if no
+    coins decided the comparison."""
     tests, row = by_coin(run), row_of(c, signal)
     if row not in tests.scores:
         return {}
@@ -104,7 +105,8 @@ def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
 
 
 def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Interval:
-    """AUROC of `values` [n], without NaN, on a comparison's records: pooled, or the mean over clients' own models."""
+    """AUROC of `values` [n], without NaN, on a comparison's records, with its interval over clients or records: pooled
+    under a shared model, else the mean over clients' own models."""
     c = comparison
     if c.unit == "records" and c.per_client:
         auroc = stratified.stratified_auroc(values, c.member, c.client, within=c.within, confidence=confidence)
@@ -119,7 +121,8 @@ def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Int
 
 
 def difference(comparison: Comparison, values: pd.Series, control: pd.Series, confidence: float) -> Interval:
-    """AUROC of `values` less that of `control` on a comparison's records, pooled or averaged as in `measure`."""
+    """AUROC of `values` [n] less that of `control` [n] on a comparison's records, with its interval; pooled or averaged
+    as in `measure`."""
     c = comparison
     if c.unit == "records" and c.per_client:
         return stratified.stratified_auroc_difference(
@@ -151,7 +154,9 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 def _rows(
     run: ScoredRun, comparison: Comparison, signal: str, shared: OfAttack, confidence: float, epsilon: Words
 ) -> list[Finding]:
-    """The findings about one score: its AUROC and, if a coin chose the non-members, balanced accuracy and TPRs."""
+    """The findings about one score on a comparison: its AUROC and, if a coin chose the non-members, balanced accuracy
+    and TPRs. One finding without a value if too few records have the score. `shared` are the fields of all findings of
+    the attack."""
     c = comparison.with_values(comparison.scores[signal])
     if not c.measurable:
         return [_not_measurable(c, signal, shared, confidence, epsilon)]
@@ -188,7 +193,8 @@ def _strength(largest: Largest, f: Finding) -> tuple[float, ...]:
 
 
 def _about(c: Comparison, signal: str, shared: OfAttack, auroc: Interval | None, confidence: float) -> OfScore:
-    """The fields that all findings about a score on a comparison repeat; `auroc` None: it cannot be measured."""
+    """The fields that all findings about a score on a comparison repeat, the fields `shared` of its attack among them;
+    `auroc` None: it cannot be measured."""
     clients = auroc.clients if auroc and c.unit == "records" else len(set(c.client[c.member]))
     members, others = (auroc.members, auroc.nonmembers) if auroc else (int(c.member.sum()), int((~c.member).sum()))
     about: OfScore = {**shared, **_place(c), "signal": signal, "confidence": confidence, "members": members,
@@ -240,7 +246,8 @@ def _auroc(
 
 
 def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Series]]:
-    """Each measurable control of an attack, "blind" and "base": the records with scores of both, and its scores."""
+    """Each control of an attack that can be measured, {"blind" or "base": (the records with scores of both, the
+    control's scores of them)}. "blind" never sees a model, "base" is the model before training."""
     controls: dict[str, tuple[Comparison, pd.Series]] = {}
     if (on := c.with_values(c.blind)).measurable:
         controls["blind"] = on, on.blind
@@ -253,7 +260,8 @@ def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Seri
 
 
 def _about_base(c: Comparison, signal: str, controls: dict[str, tuple[Comparison, pd.Series]]) -> str | None:
-    """A note on the control by the base model: what replaces it, or why there is none; None: it is used as it is."""
+    """A note on the control of a score by the base model (before training): what replaces it, or why there is none;
+    None: it is used as it is."""
     if signal in c.before_first_round and "base" in controls:
         clients = len(np.unique(controls["base"][0].client))
         return f"the released model before each of {clients} of {len(np.unique(c.client))} clients first took part"
@@ -272,11 +280,12 @@ def _claims(epsilon: Words, threat_model: str) -> Claims:
 
 
 def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of every score on every comparison that has verdicts, with the columns CELLS; NaN: not measurable.
+    """AUROC of every score on every comparison that has verdicts, a row each; NaN: not measurable.
 
-    simultaneous_low and simultaneous_high hold for all scores of a comparison at once. Where coins decided, p and z
-    are the permutation test's, and p_adjusted is empty until the report; elsewhere p follows from the interval, and
-    p_adjusted corrects it for the scores of the comparison (Holm).
+    Beside the names, the columns are auroc, low, high; z, p, p_adjusted and family of the test; and simultaneous_low
+    and simultaneous_high, which hold for all scores of a comparison at once. Where coins decided, p and z are the
+    permutation test's, and p_adjusted is empty until the report; elsewhere p follows from the interval, and p_adjusted
+    corrects it for the scores of the comparison (Holm).
     """
     table = []
     for c in (c for c in comparisons(run) if not c.descriptive):
@@ -293,7 +302,8 @@ def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
 
 
 def _cells(run: ScoredRun, c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
-    """A row of `cells` for each measurable score of a comparison, without the simultaneous intervals."""
+    """A row of the table `cells` for each measurable score of a comparison, as a dict without the simultaneous
+    intervals."""
     scored = {signal: c.with_values(c.scores[signal]) for signal in signals}
     aurocs = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
     coins = by_coin(run).scores

@@ -60,8 +60,9 @@ class Params(Confident):
 
 
 def mutual_information(subject: Subject, params: Params) -> Result:
-    """The tables `information` (see `information`), each row of which is a finding, and, if the prompt-user is one of
-    the run's adversaries, `prompt_information` (see `of_prompts`). Empty without an attack."""
+    """The findings of how many bits scores hold about membership, one per row of the table `information` (see
+    `information`), and, if the prompt-user is one of the run's adversaries, the table `prompt_information` (see
+    `of_prompts`). Empty without an attack."""
     run = subject.attacked
     if run is None:
         return Result()
@@ -72,7 +73,8 @@ def mutual_information(subject: Subject, params: Params) -> Result:
 
 
 def findings(table: pd.DataFrame, params: Params, *, names: Names) -> list[SharedInformation]:
-    """The rows of `information` as findings."""
+    """The rows of the table of `information` as findings, whose `value` is in bits, with the control's as `base_value`
+    (None if it is NaN)."""
     renamed = table.rename(columns={"bits": "value", "base_bits": "base_value"}).to_dict("records")
     return [
         SharedInformation(
@@ -97,8 +99,12 @@ class _Row:
 
 def information(run: ScoredRun, params: Params) -> pd.DataFrame:
     """Mutual information in bits of headline scores and `loss/base` with membership, against held-out records and
-    left-out canaries, with the columns COLUMNS: intervals, quantiles of the null distribution, and p-values, raw and
-    corrected for all rows by the largest standardised estimate under each exchange (Westfall and Young 1993)."""
+    left-out canaries: a row per score and comparison; no row if none can be measured.
+
+    Beside the names, the columns are `bits` with its interval `low`, `high`; `null_low`, `null_high`, quantiles over
+    exchanges of the coins; `p` raw, `p_adjusted` corrected for all rows by the largest standardised estimate under each
+    exchange (Westfall and Young 1993); `base_bits` of the control; and `ceiling`, the entropy of membership.
+    """
     rows = [*_rows(run)]
     nulls = [mi.ross_of_coins(row.members, row.ranks, k=params.neighbours) for row in rows]
     spread = [null.std() or 1.0 for null in nulls]
@@ -120,7 +126,8 @@ def information(run: ScoredRun, params: Params) -> pd.DataFrame:
 
 
 def _rows(run: ScoredRun) -> Iterator[_Row]:
-    """The measurable headline scores, and `loss/base`, against held-out records and left-out canaries."""
+    """Yield the measurable headline scores, and `loss/base`, each on every comparison with held-out records or left-out
+    canaries."""
     shared = exchanges(run, EXCHANGES) if run.coins else None
     for c in comparisons(run):
         if c.nonmembers not in BY_COIN or c.descriptive or c.way == BEST_UTILITY:
@@ -134,8 +141,8 @@ def _rows(run: ScoredRun) -> Iterator[_Row]:
 
 
 def _exchanged(c: Comparison, seed: int, shared: tuple[Bools, Mapping[str, int]] | None) -> Bools:
-    """Membership of a comparison's entries [1 + exchanges, n], as it fell first. `shared` are the exchanges of the
-    run's coins and each record's coin; None: there are no coins."""
+    """Membership of a comparison's entries [1 + exchanges, n]: as it fell, then exchanged. `shared` are the exchanges
+    of the run's coins, and each record's index among these; None: there are no coins, clients are the strata."""
     if shared is None:
         return exchanged(c.member, c.client, seed=(seed,), times=EXCHANGES)
     coins, coin_index = shared
@@ -143,7 +150,8 @@ def _exchanged(c: Comparison, seed: int, shared: tuple[Bools, Mapping[str, int]]
 
 
 def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:
-    """Ranks [n] in [0, 1], within each client if each has its own model; ties are spread about their mean rank."""
+    """Ranks [n] in [0, 1] of `values`, within each client if each has its own model; ties are spread at random about
+    their mean rank."""
     scores, inside = values.to_numpy(dtype=float), np.random.default_rng((seed, INSIDE)).random(len(values))
     ranks = np.empty(len(scores))
     for rows in [c.client == k for k in np.unique(c.client)] if c.per_client else [np.ones(len(scores), dtype=bool)]:
@@ -152,7 +160,8 @@ def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:
 
 
 def _interval(row: _Row, params: Params) -> mi.Information:
-    """The estimate in nats with its interval, over clients or, if records are the units, within client and kind."""
+    """The estimate in nats with its interval: over clients or, if records are the units, within client and
+    membership."""
     c = row.comparison
     clients = c.unit == "clients"
     return mi.interval(
@@ -165,7 +174,8 @@ def _interval(row: _Row, params: Params) -> mi.Information:
 
 
 def _of_base(c: Comparison, signal: str, params: Params, seed: int) -> float:
-    """The estimate for the control's scores, in nats; NaN if they cannot be measured or are all equal."""
+    """The estimate of mutual information for the control's scores, in nats; NaN if they cannot be measured or are all
+    equal."""
     if signal not in c.base or c.base[signal].nunique() < 2:
         return math.nan
     on = c.with_values(c.base[signal])
@@ -180,9 +190,13 @@ def _p_value(value: float, null: Floats) -> float:
 
 
 def of_prompts(transcript: Transcript, run: ScoredRun, params: Params) -> pd.DataFrame:
-    """One row with the columns OF_PROMPTS, in bits: the information between leading directions of the clients' released
-    prompts and of their class proportions. No row for fewer than LEAST_CLIENTS with members or than two classes, or if
-    all prompts or all proportions are equal."""
+    """One row, or none, about the information in bits between leading directions of the clients' released prompts and
+    of their class proportions. No row for fewer than LEAST_CLIENTS with members or than two classes, or if all prompts
+    or all proportions are equal.
+
+    Columns: directions (their number), spread and class_spread (shares of variance that they explain), clients, bits
+    with low, high, null_low and null_high (quantiles when prompts are dealt to other clients), p.
+    """
     clients = [k for k in run.records if any(run.truth[r] for r in run.records[k])]
     classes = sorted({run.group[r] for k in clients for r in run.records[k]})
     if len(clients) < LEAST_CLIENTS or len(classes) < 2:
@@ -209,8 +223,8 @@ def _share(run: ScoredRun, client: int, name: str) -> float:
 
 
 def _leading(a: Floats, directions: int) -> tuple[Floats, float]:
-    """Coordinates [n, at most `directions`] of the rows along the directions in which they vary most, and the share of
-    the variance that these explain; NaN: the rows are equal."""
+    """Coordinates [n, at most `directions`] of the rows of a [n, ..] along the directions in which they vary most, and
+    the share of the variance that these explain; NaN: the rows are equal."""
     u, s, _ = np.linalg.svd(a - a.mean(axis=0), full_matrices=False)
     k = min(directions, len(s))
     total = float((s**2).sum())

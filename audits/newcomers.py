@@ -27,8 +27,9 @@ class Params(Confident):
 
 
 def newcomers(subject: Subject, params: Params) -> Result:
-    """Findings of the mean accuracy of every start, and of its difference to the next one that was measured after
-    training too; the table `newcomers`. Empty if no client joined."""
+    """Findings of clients that joined after the run, by when they are tested and on what: the mean accuracy of every
+    start, and its difference to the next start, of those that were tested after training too; and the table
+    `newcomers`. Empty if no client joined."""
     table = subject.newcomers
     if table is None:
         return Result()

@@ -78,7 +78,8 @@ def by_coin(run: ScoredRun) -> ByCoin:
 
 
 def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Bools, dict[str, int]]:
-    """The coins of a run as they fell, then exchanged [1 + times, coins], and by record the index of its coin."""
+    """The coins of a run, whether each made its record a member, as they fell and then exchanged within strata, [1 +
+    times, coins]; and {record id: index of its coin}."""
     names = list(run.coins)
     order = {coin: i for i, coin in enumerate(dict.fromkeys(coin for coin, _ in run.coins.values()))}
     coin_index = {record: order[run.coins[record][0]] for record in names}
@@ -89,8 +90,9 @@ def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Bools, dict[st
 
 
 def primary_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row]:
-    """The keys of the primary family: per adversary the first PRIMARY_EACH of `headline` against held-out records, on
-    its first model in FRESHEST that reaches half as many clients as any. It does not depend on how coins fell."""
+    """The keys (see `row_of`) of the scores in the primary family: per adversary the first PRIMARY_EACH of `headline`
+    against held-out records, on its first kind of model in FRESHEST (an order of preference) that reaches half as many
+    clients as any. They do not depend on how coins fell."""
     primary = set()
     for threat in THREAT_MODELS:
         held_out = [c for c in rows if c.threat_model == threat and c.nonmembers == HELD_OUT and c.way in FRESHEST]
@@ -106,7 +108,8 @@ def primary_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row
 def _statistics(
     rows: Sequence[Comparison], members: np.ndarray, coin_index: Mapping[str, int], part: str
 ) -> dict[Row, Floats]:
-    """By score of the tables `part` ("scores" or "base") the standardised statistics [1 + exchanges]."""
+    """{key of a comparison and score: its standardised AUROCs [1 + exchanges]}, from each comparison's table `part`:
+    "scores" or "base". `members` are the exchanged coins [1 + exchanges, coins]."""
     names, scored = list[Row](), list[Scored]()
     for c in rows:
         table = getattr(c, part).select_dtypes("number")

@@ -30,8 +30,8 @@ class Params(Confident):
 
 
 def personal(subject: Subject, params: Params) -> Result:
-    """Findings of the mean accuracy and F1 of personal models and of the global one; the table `personal`, in percent
-    by client. Empty if the evaluation does not measure them."""
+    """Findings of the mean accuracy and F1 of personal models, of the global one, and of the global one's gains; the
+    table `personal` in percent, a row per client. Empty if the evaluation does not measure them."""
     last = subject.transcript.round(subject.transcript.schedule.rounds - 1)["utility"]
     rows = {k: splits for k, splits in last.items() if COLUMNS[0] in splits}
     if not rows:

@@ -79,7 +79,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Its name in tables and figures: the method, then entry=value for what is swept."""
+        """The point's name in tables and figures: the method, then entry=value for what is swept."""
         entries = (
             f"{name.partition('.')[2]}={format_value(value)}" for name, value in self.values.items() if name != METHOD
         )
@@ -101,7 +101,7 @@ def format_value(value: Any) -> str:
 
 
 def points(runs: Iterable[AuditedRun]) -> list[Point]:
-    """The points that the runs belong to, in the order of the runs."""
+    """The runs grouped into points, one per setting of a world, in the order of the runs."""
     grouped: dict[tuple[str, str], tuple[Mapping[str, Any], list[AuditedRun]]] = {}
     for run in runs:
         parameters = _parameters(run)
@@ -112,7 +112,8 @@ def points(runs: Iterable[AuditedRun]) -> list[Point]:
 
 
 def _parameters(run: AuditedRun) -> dict[str, Any]:
-    """The entries of a run's setting that say what was trained. Without noise no other privacy entry counts."""
+    """The entries {path: value} of a run's setting that say what was trained, without those of its world. Without noise
+    no other privacy entry counts."""
     entries = {name: v for name, v in run.setting.items() if not name.startswith((*BESIDE, *WORLD)) and "." in name}
     if entries.get(EPSILON) == "inf":
         entries = {name: v for name, v in entries.items() if name == EPSILON or not name.startswith("privacy.")}
@@ -126,7 +127,8 @@ def _world(run: AuditedRun) -> str:
 
 
 def _swept(in_world: Sequence[Point]) -> tuple[str, ...]:
-    """The entries that differ between points of one method, and the method where there are several."""
+    """The paths of the entries, such as "method.rank", that differ between points of one method; METHOD comes first if
+    there are several methods."""
     names: dict[str, None] = dict.fromkeys([METHOD] if len({p.method for p in in_world}) > 1 else [])
     for method in dict.fromkeys(p.method for p in in_world):
         of_method = [p.parameters for p in in_world if p.method == method]
@@ -137,7 +139,8 @@ def _swept(in_world: Sequence[Point]) -> tuple[str, ...]:
 
 
 def world_names(settings: Sequence[Point]) -> dict[str, str]:
-    """By world its name in tables: the task, numbered if several worlds have the same task."""
+    """By world (the key of a task with its data) its name in tables: the task, numbered if several worlds have the same
+    task."""
     tasks = {p.world: str(p.runs[0].setting.get("task.name", p.runs[0].setting.get("task", ""))) for p in settings}
     several = {task for task in tasks.values() if list(tasks.values()).count(task) > 1}
     count = {task: itertools.count(1) for task in several}
@@ -151,8 +154,8 @@ def utility_names(runs: Iterable[AuditedRun]) -> list[str]:
 
 
 def utilities(run: AuditedRun) -> dict[str, dict[str, Any]]:
-    """By name the utilities of a run at its end, with value, low, high and confidence: accuracies are findings;
-    utilities of answers are the last round's, without an interval."""
+    """By name the utilities of a run at its end, {value, low, high, confidence}: accuracies as their findings have
+    them; utilities of answers (loss, exact match, CIDEr) of the last round, with low and high None."""
     at_end = {f["metric"].partition("/")[2]: dict(f) for f in run.findings if str(f["metric"]).startswith("accuracy/")}
     for name in METRICS:
         if len(trained := by_round(run, name).loc[0:]):

@@ -38,7 +38,7 @@ class Params(Confident):
 
 
 def utility(subject: Subject, params: Params) -> Result:
-    """Findings of the accuracy on each split, and the table `accuracy` (see `accuracies`)."""
+    """Findings of the accuracy on each split of test classes, and the table `accuracy` (see `accuracies`)."""
     table = accuracies(subject.transcript)
     privacy = subject.before.get("epsilon")
     noise = privacy.tables["noise"] if privacy else None
@@ -72,7 +72,8 @@ def findings(
 def over_clients(
     names: Names, metric: str, values: NDArray[np.float64], *, confidence: float, epsilon: float, least: float = 0.0
 ) -> Accuracy:
-    """The finding of the mean of at least one percentage per client, with Student's interval cut at `least` and 100."""
+    """The finding, under `metric`, of the mean of percentages `values`, one per client (at least one), with Student's
+    interval cut at `least` and 100; `low` and `high` are None for one client."""
     low, high = mean_interval(values, confidence, least=least)
     return Accuracy(
         **names,
@@ -116,7 +117,8 @@ def mean_interval(values: Any, confidence: float, *, least: float = 0.0) -> tupl
 
 
 def accuracies(transcript: Transcript) -> pd.DataFrame:
-    """Accuracy in percent by round (-1: before training), client ("mean": over the round's clients) and split."""
+    """The table of accuracies in percent with the columns round (-1: before training), client ("mean": over the round's
+    clients), split and accuracy."""
     by_round = [(-1, transcript.initial["utility"])]
     by_round += [(r, transcript.round(r)["utility"]) for r in range(transcript.schedule.rounds)]
     rows = [

@@ -53,7 +53,11 @@ def by_the_coin(z: float, p_adjusted: float, *, level: float) -> Verdict:
 
 def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> Verdict:
     """The verdict where no coins decided, from an AUROC, the names of controls that are `off` 0.5, and the AUROC's
-    differences to all controls. `exchangeable`: members and non-members are of one distribution."""
+    differences to all controls. `exchangeable`: members and non-members are of one distribution.
+
+    Confounded if a control is off, or if they are not exchangeable and the AUROC is clear of 0.5; else a leak, or the
+    reverse, only if the AUROC beats every control clearly; inconclusive without controls.
+    """
     if off:
         return CONFOUNDED
     if auroc.how.startswith(CONSTANT):
@@ -69,8 +73,8 @@ def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Inter
 
 
 def control_p_value(control: Interval) -> float:
-    """Two-sided p-value of a control's AUROC being 0.5. Perfect separation has at most the p-value of that order among
-    all orders of the records, since with few clients the exact bound is wide."""
+    """Two-sided p-value of a control's AUROC being 0.5; of an AUROC of 0 or 1 at most the p-value of such an order
+    among all orders of the records, since with few clients the exact bound is wide."""
     p = auroc_p_value(control)
     if control.value in (0.0, 1.0):
         return min(p, 2 / math.comb(control.members + control.nonmembers, control.members))
@@ -78,8 +82,9 @@ def control_p_value(control: Interval) -> float:
 
 
 def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The findings of all runs of a report. Those that coins decided get p_adjusted, family_n, verdict, sentence and
-    alarm; the others are copied. `largest` is from `together`, `sizes` the number of scores in each family."""
+    """The findings of all runs of a report, in order. Those that coins decided get p_adjusted, family_n (scores in
+    their family), verdict, sentence and alarm; the others are copied. `largest` is from `together`, `sizes` the number
+    of scores in each family."""
     coins = [f for f in findings if f.get("z") is not None]
     blind = len({_blind(f) for f in coins if f["blind_p"] is not None})
     rows = []
@@ -111,9 +116,9 @@ def corrected(z: npt.ArrayLike, family: str, largest: Largest) -> npt.NDArray[np
 
 
 def off_by_the_coin(f: Mapping[str, Any], largest: Largest, blind: int) -> dict[str, float]:
-    """The controls of a finding that are off ("base", "blind"), with their p-values corrected for all controls of a
-    report: base models by their largest statistic, blind classifiers by the number `blind` of their measurements, and
-    both doubled for there being two kinds."""
+    """The controls of a finding that are off, {"base" or "blind": p-value}, corrected for all controls of a report:
+    base models by their largest statistic, blind classifiers by the number `blind` of their measurements, and both
+    doubled for there being two kinds. {} if none is off."""
     p = {}
     if f["base_z"] is not None:
         p["base"] = 2 * float(p_value(f["base_z"], largest["controls"]))
@@ -128,7 +133,8 @@ def _blind(f: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _alarm(f: Mapping[str, Any], off: Mapping[str, float]) -> str | None:
-    """The sentence about the controls that are off, with their p-values; None: none is."""
+    """The sentence that warns of the controls of a finding that are `off`, with their AUROCs and p-values; None: none
+    is."""
     if not off:
         return None
     controls = [f"{CONTROL[name]} has AUROC {f[f'{name}_value']:.3f} (corrected p {p:.2g})" for name, p in off.items()]

@@ -30,7 +30,8 @@ class Audit:
 
 
 def audit(**options: Any) -> Audit:
-    """Train, attack and audit as the command does; the options are its flags with underscores.
+    """Train, attack and audit as the command does, and return findings, report and crossed gates; the options are the
+    command's flags with underscores.
 
     Example: `audit(method=["fedavg", "fedrand"], rounds=5, out="runs", fail_if=["auroc.low > 0.6"])`. Lists stand for
     comma-separated values. Results on disk under `out` are reused. InputError (a ValueError): an option does not exist

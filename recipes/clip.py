@@ -53,7 +53,7 @@ class Log:
     losses: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     def follow(self, stage: str, steps: Iterator[Step], total: int) -> open_clip.CLIP:
-        """Run a stage to its end, print a line every 100 steps, and return the model."""
+        """Run a stage (`steps`) to its end, note its losses, print a line every 100 steps, and return the model."""
         model = None
         for step, (kind, loss, trained) in enumerate(steps, 1):
             model = trained
@@ -73,8 +73,8 @@ class Log:
 def save(
     model: open_clip.CLIP, recipe: CLIPRecipe, first: Sequence[float], last: dict[str, float], out: Path, seconds: int
 ) -> None:
-    """Write weights in half precision, configuration, tokenizer and `training.json`, with the quality after
-    rounding."""
+    """Write into `out` the weights in half precision, configuration, tokenizer and `training.json`, the record of the
+    training with the quality after rounding."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {name: t.half().contiguous() if t.is_floating_point() else t for name, t in model.state_dict().items()}
     save_file(weights, out / WEIGHTS, metadata={"format": "pt"})
@@ -101,7 +101,7 @@ def read(folder: Path) -> open_clip.CLIP:
 
 
 def preprocessing() -> dict[str, Any]:
-    """open_clip's preprocess_cfg."""
+    """How pictures are prepared for the models, as open_clip's preprocess_cfg."""
     return {
         "size": [drawings.SIZE, drawings.SIZE],
         "mode": "RGB",
@@ -113,7 +113,8 @@ def preprocessing() -> dict[str, Any]:
 
 
 def data_fingerprint(recipe: CLIPRecipe) -> dict[str, Any]:
-    """SHA-256 of 256 drawings' words and captions per stage, and the mean brightness (0-255) of 16 pictures of each.
+    """{"sha256": hash of 256 drawings' words and captions per stage, "brightness": mean (0-255) of 16 pictures of
+    each}.
 
     Pictures count by brightness only, because font rasterisers and interpolation differ in the last bits between
     versions.
@@ -145,7 +146,7 @@ def main() -> None:
 
 
 def run(recipe: CLIPRecipe, out: Path) -> None:
-    """Train both stages and write the folder."""
+    """Train both stages of the recipe, printing losses, and write model, tokenizer and `training.json` into `out`."""
     log = Log()
     model = log.follow("first", train(recipe), recipe.steps)
     model = log.follow("second", teach_senses(recipe, model), recipe.sense_steps)

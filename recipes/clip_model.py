@@ -59,7 +59,7 @@ SHIPPED = {"vit": CLIPRecipe(), "resnet": CLIPRecipe(tower="resnet", steps=2500,
 
 
 def model_config(recipe: CLIPRecipe, stage: int = 2) -> dict[str, Any]:
-    """open_clip's model_cfg."""
+    """The architecture of a recipe's model as open_clip's model_cfg; the first stage knows fewer words."""
     return {
         "embed_dim": recipe.embed,
         "vision_cfg": TOWERS[recipe.tower],

@@ -31,8 +31,7 @@ class Examples:
 
 
 def evaluate(model: open_clip.CLIP) -> dict[str, dict[str, float]]:
-    """Accuracy in percent by task: "zero_shot", "tuned" (context) and "linear_probe", on real digits and every
-    style."""
+    """Accuracy in percent, {task: {"zero_shot", "tuned" (context), "linear_probe"}}, on real digits and every style."""
     torch.set_num_threads(1)
     model.eval().requires_grad_(False)
     tokenizer = build_tokenizer()
@@ -50,7 +49,8 @@ def evaluate(model: open_clip.CLIP) -> dict[str, dict[str, float]]:
 
 
 def digits(model: open_clip.CLIP) -> Examples:
-    """Scikit-learn's handwritten digits (8 x 8 pixels), light on dark, enlarged to 24 x 24 inside a margin of 4."""
+    """Image features and labels of scikit-learn's handwritten digits (8 x 8 pixels), light on dark, enlarged to 24 x 24
+    inside a margin of 4; TRAIN_PER_CLASS of each are for training, the others for testing."""
     from sklearn.datasets import load_digits
 
     loaded = load_digits()
@@ -88,7 +88,8 @@ def tuned_text(
     batch: int = 64,
     rate: float = 0.01,
 ) -> Tensor:
-    """Class features [C, E] with `CONTEXT_VECTORS` learned vectors shared by all classes (CoOp, arXiv 2109.01134)."""
+    """Class features [C, E] whose prompts have `CONTEXT_VECTORS` vectors, shared by all classes and learned here (CoOp,
+    arXiv 2109.01134)."""
     generator = torch.Generator().manual_seed(0)
     ids = tokenize(tokenizer, [f"{name}." for name in examples.names])
     context = (

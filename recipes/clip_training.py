@@ -29,7 +29,8 @@ from recipes.symbols import FIRST, SECOND, SECOND_WORDS, SYMBOLS, Language
 
 
 def draw_blanks(rng: Rng, recipe: CLIPRecipe, n: int, room: int) -> Tensor | None:
-    """Meaningless vectors [n, k, d] to put before captions in some batches, at most `room`; None in the others.
+    """Meaningless vectors [n, k, d], k at most `room`, to put before the n captions of a batch; None for batches that
+    get none.
 
     So words keep their sense at later positions, where prompt learning puts them. A CLIP trained on captions of all
     lengths has this already.
@@ -61,7 +62,8 @@ Step = tuple[str, float, open_clip.CLIP]
 
 
 def train(recipe: CLIPRecipe, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The first stage: yields (kind of batch, loss, model) after every step. stop_after: ends it early, for tests."""
+    """Train the first stage; yields (kind of batch, loss, model) after every step. stop_after: ends it early, for
+    tests."""
     torch.set_num_threads(1)
     model = build_model(recipe, stage=1)
     tokenizer = build_tokenizer(stage=1)
@@ -95,7 +97,8 @@ def _match(
     language: Language,
     recipe: CLIPRecipe | None = None,
 ) -> Tensor:
-    """The loss between unit image features [n, E] and fresh captions of `drawn`; with a recipe some get blanks."""
+    """The contrastive loss between unit image features [n, E] and fresh captions of `drawn`, which name the symbols
+    (`kind` "naming") or describe the pictures; with a recipe meaningless vectors precede some captions."""
     claims: tuple[Claim, ...] = ()
     if kind == "naming":
         captions, claims = zip(*(naming_caption(d, rng, language) for d in drawn), strict=True)
@@ -115,7 +118,7 @@ def _optimizer(recipe: CLIPRecipe, parameters: Sequence[nn.Parameter]) -> torch.
 
 
 def _schedule(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int, warm_up: int) -> None:
-    """Set the learning rate: linear warm-up, then half a cosine down to 2 %."""
+    """Set the optimizer's learning rate for a step: linear warm-up to `peak`, then half a cosine down to 2 %."""
     cosine = 0.02 + 0.98 * (1 + math.cos(math.pi * step / steps)) / 2
     for group in optimizer.param_groups:
         group["lr"] = peak * min(1, (step + 1) / warm_up) * cosine
@@ -133,8 +136,8 @@ def grow_vocabulary(recipe: CLIPRecipe, model: open_clip.CLIP) -> open_clip.CLIP
 
 
 def teach_senses(recipe: CLIPRecipe, model: open_clip.CLIP, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The second stage: the text tower learns several senses of names; the image tower is frozen (LiT, arXiv
-    2111.07991)."""
+    """Train the second stage, in which the text tower learns several senses of names, and the image tower is frozen
+    (LiT, arXiv 2111.07991); yields (kind of batch, loss, model) after every step."""
     torch.set_num_threads(1)
     model = grow_vocabulary(recipe, model)
     model.eval()

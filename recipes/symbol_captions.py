@@ -26,8 +26,9 @@ GENERAL_WORDS = (
 
 
 def vocabulary(stage: int = 2) -> list[str]:
-    """Tokens: padding, start, unknown, all words, single characters and their continuations; the end token is last.
-    The second stage's words come right before the end token, so that the others keep their ids."""
+    """The tokens in the order of their ids: padding, start, unknown, all words, single characters and their
+    continuations; the end token is last. The second stage's words come right before the end token, so that the others
+    keep their ids."""
     words = [*GENERAL_WORDS, *COLOURS, *STYLES, *GROUNDS, *DAMAGES, *" ".join(FONTS.values()).split()]
     words += " ".join(" ".join(nouns) for nouns in FIRST.nouns.values()).split()
     words += [symbol.name for symbol in SYMBOLS]
@@ -64,7 +65,7 @@ Claim = tuple[str, frozenset[str]]  # a symbol's name, and the kinds that the ca
 
 
 def naming_caption(drawing: Drawing, rng: Rng, language: Language = FIRST) -> tuple[str, Claim]:
-    """A caption that names the symbol, and its claim."""
+    """A caption that names the symbol, and what it claims: (the name, kinds of symbols that it may mean)."""
     named, kinds = _named(drawing.symbol, rng, language)
     if drawing.adjectives and rng.random() < 0.25:
         named = f"{pick(drawing.adjectives, rng)} {named}"

@@ -57,7 +57,8 @@ def clouds(rng: Rng, n: int, knots: int) -> Tensor:
 
 
 def ink(style: str, d: Tensor, rng: Rng) -> Tensor:
-    """Ink [n, FINE, FINE] of one style for distances `d` of the same shape."""
+    """How much ink there is, [n, FINE, FINE] in [0, 1], in one style for distances `d` of the same shape to a symbol's
+    edge."""
     n = len(d)
     if style == "outlined":
         return fill(uniform(rng, *CONTOUR, n) - d.abs())
@@ -79,7 +80,7 @@ def ink(style: str, d: Tensor, rng: Rng) -> Tensor:
 
 
 def ground(pattern: str, n: int, rng: Rng) -> Tensor:
-    """Weight [n, FINE, FINE] in [0, 1] of the second ground colour."""
+    """Weight [n, FINE, FINE] in [0, 1] of the second ground colour in a pattern; 0 for a plain ground."""
     if pattern == "gradient":
         angle = uniform(rng, 0, 2 * np.pi, n)
         return ((COLUMNS * torch.cos(angle) + ROWS * torch.sin(angle)) / 2 + 0.5).clamp(0, 1)
@@ -93,7 +94,8 @@ def ground(pattern: str, n: int, rng: Rng) -> Tensor:
 
 
 def damage(kind: str, picture: Tensor, rng: Rng) -> Tensor:
-    """Small pictures [n, 3, SIZE, SIZE] with blur, coarse pixels or noise."""
+    """The pictures [n, 3, SIZE, SIZE] with damage of one kind: "blurry", "pixelated" (coarse pixels), else noise, more
+    of it for "noisy"."""
     size = (drawings.SIZE, drawings.SIZE)
     if kind == "blurry":
         coarse = int(rng.choice([8, 8, 10, 12, 16]))
@@ -123,7 +125,7 @@ CHUNK = 500  # pictures painted at a time; styles take turns within a chunk
 
 
 def draw_pool(n: int, rng: Rng, seed: int) -> tuple[Tensor, list[Drawing]]:
-    """`n` pictures, uint8 [n, 3, SIZE, SIZE], the mild ones first, and their contents."""
+    """`n` pictures, uint8 [n, 3, SIZE, SIZE], the least distorted ones first, and their contents."""
     pictures, drawn = [], []
     for start in range(0, n, CHUNK):
         part = draw_chunk(min(CHUNK, n - start), start / n, rng, seed)
@@ -194,7 +196,7 @@ def _groups(labels: Sequence[str]) -> Iterator[tuple[list[int], str]]:
 
 
 def _colours(n: int, severity: float, rng: Rng) -> tuple[Tensor, list[tuple[str, str]]]:
-    """Ink and ground colours [n, 2, 3] and their names; a third is white on black, a sixth black on white."""
+    """(Ink and ground colours [n, 2, 3], their names); a third is white on black, a sixth black on white."""
     names = list(COLOURS)
     values = np.array(list(COLOURS.values()))
     pairs = []

@@ -180,8 +180,8 @@ PROPORTIONS = 24  # variants of a shape
 
 
 def handwriting(text: str, rng: Rng) -> Tensor:
-    """Distance field of a handwritten symbol: corners jittered, slanted, drawn with a round pen. text: as in
-    `STROKES`."""
+    """Distance field [FIELD, FIELD] of a handwritten symbol: corners jittered, slanted, drawn with a round pen. text:
+    its strokes, as in `STROKES`."""
     mask = Image.new("L", (256, 256))
     pen = ImageDraw.Draw(mask)
     width, slant, narrow = int(rng.integers(8, 30)), rng.uniform(-0.3, 0.3), rng.uniform(0.6, 1.1)

@@ -68,7 +68,8 @@ def main() -> None:
 
 
 def _follow(steps: Iterator[Step], total: int) -> tuple[LlavaForConditionalGeneration, list[float]]:
-    """Run a stage to its end, print a line every 50 steps, and return the model and all losses."""
+    """Run a stage (`steps`, `total` of them) to its end, print a line every 50 steps, and return the model and the loss
+    of every step."""
     losses: list[float] = []
     model: LlavaForConditionalGeneration | None = None
     for loss, trained in steps:
@@ -88,7 +89,8 @@ def save(
     out: Path,
     cpu_seconds: int,
 ) -> None:
-    """Write weights in half precision, processor and `training.json`, with the quality after rounding."""
+    """Write into `out` the weights in half precision, processor and `training.json`, the record of the training with
+    the quality after rounding."""
     model.half().save_pretrained(out)
     build_processor(recipe).save_pretrained(out)
     shipped = LlavaForConditionalGeneration.from_pretrained(out, dtype=torch.float32)

@@ -14,8 +14,9 @@ from recipes.vlm_scenes import SceneStream
 
 @torch.no_grad()
 def evaluate(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 512) -> dict[str, float]:
-    """Quality on held-out scenes: losses in nats per token, and greedily decoded descriptions. "exact": share of
-    descriptions right word for word. "tokens": share of reference words at their position."""
+    """Quality on `n` held-out scenes, {name: number}: losses of description and story in nats per token, and of
+    greedily decoded descriptions "exact", the share right word for word, and "tokens", the share of reference words at
+    their position."""
     model.eval()
     stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 1)))
     log_prob, story = [], []
@@ -59,7 +60,7 @@ def evaluate(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 5
 
 @torch.no_grad()
 def evaluate_questions(model: LlavaForConditionalGeneration, recipe: VLMRecipe, n: int = 128) -> dict[str, float]:
-    """Share of `n` new questions per topic answered right by greedy decoding; only visual topics were trained on."""
+    """{topic: share of `n` new questions answered right by greedy decoding}; only visual topics were trained on."""
     model.eval()
     stream = SceneStream(recipe, np.random.default_rng((recipe.seed, 3)))
     words = {i: word for word, i in stream.vocabulary.items()}

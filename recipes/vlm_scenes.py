@@ -37,7 +37,7 @@ class SceneStream:
         self.prompt = self.encode_prompt(TEMPLATE)
 
     def draw(self, n: int, story_rate: float) -> tuple[list[scenes.Scene], list[str], Tensor]:
-        """Scenes, their captions, and pixels [n, 3, S, S]."""
+        """`n` random scenes, their captions, of which a share `story_rate` has a story, and pixels [n, 3, S, S]."""
         drawn = [scenes.draw_scene(self.rng) for _ in range(n)]
         captions = [
             f"{scene.description} . {scenes.draw_story(self.rng)}"
@@ -93,7 +93,8 @@ def normalise(images: np.ndarray[Any, Any]) -> Tensor:
 
 
 def patch_targets(drawn: Sequence[scenes.Scene], patch: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """For each patch [n, P] the colour, and the (shape, size), of the object that covers it; 0: none."""
+    """(Colours [n, P], forms [n, P]) of the object that covers each of P patches of n scenes, as numbers from 1; a form
+    is shape and size; 0: none."""
     side = scenes.SIZE // patch
     centres = (np.arange(side) + 0.5) * patch
     colour = np.zeros((len(drawn), side, side), np.int64)

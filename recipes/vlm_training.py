@@ -34,7 +34,7 @@ Step = tuple[float, LlavaForConditionalGeneration]
 
 
 def train_captioner(recipe: VLMRecipe, *, stop_after: int | None = None) -> Iterator[Step]:
-    """The first two stages: yields (loss, model) after every step. stop_after: ends them early, for tests."""
+    """Train the first two stages; yields (loss, model) after every step. stop_after: ends them early, for tests."""
     torch.set_num_threads(1)
     model = build_model(recipe, CAPTION_WORDS)
     with torch.random.fork_rng(devices=[]):
@@ -63,7 +63,8 @@ def train_captioner(recipe: VLMRecipe, *, stop_after: int | None = None) -> Iter
 def teach_questions(
     recipe: VLMRecipe, captioner: LlavaForConditionalGeneration, *, stop_after: int | None = None
 ) -> Iterator[Step]:
-    """The last stage, from the captioner rounded to half precision: batches of captions and of visual questions."""
+    """Train the last stage on batches of captions and of visual questions, from the captioner rounded to half
+    precision; yields (loss, model) after every step."""
     torch.set_num_threads(1)
     model = captioner.half().float()
     with torch.random.fork_rng(devices=[]):

@@ -19,7 +19,8 @@ Measured = tuple[float, float | None, float | None]  # value, low and high
 
 
 def headline_signal(rows: Sequence[MethodRow]) -> str | None:
-    """The signal whose success is drawn: the first with success rates by class, else the first headline; or None."""
+    """The name of the score (signal) whose success figures draw: the first with success rates by class, else the first
+    headline AUROC's; None without either."""
     tables = [e.tables["classes"] for v in rows for e in v.evidence if len(e.tables.get("classes", ()))]
     rated = [str(signal) for table in tables for signal in table.signal]
     first = [f["signal"] for v in rows for e in v.evidence for f in e.findings if is_headline_auroc(f)]
@@ -38,8 +39,8 @@ def is_headline_auroc(f: Finding) -> bool:
 
 
 def with_leakage(v: MethodRow, signal: str) -> MethodRow:
-    """The run with two more scores, where measured: how well `signal` tells members for the prompt-user, as `success`
-    (percent of correct guesses, mean over classes) and `auroc`."""
+    """The run with two more scores, where measured, of how well `signal` tells members for the adversary "prompt-user":
+    `success` (percent of correct guesses, mean over classes) and `auroc` (0 to 1)."""
     measures = {"success": _success_rate, "auroc": _auroc}
     scores = {name: _score_over_seeds({e.seed: of(e, signal) for e in v.evidence}) for name, of in measures.items()}
     return replace(v, scores={**v.scores, **{name: score for name, score in scores.items() if score}})
@@ -57,7 +58,8 @@ def fall(clear: MethodRow, noised: MethodRow, signal: str) -> Score | None:
 
 
 def _difference(clear: Evidence, noised: Evidence, signal: str) -> Measured | None:
-    """`fall` of one seed."""
+    """AUROC without noise (`clear`) less AUROC with noise (`noised`) of one seed, on the candidates that both scored,
+    as (value, low, high); None if either run lacks the signal or nothing can be compared."""
     a, b = (_candidate_scores(e, signal) for e in (clear, noised))
     headline = _headline(clear, signal)
     if a is None or b is None or headline is None:
@@ -81,7 +83,8 @@ def _candidate_scores(e: Evidence, signal: str) -> pd.DataFrame | None:
 
 
 def _score_over_seeds(by_seed: Mapping[int, Measured | None]) -> Score | None:
-    """The score over the seeds that were measured; None without any."""
+    """The score over the seeds that were measured, from (value, low, high) by seed, with the first one's interval; None
+    without any."""
     measured = {seed: one for seed, one in by_seed.items() if one is not None}
     if not measured:
         return None
@@ -90,7 +93,8 @@ def _score_over_seeds(by_seed: Mapping[int, Measured | None]) -> Score | None:
 
 
 def _success_rate(e: Evidence, signal: str) -> Measured | None:
-    """DP-FPL's success rate (section A.3) in percent: correct guesses, mean over a client's classes, then over clients.
+    """DP-FPL's success rate (section A.3) in percent as (value, low, high): correct guesses, mean over a client's
+    classes, then over clients; None if it was not measured.
 
     Clients are independent given the models, so their intervals combine by square-and-add (Zou and Donner 2008).
     """

@@ -77,7 +77,8 @@ def table(number: int) -> pd.DataFrame:
 
 
 def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
-    """The paper's accuracies: by column (`MEAN`, then data sets or client counts), by (method, epsilon)."""
+    """The paper's accuracies in percent on a split of test classes or a kind of test set, {column: {(method, epsilon):
+    accuracy}}. Columns are data sets, or client counts for test sets; the first one, `MEAN`, is their mean."""
     rows = table((SPLITS | TEST_SETS)[split])
     columns = rows.dataset if split in SPLITS else rows.clients.map("{} clients".format)
     by_column = {
@@ -89,8 +90,8 @@ def printed(split: str) -> dict[str, dict[tuple[str, float], float]]:
 
 
 def compare_with_paper(runs: Sequence[MethodRow]) -> PaperComparison | None:
-    """Compare runs with the paper; None unless two of its methods were run at one of its epsilons, and all on one of
-    its splits."""
+    """Our accuracies beside the paper's, row by row, and the agreement of the methods' orders; None unless two of the
+    paper's methods were run at one of its epsilons, and all on one of its splits."""
     ours = [v for v in closest_to_paper(runs) if v.method in METHODS.values() and v.epsilon in EPSILONS]
     levels = [e for e in EPSILONS if sum(v.epsilon == e for v in ours) > 1]
     dirichlet = all(v.evidence[0].setting.get("task", {}).get("partition") == "dirichlet" for v in ours)
@@ -128,7 +129,8 @@ def compare_with_paper(runs: Sequence[MethodRow]) -> PaperComparison | None:
 def _order_rows(
     ours: Sequence[MethodRow], split: str, levels: Sequence[float], paper: Mapping[str, Cells]
 ) -> list[dict[str, Any]]:
-    """Rows of agreements at every epsilon and, if there are several, over all cells: `by` column of the paper."""
+    """A row per epsilon of `levels` and, if there are several, one over all cells: its `name`, and `by` column of the
+    `paper` the agreement of our order of methods with the paper's."""
     groups = [([level], "no noise" if math.isinf(level) else f"ε {level:g}") for level in levels]
     if len(levels) > 1:
         groups.append((list(levels), "all cells"))
@@ -144,7 +146,8 @@ def _order_rows(
 
 
 def agreement(ours: Cells, paper: Cells, seeds: Sequence[Cells] = ()) -> Agreement:
-    """Agreement of the order of `ours` with the same cells of `paper`, and of each of our `seeds` alone.
+    """Agreement of the order of `ours`, {(method, epsilon): number}, with the same cells of `paper`, and of each of our
+    `seeds` alone. Its p is None unless every method has every epsilon.
 
     Relabelling permutes methods, not cells, because the accuracies of one method depend on each other.
     """
@@ -167,7 +170,8 @@ def chunks(orders: Iterator[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]
 
 
 def _tau(ours: Cells, paper: Cells) -> float | None:
-    """Kendall's tau-b over the cells of `ours`; None if all numbers of one side are equal."""
+    """Kendall's tau-b between the two sides' numbers over the cells of `ours`; None if all numbers of one side are
+    equal."""
     x, y = (np.array([cells[key] for key in ours]) for cells in (ours, paper))
     (tau,) = taus(x[None], y)
     return None if math.isnan(tau) else float(tau)
@@ -184,7 +188,8 @@ def taus(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _sentences(orders: Sequence[Mapping[str, Any]], ours: Sequence[MethodRow]) -> list[str]:
-    """Sentences on whether the paper's order of methods appears."""
+    """Sentences on whether the paper's order of methods appears without noise and over all cells, and on what weakens
+    this."""
     sentences = []
     for part in orders:
         for row in (r for r in part["rows"] if r["name"] in ("no noise", "all cells") or len(part["rows"]) == 1):
@@ -211,7 +216,8 @@ def trained_share(task: Mapping[str, Any]) -> str:
 
 
 def _verdict_in_words(a: Agreement) -> str:
-    """The end of a sentence on whether the paper's order appears."""
+    """The end of a sentence on whether the paper's order appears: "appears", "cannot be told from chance", ..., with
+    tau and p."""
     if a.tau is None or a.p is None:
         return "cannot be compared: accuracies are all the same, or methods are missing"
     word = "does not appear" if a.tau <= 0 else "appears" if a.p <= LEVEL else "cannot be told from chance"

@@ -33,7 +33,8 @@ def family_sizes(evidence: Sequence[Evidence]) -> dict[str, int]:
 
 
 def _with_corrected_p(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """The tables, with corrected p-values in the table `cells`."""
+    """A copy of the tables, in whose table `cells` the column p_adjusted is filled in for scores that coins decided;
+    `largest` are the families' largest statistics over all runs."""
     if "family" not in tables.get("cells", ()):
         return dict(tables)
     cells = tables["cells"].copy()

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 
 def plain(value: object) -> str:
-    """A configuration value as text: lists joined by commas, None, True and False as none, yes and no, "inf" as ∞."""
+    """A configuration value as text: lists joined by commas ("empty" without entries), None, True and False as none,
+    yes and no, "inf" as ∞."""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(plain, value)) or "empty"
     if value is None or isinstance(value, bool):

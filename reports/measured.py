@@ -50,7 +50,8 @@ def refutes(f: Finding, name: str, among: int) -> bool:
 
 
 def sentence(f: Finding, name: str, among: int) -> str:
-    """Say that the finding `f` refutes its epsilon `name` ("provable" or "claimed"); `among` as in `refutes`."""
+    """A sentence that says that the finding `f` refutes its epsilon `name` ("provable" or "claimed"); `among` is the
+    number of bounds to correct for."""
     status, means = {
         "provable": ("proven", "the code, the ledger or the proof is wrong"),
         "claimed": ("claimed", "the claim does not hold"),

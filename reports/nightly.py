@@ -48,7 +48,7 @@ class CellOfNight:
 def render_files(
     name: str, night: int, cells: Sequence[CellOfNight], verdicts: pd.DataFrame, history: pd.DataFrame, records: Records
 ) -> dict[str, bytes]:
-    """The files of a night by name, the page last.
+    """The files of a night's report, {name: bytes}, the page last.
 
     `verdicts` is the result of `audits.statistics.nights.judged` for all nights, `history` its input, one row per
     finding and night. `records` holds, by night, when and with which code it ran, and its cells' records.
@@ -108,8 +108,8 @@ def _plural(n: int, what: str) -> str:
 
 
 def limit_rows(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
-    """A row per limit of any cell: `held`, the number of cells that keep it, `crossed`, pairs of a cell's name and a
-    sentence, and `silent`, whether no cell has a number for it."""
+    """A row per distinct limit of the cells: `limit`, `held`, the number of cells that keep it, `crossed`, pairs of a
+    cell's name and a sentence, and `silent`, whether no cell has a number for it."""
     rows: dict[str, dict[str, Any]] = {}
     for cell in cells:
         for limit in (*cell.held, *cell.silent, *cell.crossed):
@@ -120,8 +120,9 @@ def limit_rows(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
 
 
 def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> dict[str, Any]:
-    """A row of the table of cells, with each adversary's gravest verdict on an AUROC of the primary family in its
-    report."""
+    """A row of the table of `cells`: name (less the words `common` to all), status, why, seconds, link to the report,
+    number of limits `crossed`, and `verdicts`: pairs of a verdict and the adversaries whose gravest verdict it is on an
+    AUROC of the primary family."""
     runs = tonight[(tonight.cell == cell.cell) & (tonight.report == cell.report)]
     judged = runs[(runs.metric == "auroc") & (runs.family == "primary")].dropna(subset=["verdict"])
     worst: dict[str, str] = {}
@@ -146,7 +147,8 @@ def _csv_row(cell: CellOfNight) -> dict[str, Any]:
 
 
 def _series(verdicts: pd.DataFrame, night: int) -> list[dict[str, Any]]:
-    """A row per followed number that was measured tonight, with a sparkline over all nights."""
+    """A row per followed number that was measured in this night: its columns in `verdicts`, in words, and `spark`, a
+    sparkline over all nights."""
     rows = []
     for _, nights in verdicts.groupby(list(Series._fields), sort=False):
         last = nights.iloc[-1].to_dict()
@@ -156,8 +158,8 @@ def _series(verdicts: pd.DataFrame, night: int) -> list[dict[str, Any]]:
 
 
 def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
-    """A followed number as text: `what` it is, its `place` (adversary, model, signal), its value `now` and `earlier`,
-    and its p-value `p_said`; empty where there is none."""
+    """A followed number as texts: {"what" it is, "place" (adversary, model, signal), its value "now" and "earlier",
+    each with its ends, and its p-value "p_said"}; "" where there is none."""
     digits = 1 if _is_percent(row) else 3
 
     def ends(low: str, high: str) -> str:
@@ -183,7 +185,7 @@ def _is_percent(row: Mapping[str, Any]) -> bool:
 
 
 def _event_line(row: Mapping[str, Any]) -> str:
-    """An event in one line of text."""
+    """An event in one line of text: which, of which number, its value now and in earlier nights."""
     words = _in_words(row)
     where = ", ".join(filter(None, (row["cell"], row["method"], words["place"])))
     band = f"; earlier nights {words['earlier']}, corrected p {words['p_said']}" if words["earlier"] else ""
@@ -191,7 +193,8 @@ def _event_line(row: Mapping[str, Any]) -> str:
 
 
 def cause(history: pd.DataFrame, night: int, cell: str, method: str) -> str:
-    """How the runs of a cell and method differ from those of the last night that had them; "" if none had."""
+    """How the runs of a cell and method differ from those of the last night that had them, in a few words: "another
+    setting", "code or library versions", "other seeds", "nothing that is known"; "" if no night had them."""
     runs = history[(history.cell == cell) & (history.method == method)]
     now, before = runs[runs.night == night], runs[runs.night < night]
     if now.empty or before.empty:
@@ -206,7 +209,8 @@ def cause(history: pd.DataFrame, night: int, cell: str, method: str) -> str:
 
 
 def _nights(verdicts: pd.DataFrame, records: Records) -> list[dict[str, Any]]:
-    """A row per night for the last `NIGHTS` of them, the latest first."""
+    """A row per night for the last `NIGHTS` of them, the latest first: when and with which code it ran, and how many
+    cells were computed, reused or failed, limits were crossed and alarms raised."""
     alarms = verdicts.groupby("night").alarm.sum().to_dict()
     rows = []
     for night, record in sorted(records.items(), reverse=True)[:NIGHTS]:

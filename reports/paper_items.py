@@ -63,7 +63,8 @@ class PaperItem:
 
 @functools.cache
 def items() -> dict[str, PaperItem]:
-    """All tables and figures by name: grouped by paper, tables before figures, in the order of their numbers."""
+    """All tables and figures of papers, {name: item}, such as "dpfpl:table2": grouped by paper, tables before figures,
+    in the order of their numbers."""
     by_name = {}
     for path in plugins.package_folder("reports.papers").glob("*.py"):
         head, _, shows = plugins.summary(path).partition(": ")
@@ -77,7 +78,7 @@ def items() -> dict[str, PaperItem]:
 
 
 def _reading_order(name: str) -> tuple[str, bool, int, str]:
-    """The sorting key of an item's name: paper, tables first, number."""
+    """The sorting key of an item's name, such as "dpfpl:table2": paper, tables before figures, number."""
     paper, _, item = name.partition(":")
     number = re.search(r"\d+", item)
     return paper, not item.startswith("table"), int(number[0]) if number else 0, item

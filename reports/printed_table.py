@@ -83,7 +83,7 @@ class Table:
 
     @functools.cached_property
     def rows(self) -> list[Row]:
-        """All rows, level by level: the paper's in its order, then those that only we have."""
+        """All rows as (name, level), level by level: the paper's in its order, then those that only we have."""
         sides = [*self.paper.values(), *(column.cells for column in self.ours.values())]
         distinct = list(dict.fromkeys(row for side in sides for row in side))
         levels = list(dict.fromkeys(level for _, level in distinct))
@@ -96,8 +96,9 @@ class Table:
 
     @functools.cached_property
     def agreements(self) -> dict[str, dict[str, Agreement]]:
-        """Agreement by our column, then by level: `EVERY` for all levels together and, if several levels have two rows
-        that both sides have, each of these. Columns that cannot be compared are left out."""
+        """Agreement of the order of our rows with the paper's, {our column: {level: agreement}}. The first level,
+        `EVERY`, is all levels together; each single one follows if several have two rows that both sides have. Columns
+        that cannot be compared are left out."""
         agreements = {}
         for name, column in self.ours.items():
             rows = [row for row in column.cells if row[0] not in self.apart]
@@ -130,8 +131,9 @@ def builder(table: Callable[..., Table], *which: object) -> Callable[[Mapping[st
 
 
 def within_levels(ours: Mapping[Row, float], paper: Mapping[Row, float]) -> Agreement:
-    """Agreement of the orders of rows at the same level: the mean of Kendall's tau-b over levels where it is defined.
-    p is exact as in `agreement`: one relabelling of the rows for all levels; None if a row lacks a level."""
+    """Agreement of the orders of rows at the same level: tau is the mean of Kendall's tau-b over levels where it is
+    defined (None: nowhere), p is exact as in `agreement`, by relabelling the rows alike at all levels; None if a row
+    lacks a level."""
     rows, levels = (list(dict.fromkeys(row[i] for row in ours)) for i in (0, 1))
     if len(ours) < len(rows) * len(levels):
         defined = [a.tau for level in levels if (a := agreement(_cells_at(ours, level), paper)).tau is not None]
@@ -145,8 +147,8 @@ def within_levels(ours: Mapping[Row, float], paper: Mapping[Row, float]) -> Agre
 
 
 def _mean_taus(x: np.ndarray, y: np.ndarray, orders: Sequence[Sequence[int]]) -> np.ndarray:
-    """For every order of the rows, the mean over levels of tau of x[order] with y, shape (orders,). x and y have shape
-    (levels, rows). Levels without tau in the first order are left out."""
+    """For every order of the rows, the mean over levels of tau-b of x[order] with y, shape (orders,). x and y have
+    shape (levels, rows). Levels without tau in the first order are left out; NaN if all are."""
     by_level = np.stack([taus(ours[np.array(orders)], theirs) for ours, theirs in zip(x, y, strict=True)])
     defined = ~np.isnan(by_level[:, 0])
     means: np.ndarray = by_level[defined].mean(axis=0) if defined.any() else by_level[0]
@@ -179,7 +181,8 @@ def printed(name: str) -> pd.DataFrame:
 
 
 def agreed_in_words(agreements: Mapping[str, Agreement]) -> str:
-    """Agreements by column in words: each tau if there are at most `FEW`, else their range."""
+    """The agreements, {column: agreement}, in words: each tau if there are at most `FEW`, else their range; "no order
+    to compare" without any."""
     defined = {name: a for name, a in agreements.items() if a.tau is not None}
     if not defined:
         return "no order to compare"
@@ -192,7 +195,8 @@ def agreed_in_words(agreements: Mapping[str, Agreement]) -> str:
 
 
 def long(table: Table) -> pd.DataFrame:
-    """Both sides as a long table, a row per number; the paper's numbers and spreads as printed."""
+    """Both sides as a long table, a row per number, with the columns whose, column, row, level, value, low, high,
+    seeds, spread; the paper's numbers and spreads as printed."""
     ours = [
         ("ours", name, *row, number(c.value, 4), c.low, c.high, c.seeds, "")
         for name, column in table.ours.items()

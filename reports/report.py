@@ -64,7 +64,7 @@ def build(
 
 
 def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str]) -> bytes:
-    """Render index.html; `data` names the files that it links to."""
+    """The bytes of index.html with the `filled` sections; `data` names the files that it links to."""
     evidence = page.evidence
     subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
     about = join_words([words for name, words in subjects.items() if name in filled])
@@ -88,8 +88,9 @@ def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str])
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
-    """The configuration as tables: `shared` entries with their value; `head` and `differing` rows for the other
-    entries, one row per entry, or per run where there are more than `MANY` runs."""
+    """The runs' configuration as tables: `shared`, pairs of an entry that all have and its value; `head` and
+    `differing`, heading and rows about the other entries, a row per entry, or per run where there are more than `MANY`
+    runs."""
     settings = [flatten_setting(e.setting) for e in evidence]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     rows = [(name, [setting.get(name, "n/a") for setting in settings]) for name in names]
@@ -109,7 +110,7 @@ def flatten_setting(value: dict[str, Any]) -> dict[str, str]:
 
 
 def _intervals(findings: Sequence[Finding]) -> list[tuple[str, list[str]]]:
-    """Every metric with the distinct descriptions of how its intervals were made."""
+    """Every metric of findings with intervals, and the distinct descriptions of how its intervals were made."""
     descriptions: dict[str, dict[str, None]] = {}
     for f in (f for f in findings if "interval" in f):
         descriptions.setdefault(f["metric"], {})[f["interval"]] = None

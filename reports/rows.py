@@ -98,8 +98,9 @@ class MethodRow:
 
     @property
     def final_utility(self) -> tuple[str, float] | None:
-        """The utility after training as (metric, value): the first split's accuracy in percent, for texts the global
-        model's answers after the last round. None if neither was measured."""
+        """The utility after training as (title with unit, value): the first split's mean accuracy in percent; for texts
+        the global model's first measured metric after the last round, of the first seed. None if neither was
+        measured."""
         if self.scores:
             split, score = next(iter(self.scores.items()))
             return f"{split.replace('_', ' ')} accuracy (%)", score.value
@@ -110,8 +111,8 @@ class MethodRow:
 
     @property
     def sent(self) -> dict[str, float | None] | None:
-        """Bytes of one client in one round, `down` and `up`, mean over all participations of the first seed's run, and
-        `share`: both together over FedAvg's bytes. None if bytes were not counted."""
+        """Bytes of one client in one round, {"down", "up"}, mean over all participations of the first seed's run, and
+        "share": both together over FedAvg's bytes (None if that is 0). None if bytes were not counted."""
         rounds = self.table("cost")
         if rounds.empty:
             return None
@@ -170,7 +171,8 @@ def _option_in_words(name: str, value: Any) -> str:
 
 
 def variants(evidence: Sequence[Evidence]) -> list[MethodRow]:
-    """One row per label of the evidence; by method, without noise first, then from the largest epsilon down."""
+    """One row per setting of a method (label of the evidence), with all its seeds; by method in order of appearance,
+    without noise first, then from the largest epsilon down."""
     methods = list(dict.fromkeys(map(_method, evidence)))
     rows = []
     for label in dict.fromkeys(e.method for e in evidence):
@@ -207,14 +209,15 @@ def _epsilon(e: Evidence) -> float:
 
 
 def _parameters(e: Evidence) -> dict[str, Any]:
-    """The parameters of the method and, with a finite epsilon, those of clipping and noise."""
+    """The parameters {name: value} of the method and, with a finite epsilon, those of clipping and noise, but not
+    epsilon."""
     privacy = e.setting.get("privacy", {}) if math.isfinite(_epsilon(e)) else {}
     merged = {**e.setting.get("method", {}), **privacy}
     return {name: value for name, value in merged.items() if name not in ("name", "epsilon")}
 
 
 def _varying_names(evidence: Sequence[Evidence]) -> list[str]:
-    """The names of parameters that take several values."""
+    """The names of parameters that have several values in this evidence."""
     values: dict[str, set[str]] = {}
     for name, value in (item for e in evidence for item in _parameters(e).items()):
         values.setdefault(name, set()).add(repr(value))
@@ -222,7 +225,8 @@ def _varying_names(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _scores(seeds: Sequence[Evidence]) -> dict[str, Score]:
-    """The accuracies of one run by split."""
+    """The accuracies in percent of one setting by split of test classes, over its `seeds`; splits that were not
+    measured are left out."""
     scores: dict[str, Score] = {}
     for split in SPLITS:
         rows = [(e.seed, f) for e in seeds for f in e.findings if f["metric"] == split.metric]
@@ -240,7 +244,8 @@ def pooled(seeds: Mapping[int, float], low: float | None, high: float | None) ->
 
 
 def _claims(seeds: Sequence[Evidence]) -> tuple[Claim, ...]:
-    """One claim per adversary and record owner: that of the seed with the largest proven epsilon."""
+    """The epsilons claimed and proven, one `Claim` per adversary and owner of the record: that of the seed with the
+    largest proven epsilon."""
     claims: dict[tuple[str, str], list[Claim]] = {}
     for f in (f for e in seeds for f in e.findings if f["metric"] == "epsilon"):
         claims.setdefault((f["threat_model"], f["whose"]), []).append(_claim(f))
@@ -268,7 +273,8 @@ def method_name(method: str) -> str:
 
 
 def closest_to_paper(rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """One variant per method and epsilon: the one whose parameters are closest to those of DP-FPL's Tables 2 to 4."""
+    """One row per method and epsilon: of its settings the one whose parameters are closest to those of DP-FPL's Tables
+    2 to 4."""
     best: dict[tuple[str, float], MethodRow] = {}
     for v in rows:
         key = v.method, v.epsilon
@@ -282,8 +288,8 @@ def _distance(v: MethodRow) -> int:
 
 
 def select_detailed(rows: Sequence[MethodRow]) -> tuple[list[MethodRow], str]:
-    """The variants that one figure can show, and a sentence about the others. All if there are at most `LINES_SHOWN`
-    (then the sentence is empty), else those without noise and with the largest epsilon, one per method and epsilon."""
+    """The rows that one figure can show, and a sentence about the others. All if there are at most `LINES_SHOWN` (then
+    the sentence is empty), else those without noise and with the largest epsilon, one per method and epsilon."""
     if len(rows) <= LINES_SHOWN:
         return list(rows), ""
     largest = max((v.epsilon for v in rows if v.private), default=math.inf)

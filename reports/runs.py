@@ -9,9 +9,9 @@ from reports.evidence import Evidence
 
 
 def runs(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:
-    """One row per run: schema, run, method, task and seed as in its findings, `attacks`, and every entry of the
-    configuration by dotted path (`schedule.rounds`, `method.rho`, `versions.torch`). Of a run that comes under two
-    labels only the first is kept."""
+    """One row {column: value} per run: schema, run, method, task and seed as in its findings, `attacks`, and every
+    entry of the configuration by dotted path (`schedule.rounds`, `method.rho`, `versions.torch`). Of a run that comes
+    under two labels only the first is kept."""
     row_by_run: dict[str, dict[str, Any]] = {}
     for e in evidence:
         names = {name: e.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}

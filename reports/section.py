@@ -105,8 +105,8 @@ class Page:
         return [{"name": title, "shown": show(table)} for title, table in tables.items() if len(table)]
 
     def shared_rows(self, name: str) -> list[Row]:
-        """The `rows` of the table `name`, once for all runs that have the same rows, with the `names` of these runs;
-        names are empty where it is all of the page's runs."""
+        """The first seed's `rows` of the table `name`, once for all runs that have the same rows, with the `names` of
+        these runs; names are empty where it is all of the page's runs. Runs without rows are left out."""
         parts: list[Row] = []
         tables = {v.title: v.evidence[0].tables.get(name, ()) for v in self.runs}
         for title, rows in ((title, table.to_dict("records")) for title, table in tables.items() if len(table)):
@@ -126,8 +126,8 @@ def sections(page: Page, only: Container[str] | None = None) -> dict[str, Sectio
 
 
 def template_parts(filled: Mapping[str, Section]) -> dict[str, Any]:
-    """Template variables of a page with these sections: `shown` (their names), `links`, `drawn` (all figures by name)
-    and every section's own context."""
+    """Template variables of a page with these sections: `shown` (the sections' names), `links`, `drawn` (all figures by
+    name) and every section's own context."""
     parts: dict[str, Any] = {
         "shown": list(filled),
         "links": [link for section in filled.values() for link in section.links],

@@ -33,9 +33,9 @@ def _gravity(f: Finding) -> tuple[float, ...]:
 
 
 def freshest(findings: Sequence[Finding]) -> Finding | None:
-    """The finding about the adversary's first model in the order of `FRESHEST`, of those that reach at least half as
-    many clients as the one that reaches most. Findings about last-round members are skipped; None if no other is
-    left."""
+    """The finding about the adversary's first kind of model in `FRESHEST`, an order of preference, of those that reach
+    at least half as many clients as the one that reaches most. Findings about last-round members are skipped; None if
+    no other is left."""
     rows = [f for f in findings if f["population"] != LAST_ROUND_MEMBERS]
     wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows)]
     order = ordered((f["way"] for f in wide), FRESHEST)

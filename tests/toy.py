@@ -35,6 +35,7 @@ class ToyLearner(OneByOne):
     layers: int = 1
     trained: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
     remedy = "lower the step"
+    settings = None  # it trains on all records
 
     def initial(self, generator: torch.Generator) -> State:
         start = float(torch.rand((), generator=generator))

@@ -94,8 +94,9 @@ class DP2FL(DualMethod):
         return {"Pt": Pt, "Pd": PD} | {name: _placed(server, name, uploads, new) for name, new in tables.items()}
 
     def arrivals(self, server: State, public: State) -> dict[str, Arrival]:
-        """Three ways: "global" starts from the global model, PT and PD; "init_glo" from PT and the public data prompt;
-        "init" from the public start. The client's mixture moves from the data prompt with which it starts (eq. 9)."""
+        """Three states that a newcomer may start from, by name: "global" is the global model, PT and PD; "init_glo" PT
+        and the public data prompt; "init" the public start. The newcomer's mixture moves from the data prompt with
+        which it starts (eq. 9)."""
         pairs = {"global": (server, server), "init_glo": (server, public), "init": (public, public)}
         return {
             name: Arrival({"Pt": task["Pt"], "Pd": data["Pd"]}, server | {"Pd": data["Pd"]})
@@ -103,7 +104,8 @@ class DP2FL(DualMethod):
         }
 
     def model(self, state: State) -> State:
-        """Pt and Pd: those trained, of an upload; those after the round, of a client's state; else the global ones."""
+        """The prompts Pt and Pd that a state stands for: of an upload those trained, of a client's state those after
+        the round, else the global ones."""
         if "number" in state and "loss" not in state:
             return {"Pt": state["Pt"], "Pd": state["personal"][int(state["number"]) - 1]}
         return {"Pt": state["Pt"], "Pd": state["Pd"]}
@@ -119,7 +121,8 @@ class DP2FLMessages(DualMessages[DP2FL]):
 
 
 def global_weights(total: Tensor) -> Tensor:
-    """w_t [K], eq. 5, from the total loss [K] of each client's model on all validation records."""
+    """w_t [K], eq. 5: the share of each of K clients in the next global model, from the total loss [K] of its model on
+    all validation records; lower losses weigh more. Equal shares of 1 / K for one client, or if all losses are 0."""
     K, everything = len(total), total.sum()
     if K == 1 or not everything:
         return torch.full_like(total, 1 / K)
@@ -127,11 +130,11 @@ def global_weights(total: Tensor) -> Tensor:
 
 
 def local_weights(before: Tensor, loss: Tensor, distance: Tensor, *, alpha: float, beta: float) -> Tensor:
-    """w_d [K, K], eqs. 6 to 14: entry [i, k] is the weight of client i's data prompt in client k's.
+    """w_d [K, K] of K clients, eqs. 6 to 14: entry [i, k] is the weight of client i's data prompt in client k's.
 
     before: loss_kk of the previous round, [K]; loss: loss_ik, [K, K]; distance: of i's trained data prompt from k's of
     the previous round, [K, K]. Column k sums to 1 if some client's loss is below k's previous one (0 if all of these
-    are at distance 0), else to beta or 0.
+    are at distance 0), else to beta or, if no loss is below alpha times that one, to 0.
     """
     positive = loss < before  # eq. 6
     retained = ~positive & (loss < alpha * before)  # eq. 7
@@ -145,7 +148,8 @@ def local_weights(before: Tensor, loss: Tensor, distance: Tensor, *, alpha: floa
 
 
 def _reversed(worse: Tensor, retained: Tensor) -> Tensor:
-    """The first case of eq. 12 without beta: shares [i, k] of retained clients, larger for smaller |w|."""
+    """The first case of eq. 12 without beta: shares [i, k] of retained clients, larger for smaller |w|. Each column
+    sums to 1, or to 0 if nobody is retained; equal shares where all weights `worse` are 0."""
     count, total = retained.sum(0), worse.sum(0)
     alike = _over(retained.to(worse.dtype), count)
     return torch.where((count > 1) & (total > 0), retained * _over(total - worse, total * (count - 1)), alike)
@@ -174,8 +178,8 @@ def _before(server: State, uploads: Sequence[Upload]) -> Tensor:
 
 
 def _placed(server: State, name: str, uploads: Sequence[Upload], rows: Tensor) -> Tensor:
-    """The server's table `name` [C, ..], by clients' numbers, with the new rows of those that took part. Rows of
-    clients that have not taken part yet hold a global data prompt of an earlier round."""
+    """The server's table `name` [C, ..], a row per client's number, with the new `rows` of those that took part. Rows
+    of clients that have not taken part yet hold a global data prompt of an earlier round."""
     table = server.get(name, rows[:0])
     numbers = [upload.client for upload in uploads]
     placed = server["Pd"].expand(max(len(table), *(1 + k for k in numbers)), *rows.shape[1:]).clone()

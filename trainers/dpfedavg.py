@@ -79,7 +79,8 @@ class Descent(Work["RecordStep"]):
         return RecordStep(self, index)
 
     def descend(self, gradient: Tensor) -> None:
-        """Take a step of the optimizer with a gradient [1, P] in all tensors, laid end to end by sorted name."""
+        """Take a step of the optimizer with a gradient [1, P], the P numbers of all tensors laid end to end by sorted
+        name."""
         leaves = list(self.adapter.values())
         for leaf, part in zip(leaves, gradient[0].split([leaf.numel() for leaf in leaves]), strict=True):
             leaf.grad = part.view_as(leaf)
@@ -94,9 +95,9 @@ class RecordStep(LocalStep):
         self._work = work
 
     def clipped_mean(self) -> Tensor:
-        """The sum [1, P] of the records' gradients, divided by the public |B| whatever the size of this batch. With
-        privacy each record's gradient is clipped if `Protection.per_record`, else the result. The batch is
-        computed in parts that fit into memory."""
+        """The mean gradient [1, P] of the batch: the sum of the records' gradients over the public |B|, whatever the
+        size of this batch. With privacy each record's gradient is clipped if `Protection.per_record`, else the mean.
+        The batch is computed in parts that fit into memory."""
         protection, each = self.method.protection, self.method.protection.per_record
         leaves = list(self._work.adapter.values())
         total = leaves[0].new_zeros(1, sum(leaf.numel() for leaf in leaves))

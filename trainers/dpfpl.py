@@ -68,7 +68,8 @@ class DPFPL(PromptMethod):
         return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})  # line 13
 
     def _gradients(self, p_G: Tensor, p_L: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """The records' gradients G in the whole prompt, and the noised gradient of p_L."""
+        """The records' gradients G [R, N, b, d] in the whole prompt (R = 1: the batch's mean), and the noised gradient
+        [N, b, d] of p_L."""
         if self.params.rank == 0:
             G = step.gradient(p_G + p_L)
             return G, step.noise(step.clip(G, "p_L"), "p_L")
@@ -100,8 +101,9 @@ class DPFPLMessages(PromptMessages[DPFPL]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: torch.Generator, sizes: object
     ) -> State:
-        """{"p_L"} after line 12 without noise and clipping, once for all steps of the round. The client's Q is unknown,
-        so that the step is averaged over GUESSES draws. Exact at rank 0, without noise."""
+        """{"p_L"}, each client's local prompt after line 12 without noise and clipping, once for all steps of the
+        round. The client's Q is unknown, so that the step is averaged over GUESSES draws. Exact at rank 0, without
+        noise."""
         p_L, G, rank = own["p_L"], self.gradient_sum(server["p_G"], upload), self.method.params.rank
         if rank:
             Q = torch.randn(GUESSES, 1, p_L.shape[-1], rank, generator=generator)

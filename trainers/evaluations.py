@@ -42,8 +42,8 @@ class Answers:
     def _utilities(
         self, executor: Executor[Bench], server: State, local_models: Sequence[tuple[Model, State]], *, answers: bool
     ) -> Utilities:
-        """Utility of the global model `server` by test set, and under "clients" the mean over `local_models`, if any.
-        All jobs run in one map."""
+        """Utility {model or test set: {metric: number}}: of the global model `server` on each test set ("global" and,
+        with `answers`, "novel"), and under "clients" the mean over `local_models`, if any. All jobs run in one map."""
         tests = {"global": self.references} | ({"novel": self.novel} if answers and self.novel else {})
         everybody = range(len(self.references))
         # the longest jobs first
@@ -65,7 +65,7 @@ class Answers:
         return utilities | ({"clients": mean} if local_models else {})
 
     def _utility(self, replies: Sequence[Reply], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Mean loss over a test set, and the scores of the answers if there are any."""
+        """{"loss": mean loss over a test set, in nats per token}, and the scores of the answers if there are any."""
         losses = [loss for part, _ in replies for loss in part]
         answers = [answer for _, part in replies for answer in part]
         return {"loss": float(np.mean(losses))} | (self.score(answers, references) if answers else {})
@@ -106,7 +106,7 @@ class Recognition:
 
     @classmethod
     def of(cls, federation: Federation, clients_per_batch: int) -> Self:
-        """The evaluation on a federation's test images."""
+        """The evaluation on a federation's test images, which knows each client's own classes."""
         # with two domains a class of the other style is a neighbour's
         classes = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
         local = [[(r.domain, r.group) in names for r in federation.test] for names in classes]
@@ -118,7 +118,8 @@ class Recognition:
     def after(
         self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
     ) -> Utilities:
-        """Accuracies in percent, by split, of each client of the cohort, by its name, and their means ("clients")."""
+        """Accuracies in percent, {client's name: {split: accuracy}} of each client that took part, and their means
+        under "clients"."""
         names, packed = list(clients), pack(server)
         parts = [names[i : i + self.clients_per_batch] for i in range(0, len(names), self.clients_per_batch)]
         jobs = [(method, packed, [pack(clients[k]) for k in part]) for part in parts]
@@ -139,7 +140,8 @@ class Recognition:
 
 
 def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> NDArray[np.bool_]:
-    """Whether each of N clients' personalised prompts names the right class of each test image, bool [N, test]."""
+    """Whether each of N clients' personalised prompts names the right class of each test image, bool [N, test]. Runs in
+    a worker; a job is (method, global state, the clients' own states), packed."""
     method, server, private = job
     shared = unpack(server)
     assert isinstance(bench.learner, Recognising)
@@ -173,8 +175,8 @@ class Personalisation(Recognition):
 
 
 def _personal(bench: Bench, job: tuple[Method[Any], bytes, bytes, NDArray[np.float64]]) -> dict[str, float]:
-    """Accuracy and macro-F1 (percent) of a client's model ("personal/..."), and of the global model ("global/...") if
-    clients upload anything."""
+    """Accuracy and macro-F1 in percent of a client's model ("personal/accuracy", "personal/f1"), and of the global
+    model ("global/...") if clients upload anything. Runs in a worker."""
     from sklearn.metrics import accuracy_score, f1_score
 
     method, server, private, weights = job

@@ -74,8 +74,8 @@ class FedOTPMessages(PromptMessages[FedOTP]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: object, sizes: object
     ) -> State:
-        """p_L after the client's steps, exact without noise if prompts are added. With transport the upload tells
-        nothing of p_L, which is returned unchanged."""
+        """{"p_L"}, the local prompts after the clients' steps, exact without noise if prompts are added. With transport
+        the upload tells nothing of p_L: `own` is returned as it is."""
         if self.method.params.match == "ot":
             return own
         return {"p_L": own["p_L"] - self.method.settings.local_rate * self.gradient_sum(server["p_G"], upload)}
@@ -121,7 +121,8 @@ def _on_host(kernel: Tensor, to_prompts: Tensor) -> Tensor:
 
 
 def _on_device(kernel: Tensor, to_prompts: Tensor) -> Tensor:
-    """The scalings of `_on_host`, computed for all problems, as counting those that move would wait for the host."""
+    """The scalings that `_on_host` returns [P, n, 1], computed for all problems, as counting those that move would wait
+    for the host."""
     for _ in range(ITERATIONS - 1):
         _, following = scaling_step(kernel, to_prompts)
         to_prompts = torch.where(_moves(to_prompts, following), following, to_prompts)

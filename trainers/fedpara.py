@@ -48,8 +48,8 @@ class FedPara(Method[Participation]):
         return mean_by_records(uploads)
 
     def model(self, state: State) -> State:
-        """Plain adapters that compute exactly the same: (B A) o (B' A') has rank r^2, and its factors are row- and
-        column-wise products. States without a private pair are returned as they are."""
+        """A plain adapter, A and B per layer, that computes exactly the same: (B A) o (B' A') has rank r^2, and its
+        factors are row- and column-wise products. States without a private pair are returned as they are."""
         plain: State = {}
         for layer in sorted({name[:-2] for name in state if OWN not in name}):
             a, b = state[f"{layer}.A"], state[f"{layer}.B"]
@@ -63,7 +63,8 @@ class FedPara(Method[Participation]):
         return plain
 
     def private_pair(self, server: State, client: Participation) -> State:
-        """The factors A' and B' of a client's first participation, before training, as LAYER.own.A and LAYER.own.B."""
+        """The factors A' and B' with which a client's first participation starts, drawn at random, as LAYER.own.A and
+        LAYER.own.B."""
         generator, pair = client.generator("private pair"), {}
         for name, t in sorted(server.items()):
             width = t.shape[1] ** 0.5  # A is [rank, in], B is [out, rank]

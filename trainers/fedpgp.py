@@ -67,8 +67,8 @@ class FedPGP(PromptMethod):
         return Update(upload=self.message(p_G, d_G), private={"u": u, "v": v})
 
     def contrast(self, hard: Tensor, p_G: Tensor, p_i: Tensor, learner: Learner) -> tuple[Tensor, Tensor]:
-        """Gradients [N, b, d] in p_G and in p_i, each with the other fixed, of mu times the contrastive term, the mean
-        over classes."""
+        """Gradients [N, b, d] in p_G and in p_i, each with the other fixed, of mu times the contrastive term, which is
+        the mean over classes. `hard` is the public prompt; prompts are b vectors of d numbers for each of N clients."""
         t_0 = learner.text(hard)
 
         def term(p_G: Tensor, p_i: Tensor) -> Tensor:
@@ -95,8 +95,8 @@ class FedPGPMessages(PromptMessages[FedPGP]):
     def replay(
         self, server: State, own: State, upload: State, learner: Learner, generator: object, sizes: object
     ) -> State:
-        """u and v after the client's steps, exact for one step without noise and clipping: the upload's gradient less
-        that of the contrastive term, which is public, gives theirs."""
+        """{"u", "v"} after the clients' steps, exact for one step without noise and clipping: the upload's gradient
+        less that of the contrastive term, which is public, gives the gradients of u and v."""
         p_G, u, v, G = server["p_G"], own["u"], own["v"], self.gradient_sum(server["p_G"], upload)
         if self.method.params.mu:
             G = G - self.method.contrast(server["hard"], p_G, p_G + u @ v, learner)[0]

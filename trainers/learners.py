@@ -56,7 +56,8 @@ class LearnerFacts:
     )
 
     def adversaries(self, method: MethodFacts) -> tuple[ThreatModel, ...]:
-        """The threat models of a method. If its clients compute on shares, those of `on_shares` replace the server."""
+        """The threat models that apply to a method. If its clients compute on secret shares, those of `on_shares` stand
+        in the server's place."""
         if not method.on_shares:
             return self.threat_models
         return tuple(one for name in self.threat_models for one in (self.on_shares if name == SERVER else (name,)))

@@ -87,7 +87,8 @@ class Learner(OneByOne, LoraModel):
         return f"lower --learning-rate (now {self.settings.learning_rate:g})"
 
     def initial(self, generator: torch.Generator) -> State:
-        """The common public start: A uniform in +-1/sqrt(in), as in peft, and B zero."""
+        """The common public start, {name: factor}: A [rank, in] uniform in +-1/sqrt(in), as in peft, and B [out, rank]
+        zero."""
         rank, state = self.settings.rank, {}
         for name, parameter in sorted(self.parameters.items()):
             if name.endswith(".A"):
@@ -126,10 +127,11 @@ class Learner(OneByOne, LoraModel):
         return {name: leaf.detach().cpu() for name, leaf in leaves.items()}
 
     def gradients(self, state: State, records: Sequence[str], *, each: bool) -> Iterator[Tensor]:
-        """Gradients of the records' losses in all P numbers of an adapter, laid end to end. A record's loss is the mean
-        over its own tokens, so that its gradient does not depend on the others in its batch.
+        """Yield gradients of the records' losses in all P numbers of an adapter, laid end to end, once per part of R
+        records that fits into memory, in order: [R, P] if `each`, else the part's sum [1, P].
 
-        Yields once per part of R records that fits into memory, in order: [R, P] if `each`, else the part's sum [1, P].
+        A record's loss is the mean over its own tokens, so that its gradient does not depend on the others in its
+        batch.
         """
         for part in self._parts(records, copies=COPIES if each else 0):
             leaves = {}
@@ -142,8 +144,8 @@ class Learner(OneByOne, LoraModel):
             yield torch.cat([g.reshape(len(part) if each else 1, -1) for g in gradients], dim=1)
 
     def _parts(self, batch: Sequence[str], *, copies: int = 0) -> list[Sequence[str]]:
-        """Split a batch into parts that fit into memory: their activations (ACTIVATIONS bytes), and `copies` of all
-        adapted tensors for each record. For small models this is one part."""
+        """A batch split, in order, into parts that fit into memory: their activations (ACTIVATIONS bytes), and `copies`
+        of all adapted tensors for each record. For small models this is one part."""
         longest = max((len(self.data[record].ids) for record in batch), default=0)
         adapted = sum(4 * tensor.numel() for tensor in self.parameters.values())  # bytes
         size = max(1, ACTIVATIONS // max(1, self._bytes_per_token * longest + copies * adapted))
@@ -159,8 +161,8 @@ class Learner(OneByOne, LoraModel):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
     def _predicted(self, adapter: State, records: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Logits [R, T, V] of the next token, and its labels [R, T], which are IGNORE outside of the texts. Some models
-        leave out first tokens that belong to no text."""
+        """Logits [R, T, V] of the next token (R records, T tokens, V words), and the labels [R, T] of that token, which
+        are IGNORE outside of the texts. Some models leave out first tokens that belong to no text."""
         batch = self.vlm.batch([self.data[record] for record in records])
         labels, options = batch.labels[:, 1:], {}
         if self.vlm.keeps_logits:  # else the logits of image tokens would take most of the memory
@@ -204,7 +206,8 @@ def shuffled_batches(records: int, size: int, generator: torch.Generator) -> Ite
 def prepared(
     resources: Resources, federation: Federation, methods: Sequence[Method[Any]], progress: Progress
 ) -> Learner:
-    """The learner with the federation's records encoded."""
+    """The learner of the frozen model in `resources`, with the federation's records encoded. `methods` are not looked
+    at."""
     assert isinstance(resources.backbone, Path)
     vlm = load(resources.backbone, resources.device, resources.dtype, resources.backbone_code)
     with (cache := claim(resources.cache)).lock(progress.say):

@@ -67,7 +67,8 @@ class LoraModel:
         self._shared = self._usable_prefix() if small else 0
 
     def load_adapter(self, adapter: State) -> None:
-        """Load `adapter` into the model. InputError: it has other layers, or its factors do not fit."""
+        """Load `adapter` into the model. InputError: its layers are not the model's, or its factors do not fit
+        these."""
         if odd := sorted(adapter.keys() ^ self.parameters.keys()):
             raise InputError(
                 f"an adapter of {len(adapter)} tensors does not fit the model, whose {self.settings.target_modules} "
@@ -178,7 +179,8 @@ class LoraModel:
 
     @torch.no_grad()
     def _usable_prefix(self) -> int:
-        """Number of first tokens that all records share; 0 if the model's logits differ when it goes on from them."""
+        """Number of first tokens that all records share, and that can be computed once for all; 0 if there are none, or
+        if the model's logits differ when it goes on from them."""
         if not (length := shared(self.data.values())):
             return 0
         record = next(iter(self.data.values()))

@@ -101,7 +101,7 @@ class DualCohort:
         )
 
     def steps(self) -> Iterator[DualStep]:
-        """Yield the steps of the round."""
+        """Yield the steps of the round, each with the next minibatch of every client."""
         settings = self.learner.settings
         due = steps_of_round(settings, len(self.training[0]))
         clients = [dataclasses.replace(c, records=rs) for c, rs in zip(self.clients, self.training, strict=True)]
@@ -147,8 +147,8 @@ class DualStep:
         self.weights = torch.tensor(weights, device=self.pictures.device)  # [N, B]: 1 / |B|, or 0
 
     def gradients(self, Pt: Tensor, Pd: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients in Pt [N, D, b, d] and Pd [N, D, e, d + 1] of the mean cross-entropy of each client's batch.
-        Records of weight 0 count in the divisor only."""
+        """Gradients in Pt [N, D, b, d] and Pd [N, D, e, d + 1] of the mean cross-entropy of each of N clients' batch (D
+        layers, b tokens, widths d and e of text and images). Records of weight 0 count in the divisor only."""
         with torch.enable_grad():
             leaves = [tensor.detach().requires_grad_() for tensor in (Pt, Pd)]
             logits = self.learner.logits(leaves[0], leaves[1], self.pictures)
@@ -192,7 +192,8 @@ class DualMessages(MethodMessages[KnownDual]):
     def used_records(
         self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int], settings: Settings
     ) -> set[str]:
-        """Those of the records that are not held back for validation that are in a batch of `rounds`."""
+        """Those of a client's records that are in a batch of `rounds`, all rounds in which it takes part, in order;
+        records that are held back for validation are in none."""
         training = self.method.divided(records, client, seed)[0]
         one = Participation(client, 0, seed, training, None)
         steps = range(len(rounds) * steps_of_round(settings, len(training)))
@@ -243,7 +244,8 @@ class Learner(prompts.Learner):
         return f"lower --rate (now {self.settings.rate:g}); of soft prompts, {super().remedy}"
 
     def initial(self, generator: torch.Generator) -> State:
-        """Tensors that methods can start from: those of soft prompts, Pt [D, b, d] and Pd [D, e, d + 1]."""
+        """Tensors that methods can start from: those of soft prompts, and Pt [D, b, d] and Pd [D, e, d + 1] for D
+        layers, b tokens, and widths d of the text and e of the image encoder."""
         soft = super().initial(generator)
         D, b, d, e = self.depth, self.settings.tokens, self.clip.width, self.clip.vision.width
         Pt = INITIAL_STD * torch.randn(D, b, d, generator=generator)
@@ -300,8 +302,8 @@ class Learner(prompts.Learner):
         return torch.stack([part.sum(1) / max(size, 1) for part, (_, size) in zip(parts, lists, strict=True)], dim=1)
 
     def gradients(self, method: PromptMethod | DualMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """Yield gradients [R, P] of each record's cross-entropy in Pt and Pd, laid end to end, for batch times
-        `clients_per_batch` records at a time (of a soft prompt for its methods).
+        """Yield gradients [R, P] of each record's cross-entropy in Pt and Pd, P numbers laid end to end, for `batch`
+        times `clients_per_batch` records at a time. With a method of soft prompts they are in its prompt.
 
         Both encoders run forward once, the text encoder for all records. A record's gradient in the class features goes
         back to Pt through the text encoder; that in the visual prompts Pt F^T + f goes back to Pt and to F and f, which
@@ -331,7 +333,8 @@ class Learner(prompts.Learner):
     def sent_gradients(
         self, method: PromptMethod | DualMethod, start: State, records: Sequence[str]
     ) -> Iterator[Tensor]:
-        """Yield gradients in p_G [R, b, d], or in Pt and Pd [R, P], of each record's cross-entropy at `start`."""
+        """Yield the gradient of each record's cross-entropy at the state `start` in what the method's clients send: p_G
+        [R, b, d], or Pt and Pd [R, P] laid end to end, for R records at a time."""
         if isinstance(method, PromptMethod):
             return super().sent_gradients(method, start, records)
         return self.gradients(method, start, records)
@@ -366,7 +369,8 @@ def visual_prompts(Pt: Tensor, Pd: Tensor) -> Tensor:
 def prepared(
     resources: Resources, federation: Federation, methods: Sequence[PromptMethod | DualMethod], progress: Progress
 ) -> Learner:
-    """The learner with the patch embeddings of the federation's images, and their features if a method uses them."""
+    """The learner of the CLIP in `resources`, with the patch embeddings of the federation's images, and the images'
+    features if a method of soft prompts uses them."""
     assert isinstance(resources.backbone, ClipSource)
     settings = Settings(**dataclasses.asdict(resources.settings))
     soft = [method for method in methods if isinstance(method, PromptMethod)]

@@ -39,7 +39,7 @@ class MethodMessages(Generic[Known]):
         """Those of a client's records, of any weight, that are in its batches if it takes part in exactly `rounds`.
 
         `settings` are the learner's. The base class knows clients that call `Participation.train`: unless the settings
-        are `Batching`, all records are used.
+        are `Batching`, all records are used (none without rounds).
         """
         if not isinstance(settings, Batching):
             return set(records) if rounds else set()

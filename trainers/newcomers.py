@@ -16,8 +16,8 @@ def after_a_round(
     method: Method[Any], learner: Any, transcript: Transcript, training: Sequence[Sequence[str]], arrival: Arrival,
     left_out: frozenset[str] = frozenset(),
 ) -> list[State]:  # fmt: skip
-    """The models of all clients, newcomers last, after one more round in which all take part. `training` are the
-    records of each client. Every client that never took part, newcomer or not, starts from `arrival`."""
+    """The models of all clients, by number and newcomers last, after one more round in which all take part. `training`
+    are the records of each client. Every client that never took part, newcomer or not, starts from `arrival`."""
     schedule, public, r = transcript.schedule, transcript.broadcast(0), transcript.schedule.rounds
     clients = [
         Participation(k, r, schedule.seed, ids, learner, tuple(transcript.participations(k)), left_out)

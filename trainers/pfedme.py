@@ -69,8 +69,8 @@ class PFedMeMessages(PromptMessages[PFedMe]):
     def replay(
         self, server: State, own: State, upload: State, learner: object, generator: object, sizes: Sequence[int]
     ) -> State:
-        """Estimate theta as if every inner step had the same gradient: theta - p_G is then a known multiple of w - p_G.
-        Exact after one local step."""
+        """{"theta"}, the personal prompts, estimated as if every inner step had the same gradient: theta - p_G is then
+        a known multiple of w - p_G. Exact after one local step. `sizes` are the clients' numbers of records."""
         moves = [self._moves([1.0] * self.method.steps(n)) for n in sizes]
         ratios = torch.tensor([theta / w for w, theta in moves]).reshape(-1, 1, 1)
         return {"theta": server["p_G"] + ratios * (upload["p_G"] - server["p_G"])}
@@ -84,7 +84,7 @@ class PFedMeMessages(PromptMessages[PFedMe]):
         return np.array([-self._moves(unit)[0] for unit in np.eye(steps).tolist()]) / self.method.settings.global_rate
 
     def _moves(self, gradients: Sequence[float]) -> tuple[float, float]:
-        """w and theta after a round from p_G = 0 whose inner steps have these gradients."""
+        """(w, theta) after a round that starts with both at 0, and whose inner steps have these gradients."""
         settings, envelope, inner = self.method.settings, self.method.params.envelope, self.method.params.inner
         w = theta = velocity = 0.0
         for t, gradient in enumerate(gradients, 1):

@@ -59,7 +59,8 @@ class PromptModel:
         return self.clip.text(prompt.to(self.clip.device), self.texts(prompt.shape[-2]))
 
     def texts(self, length: int) -> ClassTexts:
-        """The tokens that surround a prompt of `length` vectors, for every class."""
+        """The tokens that surround a prompt of `length` vectors in the text of every class; computed once per
+        length."""
         if length not in self._texts:
             self._texts[length] = self.clip.classes(self.classes, length)
         return self._texts[length]
@@ -100,7 +101,7 @@ class PromptModel:
         yield self.record_gradients(method, self.text, model["prompt"], records).flatten(1)
 
     def sent_gradients(self, method: PromptMethod, start: State, records: Sequence[str]) -> Iterator[Tensor]:
-        """Yield once the gradients [n, b, d] of each record's cross-entropy in p_G, at the state `start`."""
+        """Yield once the gradients [n, b, d] of all n records' cross-entropies in p_G, at the state `start`."""
 
         def text(p_G: Tensor) -> Tensor:
             return self.text(method.prompt(start | {"p_G": p_G}))
@@ -109,7 +110,7 @@ class PromptModel:
 
     @torch.no_grad()
     def log_probs(self, method: PromptMethod, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
-        """Log-probabilities [M, n, C] of the classes by M models, in nats and float64."""
+        """Log-probabilities [M, n, C] in nats and float64 that M models give the C classes of n records."""
         images = self.images(records, patches=method.patches)
         prompts = torch.stack([model["prompt"] for model in models])
         logits = [
@@ -121,7 +122,8 @@ class PromptModel:
 
     @torch.no_grad()
     def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
-        """Log-probabilities [n, C] by the public hard prompt, in nats and float64."""
+        """Log-probabilities [n, C] in nats and float64 that the public hard prompt, "a photo of a ...", gives the C
+        classes of n records."""
         text = self.text(self.clip.words(HARD_PROMPT)[None])
         scores = self.scale * cosine_scores(text, self.images(records)[None]).double()
         logs: NDArray[np.float64] = scores[0].log_softmax(-1).cpu().numpy()

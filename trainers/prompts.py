@@ -103,7 +103,7 @@ class Cohort(Work["Step"]):
         return Step(self, index)
 
     def minibatch(self, records: Sequence[Sequence[str]]) -> Minibatch:
-        """A minibatch of these records, a list per client."""
+        """A minibatch of these records, a list of ids per client, padded to the longest list with weight 0."""
         longest = max(1, *map(len, records))
         pairs = list(zip(records, self.clients, strict=True))
         ids = [r for batch, c in pairs for r in (*batch, *[c.records[0]] * (longest - len(batch)))]
@@ -166,9 +166,9 @@ class Step(LocalStep):
         return self._cohort.minibatch(self.records)
 
     def gradient(self, prompt: Tensor) -> Tensor:
-        """Gradients [R, N, .., b, d] of the cross-entropy (DP-FPL eq. 2) in `prompt` [N, .., b, d]: of every record,
-        and of padding, if each is clipped (`clip` takes out what weighs 0); else of the batch's mean, R = 1. The text
-        encoder runs forward once for all."""
+        """Gradients [R, N, .., b, d] of the cross-entropy (DP-FPL eq. 2) in `prompt` [N, .., b, d] of N clients. If
+        each record's is clipped, R records and padding (`clip` takes out what weighs 0); else R = 1, that of the
+        batch's mean. The text encoder runs forward once for all."""
         with torch.enable_grad():
             at = prompt.detach().requires_grad_()
             text = self.learner.text(at)  # [N, .., C, E]
@@ -188,8 +188,9 @@ class Step(LocalStep):
         return self.method.protection.clip(gradients, self.batch.weights, release, self)
 
     def descend(self, tensor: Tensor, gradient: Tensor, name: str) -> Tensor:
-        """`tensor` after a step of SGD with momentum, which is kept by `name` within the round: give each tensor its
-        own. The learning rate is the global one if `name` is "p_G", else the local one."""
+        """The `tensor` after a step of SGD against `gradient`, with momentum, which is kept by `name` within the round:
+        give each tensor a name of its own. The learning rate is the global one if `name` is "p_G", else the local
+        one."""
         velocity, settings = self._cohort.velocity, self.method.settings
         if settings.momentum:
             velocity[name] = settings.momentum * velocity[name] + gradient if name in velocity else gradient
@@ -261,9 +262,9 @@ class PromptMethod(PrivateMethod[Cohort]):
         return {"gradient": gradient} if self.central else {"p_G": p_G}
 
     def global_prompt(self, p_G: Tensor, uploads: Sequence[Upload], site: Site) -> Tensor:
-        """The next p_G. If clients send gradients, p_G - eta_G times their mean with the server's noise (GDP; DP-FPL,
-        Algorithm 1, server's part). Else the mean of the clients' prompts: uniform with privacy, weighted by n_i
-        without (FedAvg)."""
+        """The next p_G [b, d]. If clients send gradients, p_G - eta_G times their mean with the server's noise (GDP;
+        DP-FPL, Algorithm 1, server's part). Else the mean of the clients' prompts: uniform with privacy, weighted by
+        n_i, their numbers of records, without (FedAvg)."""
         if not self.central:
             n = [1 if self.protection.private else upload.records for upload in uploads]
             return weighted_mean([upload.state for upload in uploads], [k / sum(n) for k in n])["p_G"]
@@ -283,9 +284,9 @@ class Learner(PromptModel):
         return f"lower {rates}, or the noise, if there is any, by a larger --epsilon"
 
     def initial(self, generator: torch.Generator) -> State:
-        """Tensors that methods can start from: prompts p_G and p_L [b, d] and factors u [b, b] and v [b, d], all drawn
-        from N(0, 0.02^2), and the words of the hard prompt, `hard` [n, d]. A method of rank k takes the first k columns
-        of u and the first k rows of v."""
+        """Tensors that methods can start from: prompts p_G and p_L [b, d] (b vectors of width d) and factors u [b, b]
+        and v [b, d], all drawn from N(0, 0.02^2), and the words of the hard prompt, `hard` [n, d]. A method of rank k
+        takes the first k columns of u and the first k rows of v."""
         b, d = self.settings.prompt_length, self.clip.width
         # p_G and p_L come first, so that they do not depend on the factors
         shapes = {"p_G": (b, d), "p_L": (b, d), "u": (b, b), "v": (b, d)}
@@ -295,7 +296,8 @@ class Learner(PromptModel):
     def work(
         self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]
     ) -> list[Update]:
-        """The clients' updates, in order. Clients with equally many steps are computed as one batch."""
+        """The clients' updates, in order: each client trains from what it `received` and its `own` state. Clients with
+        equally many steps are computed as one batch."""
         updates: dict[int, Update] = {}
         counts = [self.due(method, client) for client in clients]
         for count in dict.fromkeys(counts):
@@ -332,7 +334,8 @@ def prepared(
 def encode_federation(
     resources: Resources, federation: Federation, methods: Sequence[PromptMethod], progress: Progress
 ) -> tuple[FrozenCLIP, ImageFeatures, dict[str, int]]:
-    """The CLIP model, the records' image features (and patches' if a method uses them), and class index by record."""
+    """(The CLIP model, the records' image features and, if a method uses them, patches' features, {record id: class
+    index})."""
     assert isinstance(resources.backbone, ClipSource)
     clip = load(resources.backbone, resources.device)
     records, patches = list(federation.records.values()), any(method.patches for method in methods)

@@ -49,8 +49,9 @@ class Protection:
         return self.private and self.privacy.clip == "record"
 
     def clip(self, gradients: Tensor, weights: Tensor, release: str, party: Party) -> Tensor:
-        """The mean [N, ...] of clipped gradients [R, N, ...] over the public |B|; records of weight 0 add nothing. If
-        not `per_record`, R = 1: the batch's mean, which is clipped with privacy and returned unchanged without.
+        """The mean [N, ...] of clipped gradients [R, N, ...], R records of N clients, over the public |B|; records
+        whose `weights` [R, N] are 0 add nothing. If not `per_record`, R = 1: the batch's mean, which is clipped with
+        privacy. Without privacy it is returned unchanged.
 
         `party.noised` counts the gradients longer than C over all calls for this release.
         """

@@ -88,7 +88,7 @@ def _round(
     executor: Executor[Bench],
     clients_per_batch: int,
 ) -> ResourceUsage:
-    """Run round r, write its files, and return its resource usage."""
+    """Run round r (clients, server, utility), write its files, and return its resource usage."""
     schedule, folder, usage = transcript.schedule, transcript.folder, ResourceUsage()
     # 1. the cohort
     cohort = schedule.cohort(r)
@@ -161,7 +161,8 @@ class _Done:
 
 
 def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[tuple[Participation, bytes]]]) -> list[_Done]:
-    """Train some clients of a round, each with the state that it holds, on what the server sent."""
+    """Train the clients of `part` (the method, what the server sent, each client's turn with the state that it holds)
+    as one worker, and return their results in order."""
     method, sent, jobs = part
     forget_peak()
     server, held = unpack(sent), [unpack(state) for _, state in jobs]

@@ -88,7 +88,7 @@ class Params(Parameters):
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
 
     def caution(self, settings: Any, task: Any) -> str:
-        """A warning for several domains in which users share no class; else ""."""
+        """A warning for several domains in which users share no class, so that clustering may fail; else ""."""
         several = "+" in getattr(task, "domain", getattr(task, "dataset", ""))
         if not several or task.partition != "pathological":
             return ""
@@ -136,8 +136,8 @@ class SecFPP(PromptMethod):
         return Update(upload={}, private=private, sealed=sealed)
 
     def _marks(self, client: Cohort, p_0: Tensor) -> tuple[Tensor, Tensor]:
-        """Means [N, D] of the gradients of users' classes, and the deviations [N, C, D] of single classes from it,
-        scaled to length 1 per user."""
+        """The mean [N, D] of the gradients of each user's classes in D public directions, and the deviations [N, C, D]
+        of single classes from that mean, scaled to length 1 per user (N users, C classes)."""
         gradients, counts = client.class_gradients(p_0[0])
         flat = gradients.flatten(2)
         directions = min(self.params.directions, flat.shape[2])
@@ -156,14 +156,16 @@ class SecFPP(PromptMethod):
         return state if scatter is None else state | {"metric": _inverse_root(scatter)}
 
     def prompt(self, state: State) -> Tensor:
-        """P_G,s + P_L of the user's cluster, or of the first cluster if the state is no user's."""
+        """P_G,s + P_L: the global prompt of the user's cluster (of the first one if the state is no user's) and the
+        local prompt."""
         if "cluster" not in state:
             return state["p_G"] + state["p_L"]
         several = "point" in state and len(state["cluster"]) > 1
         return state["p_G"][int(state["cluster"][state["point"] - 1]) if several else 0] + state["p_L"]
 
     def _on_shares(self, server: State, uploads: Sequence[Upload], site: Site) -> tuple[Clusters, Tensor]:
-        """The clusters after SecPC and their mean gradients [K, b, d]. What this reveals goes into `site.revealed`."""
+        """The clusters after SecPC and their mean gradients [K, b, d] for K clusters. What this reveals to the server
+        goes into `site.revealed`."""
         users = sorted(uploads, key=lambda upload: upload.client)
         sealed = {n: np.stack([u.sealed[n].double().numpy() for u in users]) for n in users[0].sealed}
         gradients, rng = sealed["gradient"], _numpy(site.generators("SecPC")[0])
@@ -212,7 +214,8 @@ class SecFPP(PromptMethod):
         return (moved @ basis).reshape(len(moved), -1)
 
     def _meeting(self, users: Sequence[Upload], site: Site, *, entries: int) -> Meeting:
-        """The parties of a round. In a drill some users, drawn at random, vanish or answer wrongly."""
+        """The parties of a round, with their randomness. In a drill (`vanish`, `lie`) some users, drawn at random, send
+        nothing or answer wrongly."""
         numbers = [generator(site.seed, "client", user.client, site.round, "shares") for user in users]
         drawn = _numpy(generator(site.seed, "drill", site.round)).permutation(len(users)).tolist()
         vanish, lie = self.params.vanish, self.params.lie

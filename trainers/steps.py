@@ -110,7 +110,8 @@ def _sum_pairs(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _turn(client: Participation, steps: int, method: PrivateMethod[Any]) -> Turn:
-    """The ledger's entry of a client's steps in this round: its records, steps, and the epochs that begin in them."""
+    """The entry for the ledger of a client's steps in this round: its numbers of records and steps, and of the epochs
+    that begin in them (0 with other samplers)."""
     n, before = len(client.records), len(client.earlier_rounds) * steps
     length = epoch_length(records=n, batch=method.settings.batch)
     epochs = sum(t % length == 0 for t in range(before, before + steps))
@@ -128,9 +129,9 @@ def steps_of_round(settings: StepSettings, records: int) -> int:
 
 
 def epoch_batch(client: Participation, size: int, step: int) -> list[int]:
-    """Indices of the records in a batch of `size`, drawn without replacement within an epoch. Records that do not fill
-    a last batch are left out of the epoch. `step` counts from the client's first one of the run.
-    """
+    """Indices of a client's records in its batch of at most `size` in a step, drawn without replacement within an
+    epoch. Records that do not fill a last batch are left out of the epoch. `step` counts from the client's first one of
+    the run."""
     size = min(size, len(client.records))
     epoch, position = divmod(step, epoch_length(records=len(client.records), batch=size))
     order = torch.randperm(
@@ -141,8 +142,8 @@ def epoch_batch(client: Participation, size: int, step: int) -> list[int]:
 
 
 def poisson_batch(client: Participation, size: int, step: int) -> list[int]:
-    """Indices of the records in a Poisson batch: each is in it with probability `size` / n_i, independently. `step`
-    counts within the round."""
+    """Indices of a client's records in a Poisson batch, which may be empty: each is in it with probability `size` /
+    n_i, independently. `step` counts within the round."""
     n = len(client.records)
     coins = torch.rand(n, generator=client.generator("batch", step))
     chosen: list[int] = (coins < size / n).nonzero()[:, 0].tolist()
@@ -159,8 +160,8 @@ class PrivateMethod(Method[Client]):
     protection: Protection = field(default_factory=Protection)
 
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> Self:
-        """A copy of the method with the noise that `privacy` needs in a run; `sizes` are the clients' numbers of
-        records."""
+        """A copy of the method with the noise that keeps a run of `schedule` within `privacy`; `sizes` are the clients'
+        numbers of records."""
         # the paper's noise uses S = C / |B| for every kind of clipping; calibrated noise uses the true sensitivity
         how = "record" if privacy.sigma == "nominal" else privacy.clip
         sensitivities = {
@@ -179,7 +180,7 @@ class PrivateMethod(Method[Client]):
         return steps_of_round(self.settings, records)
 
     def minibatch(self, client: Participation, step: int) -> list[str]:
-        """The records of a client's minibatch in a step, which counts within the round."""
+        """The ids of the records in a client's minibatch; `step` counts within the round."""
         size = self.settings.batch
         if self.protection.privacy.sampler == "poisson":
             return [client.records[i] for i in poisson_batch(client, size, step)]
@@ -200,8 +201,8 @@ class PrivateMessages(MethodMessages[KnownSteps]):
     def used_records(
         self, records: Sequence[str], *, client: int, seed: int, rounds: Sequence[int], settings: Any
     ) -> set[str]:
-        """Those of a client's records, of any weight, that are in a batch of `rounds`, which are all rounds in which it
-        takes part. If they are few, some records are in none."""
+        """Those of a client's records, of any weight, that are in a batch of `rounds`, which are all rounds in which
+        the client takes part. If these are few, some records are in none."""
         working = (Participation(client, r, seed, records, None, rounds[:i]) for i, r in enumerate(rounds))
         steps = range(self.method.steps(len(records)))
         return {record for one in working for step in steps for record in self.method.minibatch(one, step)}

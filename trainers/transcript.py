@@ -63,7 +63,8 @@ class Transcript:
 
     @property
     def rounds_at_least_loss(self) -> int:
-        """Number of rounds after which the global model had its lowest test loss; all rounds if none was measured."""
+        """Number of rounds after which the global model had its lowest test loss (the first such); all rounds if none
+        was measured."""
         losses = [self.round(r)["utility"].get("global", {}).get("loss") for r in range(self.schedule.rounds)]
         measured = {r: loss for r, loss in enumerate(losses, 1) if loss is not None}
         return min(measured, key=measured.__getitem__, default=self.schedule.rounds)
@@ -75,7 +76,7 @@ class Transcript:
         return self._cohorts[r]
 
     def before(self, r: int) -> dict[int, list[int]]:
-        """Rounds before r in which each client took part, ascending; without clients that did not."""
+        """{client: rounds before r in which it took part, ascending}; without clients that did not."""
         rounds_by_client: dict[int, list[int]] = {}
         for earlier_round in range(r):
             for client in self.cohort(earlier_round):
@@ -92,7 +93,7 @@ class Transcript:
         return self._part(r, f"upload/{client}")
 
     def uploads(self, r: int) -> dict[int, State]:
-        """The uploads of round r by client, read at once. Clients that uploaded no tensor are left out."""
+        """{client: its upload of round r}, read at once. Clients that uploaded no tensor are left out."""
         states: dict[int, State] = {}
         for name, tensor in self._part(r, "upload").items():
             client, _, key = name.partition("/")
@@ -145,7 +146,8 @@ class Transcript:
         return self.model(self.broadcast(0) | self.broadcast(self.schedule.rounds) | own_part)
 
     def holdings(self, clients: Mapping[int, int]) -> dict[int, State]:
-        """`private(r, client)` for each client and its round r in `clients` (client: r); reads each file once."""
+        """The state that each client holds after the round given for it in `clients` ({client: round}), as `private(r,
+        client)`, {client: state}; reads each file once."""
         states: dict[int, State] = {}
         for r in sorted(set(clients.values())):
             tensors = self.folder.read_tensors(f"round-{r:03d}.safetensors")
@@ -164,8 +166,8 @@ class Transcript:
 def round_files(
     aggregate: State, uploads: Sequence[Upload], private: Mapping[int, State], revealed: Revealed
 ) -> tuple[State, dict[str, Any]]:
-    """The tensors of a round for its file, and the JSON record of each upload by client. A private tensor that equals
-    the uploaded one of its name is kept once."""
+    """The tensors of a round by name, for its file, and {client: JSON record of its upload}. A private tensor that
+    equals the uploaded one of its name is kept once."""
     tensors = {f"aggregate/{name}": t for name, t in aggregate.items()}
     messages = {}
     for upload in uploads:

@@ -43,9 +43,11 @@ class AdapterMessages:
     def round(
         self, client: int, r: int, records: Sequence[str], parts: Collection[str], solved_for: int, complete: bool
     ) -> Arrays:
-        """Compute arrays about n records of a client from round r, in which it took part; see `Messages.round`.
+        """Compute arrays about n records of a client from round r, in which it took part: those of `parts` ("own",
+        "heard"); see `Messages.round`. K is the number of clients.
 
-        - "own/loss/WAY" [n]: losses under its own model after the round, see `rebuild.rebuild`; NaN if impossible
+        - "own/loss/WAY" [n]: losses under its own model after the round, rebuilt in that way (`rebuild.rebuild`); NaN
+          if impossible
         - "own/began" [n]: losses in the model from which it started
         - "heard/loss/WAY" [K, n]: losses under the other clients' models; NaN for the client itself
         - "heard/cosine" [K, n]: of each client's message with the direction in which the record's loss falls fastest;
@@ -75,8 +77,8 @@ class AdapterMessages:
         }  # fmt: skip
 
     def _losses(self, client: int, r: int, records: Sequence[str]) -> dict[str, Floats]:
-        """Losses [n] under a client's model after round r, by way of rebuilding; NaN if impossible. Equal states run
-        once."""
+        """Losses [n] of the records under a client's model after round r, by the way in which the server rebuilds that
+        model; NaN if impossible. Equal states run once."""
         computed: list[tuple[State, Floats]] = []
         losses: dict[str, Floats] = {}
         for rebuilding in (EXACT, *REBUILDINGS):
@@ -94,8 +96,8 @@ def _equal(state: State, other: State) -> bool:
 
 
 def cosines(learner: AdaptedModel, start: State, changes: Sequence[State], records: Sequence[str]) -> Floats:
-    """Cosines [M, n] of M changes of adapters with the directions in which the records' losses fall fastest, at
-    `start`, in the tensors of each change; NaN for a change or a gradient of zero."""
+    """Cosines [M, n] of M changes of adapters with the directions in which n records' losses fall fastest at the
+    adapter `start`, over the tensors that each change holds; NaN for a change or a gradient of zero."""
     ends = np.cumsum([t.numel() for t in start.values()])
     places = {name: slice(end - t.numel(), end) for (name, t), end in zip(start.items(), ends, strict=True)}
     columns = []

@@ -15,7 +15,7 @@ SHORT = 0.999  # times the clip norm: a shorter mean was not clipped
 def mixture(
     method: PromptMethod, gradients: Tensor, sent: Tensor, *, r: int, turn: int, listed: int, complete: bool
 ) -> Mixture:
-    """The mixture of one client's message of round r.
+    """One client's message of round r as a mixture of records: equations and bounds for the share of each of n records.
 
     `gradients` [n, ..]: of single records with respect to p_G, in the model from which the client started. `sent` [..]:
     the part of the message that comes from records (`data_gradient_sum`). `turn`: how often the client took part
@@ -52,8 +52,9 @@ def mixture(
 
 
 def of_sum(gradients: Tensor, sent: Tensor, *, r: int, divisor: int) -> Mixture:
-    """The mixture of one client's part of a sum over several clients in round r: gradients [n, ..] of its records, and
-    the sum without the others' estimated parts [..]. A record is in it once or not at all, half of them on average."""
+    """One client's part of a sum over several clients in round r as a mixture of its records, with gradients [n, ..];
+    `sent` [..] is the sum without the others' estimated parts. A record is in it once or not at all, half of them on
+    average."""
     rows, target = _compress(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
     return Mixture(
         round=r, gradients=rows, sent=target, numbers=sent.numel(), divisor=float(divisor), low=0.0, high=1.0,
@@ -67,7 +68,8 @@ def _poisson_shares(coefficients: Floats) -> tuple[float, float]:
 
 
 def _epoch_shares(coefficients: Floats, turn: int, listed: int, batch: int) -> tuple[float, float]:
-    """Least and largest possible share of a record that is in at most one step of each epoch."""
+    """(Least, largest) possible share of a record that is in at most one step of each epoch: sums of the `coefficients`
+    [steps] of such steps of one round."""
     step = turn * len(coefficients) + np.arange(len(coefficients))
     epochs = step // epoch_length(records=listed, batch=batch)
     by_epoch = [coefficients[epochs == epoch] for epoch in np.unique(epochs)]

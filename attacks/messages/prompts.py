@@ -59,15 +59,16 @@ class ReplayedMessages:
     def __init__(
         self, view: View, method: Method[Any], learner: Classifier, candidates: Sequence[Sequence[str]] = ()
     ) -> None:
-        """`candidates`: the possible training records of each client, which are needed if only sums are seen."""
+        """Replay all messages that the view sees. `candidates`: the possible training records of each client, which are
+        needed if only sums are seen."""
         self.view, self.method, self.learner, self.candidates = view, method, learner, candidates
         self.way = REBUILT if view.gives("uploads") else ESTIMATED
         self._means: dict[tuple[int, int], Tensor] = {}
         self.exchanges = self._exchanges()  # by round, without rounds in which nobody sent anything
 
     def rebuilt(self, client: int) -> Rebuilt:
-        """Rebuild the client's personalised prompt after its last participation (the true one is `View.private`). Its
-        `state` is None if the client never sent anything."""
+        """The client's personalised prompt after its last participation, as rebuilt from messages (the true one is
+        `View.private`). `state` is None, with the reason in `why`, if the client never sent anything."""
         rounds = [r for r, exchange in self.exchanges.items() if client in exchange.clients]
         if not rounds:
             return Rebuilt(client, self.way, None, None, None, None, "never sent anything")
@@ -80,14 +81,15 @@ class ReplayedMessages:
     def round(
         self, client: int, r: int, records: Sequence[str], parts: Collection[str], solved_for: int, complete: bool
     ) -> Arrays:
-        """Compute arrays about n records of a client from round r; see `Messages.round`.
+        """Compute those arrays of `parts` ("heard", "solved") about n records of a client that round r gives; see
+        `Messages.round`. K is the number of clients. A round without messages leaves all NaN.
 
-        - "heard/loss/WAY" [K, n]: losses under each client's model right after its own steps, before the server
-          aggregates; NaN for clients that sent nothing
+        - "heard/loss/WAY" [K, n]: losses under each client's model, rebuilt in that way, right after its own steps,
+          before the server aggregates; NaN for clients that sent nothing
         - "heard/cosine" [K, n]: of each client's message with the direction in which the record's loss falls fastest,
           in the model from which this client started; NaN for clients that sent nothing, and if this one did not
         - "solved/FIELD": the fields of the client's message as a `Mixture` of the first `solved_for` records; missing
-          if it sent nothing
+          if it sent nothing. `complete`: it trains on no others
         """
         shape = len(self.view.clients), len(records)
         loss, cosine = f"heard/loss/{self.way}", "heard/cosine"
@@ -109,7 +111,8 @@ class ReplayedMessages:
         return arrays
 
     def _exchanges(self) -> dict[int, Exchange]:
-        """Replay all rounds in order; rounds in which nobody sent anything are left out."""
+        """All rounds as the server saw them, {round: exchange}, replayed in order; rounds in which nobody sent anything
+        are left out."""
         view = self.view
         private, chance = dict.fromkeys(view.clients, view.public), generator(0, "server", "replay")
         exchanges: dict[int, Exchange] = {}
@@ -128,15 +131,16 @@ class ReplayedMessages:
         return exchanges
 
     def _messages(self, r: int) -> dict[int, State]:
-        """The message of each client in round r; if only sums are seen, the mean gradient of its group instead."""
+        """The message of each client that sent one in round r, {client: message}; if only sums are seen, the mean
+        gradient of the client's group instead."""
         if self.view.gives("uploads"):
             return dict(sorted(self.view.uploads(r).items()))
         groups, means = self.view.sums(r)
         return {k: {"gradient": means[g]} for k, g in sorted((k, g) for g, group in enumerate(groups) for k in group)}
 
     def _received(self, r: int, client: int, past: Sequence[int]) -> State:
-        """Everything that a client received in round r after taking part in the rounds `past`; if uploads are seen,
-        with whatever else was broadcast to all."""
+        """The state that a client received in round r after taking part in the rounds `past`; if uploads are seen, with
+        whatever else was broadcast to all."""
         server = self.view.broadcast(r)
         download = self.method.download(server, Participation(client, r, 0, (), self.learner, past))
         if not self.view.gives("uploads"):
@@ -170,7 +174,8 @@ class ReplayedMessages:
         return torch.cat([update @ directions(-ascent).T for ascent in ascents], dim=1).numpy()
 
     def _mixture(self, r: int, i: int, gradients: Tensor, turn: int, complete: bool) -> Mixture:
-        """The message of the i-th client of round r as a mixture of the records with these gradients [n, ..]."""
+        """The message of the i-th client of round r as a mixture of the records with these gradients [n, ..]; if only
+        sums are seen, what is left of its group's sum without the others' expected parts."""
         exchange, method, learner = self.exchanges[r], self.method, self.learner
         assert isinstance(method, PromptMethod)
         assert isinstance(learner, Learner)
@@ -185,7 +190,8 @@ class ReplayedMessages:
         return of_sum(gradients, rest / len(group), r=r, divisor=len(group) * n)
 
     def _expected(self, r: int, client: int) -> Tensor:
-        """Estimate of a client's part of the sum of round r: the mean gradient of all its candidates."""
+        """Estimate [b, d] of a client's part of the sum of round r: the mean gradient of all its candidates at the
+        prompt from which it started."""
         if (r, client) not in self._means:
             exchange, method, learner = self.exchanges[r], self.method, self.learner
             assert isinstance(method, PromptMethod)
@@ -211,8 +217,8 @@ def listed(view: View, r: int, client: int, candidates: Sequence[Sequence[str]])
 def solved_rounds(
     view: View, method: Method[Any], client: int, candidates: Sequence[Sequence[str]], rounds: int
 ) -> list[int]:
-    """The client's first `rounds` rounds, whose messages are solved for their batches; 0 = the rounds of its first
-    `EPOCHS` epochs, in each of which a record is in at most one batch."""
+    """The client's first `rounds` rounds, whose messages are solved for their batches; with `rounds` 0 those of its
+    first `EPOCHS` epochs, in each of which a record is in at most one batch. [] if it never took part."""
     assert isinstance(method, PromptMethod)
     participations = turns(view, client)
     if not rounds and participations:

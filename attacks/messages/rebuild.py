@@ -37,9 +37,13 @@ class Rebuilt:
 
 
 def rebuild(view: View, client: int, rebuilding: str, until: int | None = None) -> Rebuilt:
-    """Rebuild a client after its last participation (before round `until`, if given) from its messages up to then.
-    Whatever way `rebuilding` names, a client whose message lacks nothing is rebuilt as "exact". If it lacks something,
-    "newest" stands in for "exact". `state` is None if the way is impossible."""
+    """One client's model after its last participation (before round `until`, if given), rebuilt from its messages up to
+    then. `rebuilding` names the way: how parts that the last message lacks are filled ("newest", "literal",
+    "server-fill").
+
+    A client whose message lacks nothing is rebuilt as "exact", whatever the way; if it lacks something, "newest" stands
+    in for "exact". `state` is None, with the reason in `why`, if the way is impossible.
+    """
     rounds = [r for r in view.participations(client) if until is None or r < until]
     if not rounds:
         return Rebuilt(client, rebuilding, None, None, None, None, "never took part")

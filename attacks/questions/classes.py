@@ -44,8 +44,8 @@ class ClassQuestions:
         self, view: View, method: Method[Any], target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
     ) -> Iterator[AttackedModel]:  # fmt: skip
-        """Yield the one model that the adversary attacks, the client's or the released one; nothing if it has none, or
-        if `target.client` is None."""
+        """Yield the one model of the target that the adversary attacks, the client's or the released one, with the
+        records to ask about; nothing if it has none, or if `target.client` is None."""
         if (k := target.client) is None or (read := self._read(view, method, k, rebuilt)) is None:
             return
         model_kind = view.threat_model.attacks

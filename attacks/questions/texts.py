@@ -52,9 +52,10 @@ class TextQuestions:
         self, view: View, method: Method[Any] | None, target: Target, wanted: Wanted, novel: Sequence[str],
         rebuilt: Sequence[Rebuilt],
     ) -> Iterator[AttackedModel]:  # fmt: skip
-        """Yield the released model of every round (queried with few candidates if no attack looks at rounds; only the
-        final one if `target.client` is None), or one client's true model, or what the server rebuilds of the client
-        in each way. A way that is impossible is left out."""
+        """Yield the models of the target that the adversary has, with the records to ask each about: the released model
+        of every round (with few candidates if no attack looks at rounds; only the final one if `target.client` is
+        None), or one client's true model, or what the server rebuilds of the client in each way (REBUILDINGS) that is
+        possible."""
         if view.threat_model == RELEASED_MODEL:
             yield from _released(view, target, wanted)
         elif target.client is not None:
@@ -128,7 +129,8 @@ def _released(view: View, target: Target, wanted: Wanted) -> Iterator[AttackedMo
 
 
 def _client_models(view: View, client: int) -> Iterator[tuple[str, int, Read]]:
-    """Yield kind, rounds of training and reader of every model of a client that the adversary has or can rebuild."""
+    """Yield every model of a client that the adversary has or can rebuild: its kind, the rounds of training behind it,
+    and a function that reads it."""
     if view.threat_model == OWNER:
         if view.private(client) is not None:
             yield TRUE_STATE, view.rounds, lambda: _existing(view.private(client))
@@ -150,7 +152,8 @@ def _existing(state: State | None) -> State:
 def _signals(
     learner: LanguageModel, state: State, records: Sequence[str], arithmetics: Sequence[str]
 ) -> dict[str, Arrays]:
-    """Signals of all tokens of the records, in order, as stored arrays by arithmetic."""
+    """Signals of all tokens of the records, in order, {arithmetic ("exact" or "vlmia"): {"signals": array [11,
+    tokens]}}, as `attacks.tokens.signals.stacked` lays them out."""
     by_record: dict[int, dict[str, TokenSignals]] = {}
     for part in learner.chunks(state, records):
         targets = torch.cat([learner.data[records[i]].ids[1:] for i, _ in part])

@@ -45,7 +45,8 @@ def count(n: int, k_percent: float, compat: str = "exact") -> int:
 
 
 def all_scores(answers: TextAnswers, *, compat: str = "exact") -> dict[str, NDArray[np.float64]]:
-    """`record_scores` of n texts: for each score an array [n]."""
+    """All scores of n texts (see `record_scores`), {score: array [n]}; `compat` "exact" or "vlmia" is the
+    arithmetic."""
     rows = [
         record_scores(answers[i][compat], spans_of(spans, compat), words, compat=compat)
         for i, (spans, words) in enumerate(zip(answers.spans, answers.words, strict=True))
@@ -56,11 +57,12 @@ def all_scores(answers: TextAnswers, *, compat: str = "exact") -> dict[str, NDAr
 def record_scores(
     signals: TokenSignals, spans: Mapping[str, slice], text: str, *, compat: str = "exact"
 ) -> dict[str, float]:
-    """All scores of one record by name, in the order of `cell_names`.
+    """All scores of one record, {name: score}, in the order of `cell_names`.
 
-    `spans` are row ranges of `signals` by part. MaxRényi-K% is computed of every part, all other scores of the part
-    "caption", whose words are `text`. A caption token with log p = -inf gives -inf. A part without rows gives NaN: a
-    prompt may end with its image, and an image may be one token. ValueError: a span past the end, or an empty caption.
+    `spans` are row ranges of `signals` by part of the text. MaxRényi-K% is computed of every part, all other scores of
+    the part "caption", whose words are `text`. A caption token with log p = -inf gives -inf. A part without rows gives
+    NaN: a prompt may end with its image, and an image may be one token. ValueError: a span past the end, or an empty
+    caption.
     """
     scores: dict[str, float] = {}
     for part, span in spans.items():
@@ -81,7 +83,8 @@ def _renyi_names(part: str, compat: str) -> tuple[str, ...]:
 
 
 def cell_names(slices: Iterable[str], *, compat: str = "exact") -> list[str]:
-    """Names of the scores of a record with these parts, in the order of `record_scores`."""
+    """Names of the scores of a record whose text has the parts `slices` (image, instruction, caption, ...), in the
+    order of `record_scores`."""
     zero = np.zeros(1)
     orders = dict.fromkeys(ORDERS, zero)
     signals = TokenSignals(zero, orders, zero, zero, zero, orders)
@@ -89,7 +92,8 @@ def cell_names(slices: Iterable[str], *, compat: str = "exact") -> list[str]:
 
 
 def _caption_scores(caption: TokenSignals, text: str, compat: str) -> dict[str, float]:
-    """Scores that are computed of the caption only, by name without the part."""
+    """Scores that are computed of the caption only, {name without the part: score}: Min-K%, Min-K%++, modified Rényi,
+    gap and zlib."""
     spread = np.sqrt(caption.var_log_prob)
     # without spread z is 0, as all words with p > 0 are equally likely, or -inf for one with p = 0
     z = (caption.log_prob - caption.mean_log_prob) / np.where(spread > 0, spread, 1.0)
@@ -104,7 +108,8 @@ def _caption_scores(caption: TokenSignals, text: str, compat: str) -> dict[str, 
 
 
 def _extreme_means(values: NDArray[np.float64], compat: str) -> NDArray[np.float64]:
-    """Mean [m, K] of the smallest K percent of each row of values [m, n], for every K of `compat`; NaN if n is 0."""
+    """Mean of the smallest K percent of each row of values [m, n], as [m, number of Ks], for every K that the
+    arithmetic `compat` uses (`PERCENTS`); NaN if n is 0."""
     if not values.shape[1]:
         return np.full((len(values), len(PERCENTS[compat])), np.nan)
     sizes = _sizes(values.shape[1], compat)

@@ -70,7 +70,8 @@ class TokenSignals:
 
 
 def stacked(signals: TokenSignals) -> Array:
-    """All signals of n tokens as one array [11, n], which `unstacked` reads."""
+    """All signals of n tokens as one array [11, n]: log_prob, mean_log_prob, var_log_prob, gap, then Rényi and modified
+    entropies by order; `unstacked` reads it."""
     without_order = signals.log_prob, signals.mean_log_prob, signals.var_log_prob, signals.gap
     return np.stack(
         [*without_order, *(signals.renyi[o] for o in ORDERS), *(signals.modified[o] for o in MODIFIED_ORDERS)]
@@ -78,7 +79,7 @@ def stacked(signals: TokenSignals) -> Array:
 
 
 def unstacked(rows: Array) -> TokenSignals:
-    """The inverse of `stacked`."""
+    """The signals of n tokens in an array [11, n] of `stacked`."""
     log_prob, mean, variance, gap, *orders = rows
     renyi = dict(zip(ORDERS, orders[: len(ORDERS)], strict=True))
     return TokenSignals(
@@ -154,8 +155,8 @@ class _Sums(NamedTuple):
 
 
 def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped: bool) -> Array:
-    """`_Sums` [13, R] of logits [R, V], then `_clamped_sums` if `clamped`; row `start` is the first, for error
-    messages."""
+    """The sums `_Sums` as rows [13, R] of logits [R, V] and, if `clamped`, those of `_clamped_sums` below, [18, R]; row
+    `start` is the first, for error messages."""
     xp = _namespace(scratch)
     words = xp.asarray(targets, device=scratch.device)
     sums = xp.zeros((18 if clamped else 13, len(logits)), dtype=xp.float64, device=scratch.device)
@@ -182,7 +183,8 @@ def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped:
 
 
 def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, Any]:
-    """Fill all but the last two of `_Sums` from logits x [r, V]; return row and e of the words above _SMALL.
+    """Fill all but the last two of `_Sums` from logits x [r, V]; return (row, e) of the words with a probability above
+    _SMALL, but for each row's top word.
 
     Nearly every line is one pass over [r, V] in place: x, h and mask [r, V] are overwritten.
     """
@@ -229,7 +231,7 @@ def _chunk_sums(x: Any, h: Any, mask: Any, words: Any, sums: Any) -> tuple[Any, 
 
 
 def _exact_signals(s: _Sums) -> TokenSignals:
-    """Signals without clamping, from the sums."""
+    """The signals of R rows without clamping, computed from their sums."""
     gap = s.top - s.second
     log_z = np.log1p(np.exp(-gap) * s.e)  # -log p(first)
     log_prob = s.target - s.top - log_z
@@ -278,7 +280,8 @@ def _clamped_sums(p: Any, not_p: Any) -> Any:
 
 
 def _clamped_signals(exact: TokenSignals, sums: Array) -> TokenSignals:
-    """Replace the signals in which VL-MIA's code clamps p, from `_clamped_sums` [5, n]."""
+    """The signals as VL-MIA's code computes them: `exact` ones, but for those in which it clamps p, which come from the
+    sums [5, n] of `_clamped_sums`."""
     total, sqrt, square, by_sqrt, by_log = sums
     y, not_y = (np.clip(q, _CLAMP, 1 - _CLAMP) for q in (np.exp(exact.log_prob), -np.expm1(exact.log_prob)))
     modified = {

@@ -138,7 +138,8 @@ def best_threshold(scores: npt.ArrayLike, member: npt.ArrayLike) -> float:
 
 
 def _best_threshold(s: Floats, m: Bools) -> float:
-    """`best_threshold` of checked arrays, which may lack one kind."""
+    """The threshold on scores s [n] above which calling records members is right most often, members and non-members (m
+    [n]) weighing the same; the middle one of several. One kind may be lacking."""
     values = np.unique(np.nan_to_num(s))
     cuts = np.concatenate([[-np.inf], 0.5 * values[:-1] + 0.5 * values[1:], [np.inf]])
     above = [len(x) - np.searchsorted(np.sort(x), cuts, "right") for x in (s[m], s[~m])]
@@ -148,7 +149,7 @@ def _best_threshold(s: Floats, m: Bools) -> float:
 
 
 def _halves(codes: Ints) -> Ints:
-    """0 or 1 for each record [n]: alternating within each client in a fixed pseudo-random order."""
+    """The half, 0 or 1, of each record [n]: alternating within each client in a fixed pseudo-random order."""
     order = np.random.default_rng(_FOLD_SEED).permutation(len(codes))
     order = order[np.argsort(codes[order], kind="stable")]
     half = np.empty(len(codes), dtype=np.intp)
@@ -163,7 +164,9 @@ def _reference_sets(
     labels: list[Hashable],
     reference: npt.ArrayLike | Mapping[Any, npt.ArrayLike] | None,
 ) -> tuple[list[Floats], Floats]:
-    """The r sets of scores that set the thresholds, and the weight of each for each record [n, r], whose sum is 1."""
+    """The r sets of scores that set the thresholds, and how much each of these counts for each record, [n, r] with rows
+    of sum 1: by client, one for all, or the halves of the non-members (`reference` None). ValueError: a client has no
+    scores."""
     if isinstance(reference, Mapping):
         missing = [label for label in labels if label not in reference]
         if missing:
@@ -184,7 +187,8 @@ def _threshold(reference: Floats, fpr: float) -> float:
 
 
 def _cross_fit(s: Floats, m: Bools, codes: Ints) -> Bools:
-    """Whether each record [n] is classified rightly by the threshold that is best on the other half."""
+    """Whether each record [n] is classified rightly by the threshold that is best on the other half of the records;
+    halves are dealt within client and membership."""
     half = np.empty(len(s), dtype=np.intp)
     half[m], half[~m] = _halves(codes[m]), _halves(codes[~m])
     cuts = np.array([_best_threshold(s[half != h], m[half != h]) for h in (0, 1)])

@@ -42,14 +42,14 @@ def right_guesses(scores: NDArray[np.float64], coins: NDArray[np.bool_], model: 
 
 
 def check(correct: int, guesses: int, canaries: int) -> None:
-    """ValueError unless 0 <= correct <= guesses <= canaries."""
+    """Raise ValueError unless 0 <= correct <= guesses <= canaries."""
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"correct <= guesses <= canaries must hold from 0 on, not {correct}, {guesses}, {canaries}")
 
 
 def largest_refuted(refuted: Callable[[float], bool], *, tolerance: float = TOLERANCE) -> float:
-    """The largest number that is `refuted`, if every smaller one is; 0 if none is. Too small by a share of `tolerance`
-    at most. Large numbers must not be refuted: the search would not end."""
+    """The largest number of which `refuted` is true, if it is true of every smaller one; 0 if of none. Too small by a
+    share of `tolerance` at most. Large numbers must not be refuted: the search would not end."""
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0

@@ -35,7 +35,8 @@ class Interval:
 
     @property
     def units(self) -> float:
-        """Number of independent comparisons of a member with a non-member, one per client or per pair of records."""
+        """Number of independent comparisons of a member with a non-member: one per client or, where records are the
+        units, per pair of records. Exact binomial intervals take it for the number of trials."""
         if self.dof is not None:
             return self.dof + 1
         return min(self.members, self.nonmembers) if self.pairs is None else self.pairs
@@ -51,7 +52,7 @@ class Basis(TypedDict):
 
 
 def check_confidence(confidence: float) -> None:
-    """ValueError unless 0 < confidence < 1."""
+    """Raise ValueError unless 0 < confidence < 1."""
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}.")
 
@@ -71,7 +72,8 @@ def mean_with_error(values: Sequence[float]) -> tuple[float, float, int]:
 def wald_interval(
     value: float, se: float, dof: float | None, basis: Basis, how: str, *, lowest: float = 0.0, pairs: int | None = None
 ) -> Interval:
-    """The Wald interval clipped to [lowest, 1], or the exact binomial one where the standard error is zero."""
+    """The Wald interval, value +- quantile * se, clipped to [lowest, 1]; the exact binomial one where `se` is zero. The
+    quantile is Student's with `dof` degrees of freedom, or normal for None."""
     reach = quantile(dof, basis["confidence"]) * se
     law = "normal" if dof is None else f"t({dof:.3g})"
     wald = Interval(
@@ -96,8 +98,8 @@ def point_interval(value: float, basis: Basis, how: str, pairs: int | None = Non
 
 
 def square_and_add(a: Interval, b: Interval) -> Interval:
-    """Interval of a - b from those of a and b (Zou and Donner 2008); conservative if they correlate positively. Its
-    numbers of records are those of `a`, its `se` is 0."""
+    """Interval of a - b from those of a and b (Zou and Donner 2008); conservative if they correlate positively. The
+    result's numbers of records are those of `a`, its `se` is 0."""
     value = a.value - b.value
     low = value - math.hypot(a.value - a.low, b.high - b.value)
     high = value + math.hypot(a.high - a.value, b.value - b.low)
@@ -123,7 +125,8 @@ def cross_fitted(interval: Interval, folds: int, *, control: Interval | None = N
 
 
 def clopper_pearson(k: float, n: float, confidence: float) -> tuple[float, float]:
-    """Exact binomial interval for k of n successes (Clopper and Pearson 1934); neither needs to be an integer."""
+    """(Low, high) of the exact binomial interval of a rate, for k of n successes (Clopper and Pearson 1934); neither
+    needs to be an integer."""
     tail = (1 - confidence) / 2
     low = float(special.betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
     high = float(special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
@@ -131,7 +134,7 @@ def clopper_pearson(k: float, n: float, confidence: float) -> tuple[float, float
 
 
 def proportion(hits: Floats, codes: Ints, confidence: float) -> tuple[float, float, float]:
-    """Mean of `hits` [n] in [0, 1] of clients `codes` [n], and its interval (Korn, Graubard 1998, Surv. Meth. 24:193).
+    """(Mean, low, high) of `hits` [n] in [0, 1] of clients `codes` [n] (Korn, Graubard 1998, Surv. Meth. 24:193).
 
     Clopper-Pearson at the effective sample size p (1 - p) / variance, the variance being that of the ratio estimator
     over clients, corrected for its degrees of freedom. At a rate of 2 %, 12 clients of 25 records and a correlation of
@@ -148,7 +151,8 @@ def proportion(hits: Floats, codes: Ints, confidence: float) -> tuple[float, flo
 
 
 def auroc_p_value(interval: Interval) -> float:
-    """Two-sided p-value of an AUROC (or balanced accuracy) of 0.5, by the law that its interval comes from."""
+    """Two-sided p-value of the hypothesis that an AUROC (or balanced accuracy) is 0.5, by the law that its interval
+    comes from."""
     if interval.se > 0:
         t = -abs(interval.value - 0.5) / interval.se
         return float(2 * (special.ndtr(t) if interval.dof is None else special.stdtr(interval.dof, t)))

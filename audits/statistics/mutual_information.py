@@ -149,7 +149,8 @@ def interval(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Information:
-    """`estimate`, a function of indices of the points, for all of 0..n-1, with an interval from halves of the points.
+    """The value of `estimate`, a function of indices of points, for all points 0..n-1, with an interval from halves of
+    the points.
 
     The points are split at random into two halves, HALVINGS times. Estimates from n / 2 points vary twice as much as
     those from n (Holmes and Nemenman 2019, Phys. Rev. E 100:022404), so the variance is the mean of (a - b)² / 4 over

@@ -40,7 +40,8 @@ class Counts:
 
 
 def counts(x: Floats, y: Floats, k: int, *, shape: Shape = "cube", engine: Engine | None = None) -> Counts:
-    """The counts for every point in the shape that its k nearest others in (x, y) span. ValueError: not 1 <= k < n."""
+    """For every point, how many others lie, in x and in y alone, in the shape that its k nearest others in (x, y) span;
+    and how many are equal to it. ValueError: not 1 <= k < n."""
     if not 1 <= k < len(x):
         raise ValueError(f"k must be at least 1 and below the number of points ({len(x)}), not {k}.")
     faster = engine or faster_engine(len(x), x.shape[1] + y.shape[1])
@@ -53,7 +54,8 @@ def faster_engine(n: int, coordinates: int) -> Engine:
 
 
 def counts_within(x: Floats, radius: Floats, *, closed: bool, engine: Engine | None = None) -> Ints:
-    """The number of other points [n] that are nearer to each point than its radius [n]; `closed`: or just as far."""
+    """The number of other points [n] of x [n, coordinates] that are nearer to each point than its radius [n], in the
+    maximum norm; `closed`: or just as far."""
     if x.shape[1] == 1:
         return _on_a_line(x[:, 0], radius, closed=closed)
     if (engine or faster_engine(*x.shape)) == "tree":
@@ -62,7 +64,7 @@ def counts_within(x: Floats, radius: Floats, *, closed: bool, engine: Engine | N
 
 
 def kth_distance(x: Floats, k: int, *, engine: Engine | None = None) -> Floats:
-    """Distance of each point to its k-th nearest other [n]."""
+    """Distance [n] of each point of x [n, coordinates] to its k-th nearest other, in the maximum norm."""
     if x.shape[1] == 1:
         order = np.argsort(x[:, 0])
         distance = np.empty(len(x))
@@ -74,7 +76,7 @@ def kth_distance(x: Floats, k: int, *, engine: Engine | None = None) -> Floats:
 
 
 def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
-    """`counts` by k-d trees."""
+    """The result of `counts`, found by k-d trees: faster for many points of few coordinates."""
     joint = np.concatenate([x, y], axis=1)
     reach, nearest = _queried(joint, k)
     if shape == "rectangle":
@@ -90,7 +92,7 @@ def _by_tree(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
 
 
 def _by_blocks(x: Floats, y: Floats, k: int, shape: Shape) -> Counts:
-    """`counts` by blocks of distances between all points."""
+    """The result of `counts`, found by blocks of distances between all points: faster for many coordinates."""
     parts = []
     for (_, in_x), (_, in_y) in zip(_blocks(x), _blocks(y), strict=True):
         joint = np.maximum(in_x, in_y)
@@ -118,7 +120,8 @@ def _queried(points: Floats, k: int) -> tuple[Floats, Ints]:
 
 
 def _tree_counts(points: Floats, radius: Floats, *, closed: bool) -> Ints:
-    """`counts_within` by a k-d tree."""
+    """The result of `counts_within`, found by a k-d tree: how many others are nearer to each point than its radius
+    [n]."""
     from scipy.spatial import cKDTree
 
     tree, count = cKDTree(points, leafsize=_LEAF_OF_COUNTS), np.empty(len(points), dtype=np.intp)
@@ -131,14 +134,15 @@ def _tree_counts(points: Floats, radius: Floats, *, closed: bool) -> Ints:
 
 
 def _on_a_line(x: Floats, radius: Floats, *, closed: bool) -> Ints:
-    """`counts_within` of numbers [n]."""
+    """The result of `counts_within` for numbers x [n]: how many others are nearer to each than its radius [n]."""
     at = np.sort(x)
     first, last = stretch(at, x, radius, closed=closed)
     return last - first - (closed | (radius > 0))  # the point itself is inside
 
 
 def kth_on_a_line(at: Floats, k: int) -> Floats:
-    """Distance of each number to its k-th nearest other; `at` is sorted along its last axis."""
+    """Distance of each number to its k-th nearest other, in the shape of `at`, which is sorted along its last axis; inf
+    if there are not so many."""
     outside = np.full((*at.shape[:-1], k), np.inf)
     padded, n = np.concatenate([-outside, at, outside], axis=-1), at.shape[-1]
     spans = (np.maximum(at - padded[..., k - j : k - j + n], padded[..., 2 * k - j : 2 * k - j + n] - at)
@@ -172,7 +176,7 @@ def stretch(at: Floats, x: Floats, radius: Floats, *, closed: bool) -> tuple[Int
 
 
 def _blocks(x: Floats) -> Iterator[tuple[slice, Floats]]:
-    """Slices of the points, each with its distances to all points [rows, n]."""
+    """Yield slices of the points' indices, each with the distances [rows, n] of its points to all points."""
     from scipy.spatial.distance import cdist
 
     step = max(1, _ENTRIES // len(x))
@@ -182,7 +186,8 @@ def _blocks(x: Floats) -> Iterator[tuple[slice, Floats]]:
 
 
 def _smallest(block: Floats, k: int) -> tuple[Floats, Ints]:
-    """The k-th smallest number of each row [rows], and indices of the k smallest [rows, k]; faster than numpy."""
+    """The k-th smallest number of each row [rows], and column indices of the k smallest [rows, k]; faster than
+    numpy."""
     import torch
 
     values, indices = torch.topk(torch.from_numpy(block), k, dim=1, largest=False)

@@ -135,8 +135,9 @@ def judged(history: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
 
 
 def series(findings: pd.DataFrame) -> dict[Series, list[Measured]]:
-    """The numbers of one night by series, one per run: AUROCs of the primary family, their controls, accuracies.
-    Adversaries that attack the same records share a control: its first number in a run is kept."""
+    """The numbers of one night that are followed, {series: one number per run}: AUROCs of the primary family, their
+    controls, and accuracies. Adversaries that attack the same records share a control: its first number in a run is
+    kept."""
     by_run: dict[Series, dict[str, Measured]] = {}
     for f in findings.to_dict("records"):
         for name, one in _followed(f):
@@ -145,7 +146,8 @@ def series(findings: pd.DataFrame) -> dict[Series, list[Measured]]:
 
 
 def _followed(f: Mapping[str, object]) -> Iterator[tuple[Series, Measured]]:
-    """The series that a finding belongs to, each with its number."""
+    """Yield each series that a finding belongs to, with the finding's number in it: itself and up to two controls;
+    nothing for findings that are not followed."""
     cell = str(f["cell"]), str(f["method"])
     if str(f["metric"]).startswith("accuracy"):
         yield Series(*cell, VALUE, str(f["metric"])), _measured(f, "")
@@ -175,7 +177,8 @@ def _number(value: object) -> float | None:
 def _night(
     night: int, measured: Mapping[Series, Sequence[Measured]], followed: dict[Series, Followed], level: float
 ) -> list[dict[str, object]]:
-    """The rows of a night for `judged`; updates `followed`."""
+    """The rows of a night for the table of `judged`, one per series that was measured; `followed`, the states of all
+    series, is updated."""
     states = {name: followed.setdefault(name, Followed()) for name in measured}
     new = {name: [one for one in runs if one.run not in states[name].runs] for name, runs in measured.items()}
     compared = {name: _compared(name, new[name], states[name].before(night)) for name in measured}
@@ -207,7 +210,8 @@ def _night(
 
 
 def _status(state: Followed, new: Sequence[Measured], compared: Difference | None, *, changed: bool) -> str:
-    """The status of a series on a night: FIRST, SAME, WITHIN, CHANGED or UNTESTED."""
+    """The status of a series on a night: FIRST (no earlier runs), SAME (no new runs), UNTESTED (too few to compare),
+    else CHANGED or WITHIN the band."""
     if compared is not None:
         return CHANGED if changed else WITHIN
     return FIRST if not state.runs else SAME if not new else UNTESTED
@@ -230,7 +234,8 @@ def _event(name: Series, state: Followed, *, changed: bool, leak: bool | None, c
 def _update(
     state: Followed, night: int, new: Sequence[Measured], *, changed: bool, leak: bool | None, event: str
 ) -> bool:
-    """Add a night's new runs to the state, and forget the nights before a change. Returns `leaking`."""
+    """Add a night's new runs to the series' state, and forget the nights before a change. Returns whether the series
+    leaks by all nights so far."""
     if changed:
         state.past.clear()
         state.leaks.clear()
@@ -245,7 +250,8 @@ def _update(
 
 
 def _compared(name: Series, new: Sequence[Measured], before: Sequence[Measured]) -> Difference | None:
-    """The difference between tonight's runs and earlier ones; None: there are no runs, or too few for an error."""
+    """The difference between a night's `new` runs and those `before`; None: there are no runs, or too few for an
+    error."""
     if name.by_spread:
         compared = spread(new, before) if new and before else None
         return compared if compared is not None and compared.degrees >= LEAST else None
@@ -255,7 +261,8 @@ def _compared(name: Series, new: Sequence[Measured], before: Sequence[Measured])
 
 
 def spread(new: Sequence[Measured], before: Sequence[Measured]) -> Difference:
-    """The difference between tonight's runs and earlier ones by their spread: Student's, of means of data sets."""
+    """The difference between a night's `new` runs and those `before`, whose error is that of Student's test: from the
+    spread of the means of data sets on each side."""
     now, then = ([value for value, _, _ in _by_data(runs)] for runs in (new, before))
     squares = sum((v - mean(side)) ** 2 for side in (now, then) for v in side)
     error = math.sqrt(1 / len(now) + 1 / len(then))
@@ -263,8 +270,8 @@ def spread(new: Sequence[Measured], before: Sequence[Measured]) -> Difference:
 
 
 def difference(new: Sequence[Measured], before: Sequence[Measured], grain: float) -> Difference:
-    """The difference between tonight's runs and earlier ones, all with intervals, of which the side towards the other
-    mean counts. Runs on the same data share their error; `grain` is the least error."""
+    """The difference between a night's `new` runs and those `before`, all with intervals, whose side towards the other
+    mean is their error. Runs on the same data share their error; `grain` is the least one."""
     now, then = (list(_by_data(runs)) for runs in (new, before))
     means = mean(v for v, _, _ in now), mean(v for v, _, _ in then)
     up = means[0] >= means[1]
@@ -278,7 +285,7 @@ def difference(new: Sequence[Measured], before: Sequence[Measured], grain: float
 
 
 def _by_data(runs: Iterable[Measured]) -> Iterator[tuple[float, float, float]]:
-    """For every data set the mean of its runs, and its errors below and above."""
+    """Yield for every data set the mean of its runs, and the mean's standard errors below and above."""
     groups: dict[Hashable, list[OfTraining]] = {}
     for one in runs:
         groups.setdefault(one.number.data, []).append(one.number)
@@ -306,7 +313,7 @@ def band(d: Difference, ratio: float, error: float, largest: float) -> dict[str,
 
 
 def tonight(runs: Sequence[Measured], ratio: float, name: Series) -> dict[str, float | None]:
-    """The columns value, low and high: the mean of a night's runs with its interval; for AUROCs by the errors of the
+    """The columns value, low and high of a night's runs: their mean with its interval; for AUROCs by the errors of the
     runs, their variances times the shared `ratio`, as Student's interval of two seeds would be too wide."""
     over_runs = over_seeds([one.number for one in runs], confidence=CONFIDENCE, least=0.0, most=name.largest)
     low, high = over_runs.low, over_runs.high
@@ -319,8 +326,8 @@ def tonight(runs: Sequence[Measured], ratio: float, name: Series) -> dict[str, f
 
 
 def stouffer(runs: Sequence[Measured]) -> float | None:
-    """The permutation statistics of runs joined into one, standard normal if nothing leaks; None without any. Runs on
-    the same data count as their mean."""
+    """The permutation statistics of runs joined into one, standard normal if nothing leaks; None if no run has one.
+    Runs on the same data count as their mean."""
     groups: dict[Hashable, list[float]] = {}
     for one in runs:
         if one.z is not None:

@@ -60,7 +60,8 @@ def ceiling(guesses: int, *, canaries: int | None = None, delta: float, confiden
 
 
 def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: float = CONFIDENCE) -> float:
-    """Smallest share of right guesses about all canaries that shows `epsilon`; inf: not even a perfect attack does."""
+    """Smallest share of right guesses, about all canaries, that shows that epsilon is at least `epsilon`; inf: not even
+    a perfect attack does."""
 
     def shows(correct: int) -> bool:
         p = p_value(correct=correct, guesses=canaries, canaries=canaries, epsilon=epsilon, delta=delta)
@@ -71,9 +72,10 @@ def needed_accuracy(canaries: int, *, epsilon: float, delta: float, confidence: 
 
 
 def canary_table(kind: str, coins: Sequence[bool], *, delta: float) -> pd.DataFrame:
-    """One row about canaries, `coins` saying which were inserted: their numbers; `ceiling` and `gaussian_ceiling`, the
-    largest epsilon that a perfect attack on all could show for any mechanism and for a Gaussian one (NaN without a
-    delta); the number of guesses; and `needed`, the share of right guesses about all that shows epsilon SHOWN."""
+    """One row about canaries, `coins` saying which were inserted: `kind` (as given), `inserted`, `left_out`, their
+    `number`, `delta`; `ceiling` and `gaussian_ceiling`, the largest epsilon that a perfect attack on all could show for
+    any mechanism and for a Gaussian one (NaN for a delta of 0); `guesses`, how many an attack makes; and `needed`, the
+    share of right guesses about all that shows epsilon SHOWN (inf: none does)."""
     n, inserted = len(coins), int(sum(coins))
     row = {"kind": kind, "inserted": inserted, "left_out": n - inserted, "number": n, "delta": delta}
     gaussian = trade_off.ceiling(n, canaries=n, delta=delta) if delta else math.nan

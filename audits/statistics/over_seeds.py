@@ -32,7 +32,8 @@ class OfTraining:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Standard errors below and above, of the normal interval with the same ends; 0 without an interval."""
+        """Standard errors (below, above) of the number: those of normal intervals that end at `low` and at `high`; 0
+        without an interval."""
         if self.low is None or self.high is None:
             return 0.0, 0.0
         z = quantile(None, self.confidence)
@@ -53,7 +54,8 @@ class OverSeeds:
 def over_seeds(
     trainings: Sequence[OfTraining], *, confidence: float, least: float = -math.inf, most: float = math.inf
 ) -> OverSeeds:
-    """The mean over trainings, or over means of several data sets, with its interval cut at `least` and `most`."""
+    """The mean over trainings (if there are several data sets, over the data sets' means), with its interval cut at
+    `least` and `most`, and its standard error."""
     data = list(dict.fromkeys(one.data for one in trainings))
     groups = [mean(one.value for one in trainings if one.data == name) for name in data]
     middle = mean(groups)
@@ -72,7 +74,8 @@ def over_seeds(
 
 
 def _student(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Variance of the mean of independent values, and half the width of its interval; both 0 for a single value."""
+    """Variance of the mean of independent values, and half the width of the mean's interval; both 0 for a single
+    value."""
     n = len(values)
     if n < 2:
         return 0.0, 0.0

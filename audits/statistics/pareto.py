@@ -10,7 +10,8 @@ DRAWS = 2000
 
 
 def on_front(utility: Floats, leakage: Floats) -> Bools:
-    """Whether no other point is at least as good in both and better in one. Arrays are [..., P] for P points."""
+    """Whether each point is on the Pareto front [..., P]: no other one is at least as good in both and better in one.
+    Arrays are [..., P] for P points."""
     u, leak = np.asarray(utility, dtype=float), np.asarray(leakage, dtype=float)
     front = np.empty(u.shape, dtype=bool)
     for i in range(u.shape[-1]):

@@ -68,7 +68,7 @@ def weighted_auroc(members: npt.ArrayLike, scored: Sequence[Scored]) -> Floats:
 
 
 def _linear(scored: Scored, coins: int) -> Floats:
-    """The summand of each coin in the statistics [coins, s] if it makes its record a member."""
+    """The amount that each coin adds to each score's statistic if it makes its record a member [coins, s]."""
     summands = np.zeros((coins, scored.values.shape[1]))
     for k in np.unique(scored.client):
         rows = scored.client == k
@@ -77,7 +77,8 @@ def _linear(scored: Scored, coins: int) -> Floats:
 
 
 def _weight(coins: Floats, scored: Scored) -> Floats:
-    """Sum over clients of n1 n0 / (n1 + n0 + 1) under every exchange [P]."""
+    """The statistic's weight under every exchange [P]: sum over clients of n1 n0 / (n1 + n0 + 1), n1 members and n0
+    non-members."""
     clients, at = np.unique(scored.client, return_inverse=True)
     entries = np.zeros((coins.shape[1], len(clients)))
     np.add.at(entries, (scored.coin, at), 1.0)

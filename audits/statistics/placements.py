@@ -106,8 +106,9 @@ def placements(s: Floats, m: Bools, cell: Ints) -> tuple[Floats, Floats]:
 
 
 def clustered_error(x: Floats, y: Floats, client_x: Ints, client_y: Ints) -> tuple[float, float | None]:
-    """Standard error of mean(x) + mean(y), x [m] and y [n] being correlated within a client, and degrees of freedom
-    (None: a single client, its records are the units).
+    """Standard error of mean(x) + mean(y), x [m] and y [n] being correlated within a client, and its degrees of freedom
+    (None: all are of a single client, and records are the units). (0, None) if members or non-members are a single
+    record.
 
     Obuchowski (1997): S10 / m + S01 / n + 2 S11 / (m n). Degrees of freedom: the smaller number of either kind; clients
     - 1 if all are of one size and have both kinds. Where all records of a kind are of one client, each of them is a
@@ -136,14 +137,14 @@ def _split_single(client: Ints, *, start: int) -> Ints:
 
 
 def _degrees_of_freedom(deviations: Floats, client: Ints, size: Ints) -> float:
-    """Effective degrees of freedom of the sum over clients of the squared sums of their `deviations` [m] from the mean;
-    `size` by client is how many records it has of both kinds.
+    """Effective degrees of freedom of a mean's variance, which is estimated as the sum over clients of the squared sums
+    of their `deviations` [m] from it; `size` by client is how many records it has of both kinds.
 
     Satterthwaite's (1946) for a mean of unequal clusters (Bell and McCaffrey 2002, Survey Methodology 28:169), under a
     model of equally correlated records whose correlation is estimated, at least 0 (Imbens and Kolesar 2016, Rev. Econ.
     Stat. 98:701). With h_k the share of client k and v_k = h_k (1 + (expected records of k - 1) correlation), the
-    clients' sums about the common mean have the covariance S = (I - h 1') diag(v) (I - 1 h'), each of them divided by
-    1 - h_k, and (trace S)^2 / trace S^2 degrees of freedom. Clients of one size: their number - 1.
+    clients' sums about the common mean have the covariance S = (I - h 1') diag(v) (I - 1 h'), each of them divided by 1
+    - h_k, and (trace S)^2 / trace S^2 degrees of freedom. Clients of one size: their number - 1.
     """
     clients, at = np.unique(client, return_inverse=True)
     h = size[clients] / size[clients].sum()
@@ -156,7 +157,8 @@ def _degrees_of_freedom(deviations: Floats, client: Ints, size: Ints) -> float:
 
 
 def _correlation(deviations: Floats, client: Ints) -> float:
-    """Mean product of the deviations [m] of two records of a client over their mean square, between 0 and 1."""
+    """Correlation of two records of a client: the mean product of their deviations [m] over the mean square of all, cut
+    to [0, 1]; 0 if no client has two records."""
     total = deviations @ deviations
     pairs = (np.bincount(client) * (np.bincount(client) - 1.0)).sum()
     if total <= ZERO**2 or not pairs:

@@ -27,8 +27,8 @@ def roc_band(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> Band:
-    """TPR of all records at each FPR of the grid [g], and its band: a percentile bootstrap over clients, then over
-    records within client and kind.
+    """(TPR, its lower end, its upper end), each [g], of all records at each FPR of the grid [g]; the ends are a
+    percentile bootstrap over clients, then over records within client and membership.
 
     Resamples that drew no member or no non-member (possible only where clients have one kind) are left out.
     """
@@ -49,8 +49,8 @@ def client_roc_band(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> Band:
-    """Mean over clients of their own curves (see `roc_band`), and its band: a bootstrap over the records within client
-    and kind. Clients without both kinds are left out."""
+    """(TPR, lower end, upper end), each [g]: mean over clients of their own curves, and its bootstrap over the records
+    within client and membership. Clients without both kinds are left out."""
     s, m, codes, _ = checked(scores, member, client, confidence)
     grid, rng = np.asarray(fpr_grid, dtype=float), np.random.default_rng(seed)
     tprs = []
@@ -63,8 +63,8 @@ def client_roc_band(
 def mean_roc_band(
     scores: npt.ArrayLike, member: npt.ArrayLike, client: Labels, *, fpr_grid: npt.ArrayLike, confidence: float = 0.95
 ) -> Band:
-    """Mean over clients of their own curves (see `roc_band`), and its t interval over clients; the ends are NaN for a
-    single client. ValueError: a client lacks one of the kinds."""
+    """(TPR, lower end, upper end), each [g]: mean over clients of their own curves, and its t interval over clients;
+    the ends are NaN for a single client. ValueError: a client lacks one of the kinds."""
     values, kinds, names = np.asarray(scores, dtype=float), np.asarray(member), np.asarray(client)
     tprs = []
     for name in np.unique(names):

@@ -43,7 +43,8 @@ class PoissonSampled:
         return self.run.scaled(mu).epsilon(delta) if mu else 0.0
 
     def mu(self, epsilon: float, delta: float) -> float:
-        """The mu with that epsilon at delta, up to `tolerance`; inf for an epsilon above the largest of EPSILONS."""
+        """The mu of the mechanism that is (epsilon, delta)-DP and no better, up to `tolerance`; inf for an epsilon
+        above the largest of EPSILONS."""
         if epsilon > EPSILONS[-1]:
             return math.inf
         return _crossing(lambda mu: self.run.scaled(mu).deltas((epsilon,))[0] - delta)
@@ -51,7 +52,7 @@ class PoissonSampled:
 
 @functools.cache  # adversaries with equally many right guesses need the same curves
 def _curve(run: PoissonRun, mu: float) -> Inverse:
-    """The inverse curve (see `trade_off.Inverse`) of `run` with every shift times mu; 0 everywhere if mu is
+    """The inverse trade-off curve (see `trade_off.Inverse`) of `run` with every shift times mu; 0 everywhere if mu is
     infinite."""
     if math.isinf(mu):
         return lambda _: 0.0  # nothing is promised

@@ -73,15 +73,16 @@ def gaussian_entropy(d: int, std: float = 1.0) -> float:
 
 
 def draws(n: int, d: int, size: int, rng: np.random.Generator, *, inside: bool = True) -> Draws:
-    """`size` prompts, each with a cluster of n of its own; the n - 1 (outside: n) others are drawn as their mean."""
+    """`size` independent prompts, each with the centre of an own cluster of n. The other n - 1 prompts of a cluster
+    (`inside` False: n others, without the prompt) are drawn as their mean."""
     prompts, others = rng.normal(size=(size, d)), rng.normal(size=(size, d))
     centres = prompts / n + others * (math.sqrt(n - 1) / n) if inside else others / math.sqrt(n)
     return Draws(prompts, centres, ((prompts - centres) ** 2).sum(axis=1))
 
 
 def _entropy_of_squares(d: int, noncentrality: Floats) -> Floats:
-    """Entropies [m] of non-central chi-squares X, by their root U, whose density 2 u f(u²) is smooth at 0: h(X) = -∫ of
-    it times ln f(u²)."""
+    """Entropies [m] in nats of chi-squares X with d degrees of freedom and these noncentralities [m], computed by the
+    root U, whose density 2 u f(u²) is smooth at 0: h(X) = -∫ of it times ln f(u²)."""
     mean = np.sqrt(noncentrality + d)
     roots, weight = nodes(*_within(mean, 1.0))  # no root of a non-central chi-square varies more than N(0, 1)
     log_f = ncx2.logpdf(roots**2, d, noncentrality[:, None])

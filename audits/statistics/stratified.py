@@ -86,7 +86,8 @@ def stratified_auroc_difference(
 
 
 def _cells(codes: Ints, within: Labels | None) -> Ints:
-    """The cell 0..g-1 of each record [n], within which records are compared: its client, or one label of a client."""
+    """The number 0..g-1 of each record's cell [n], within which records are compared: a client or, with `within`, the
+    records of a client that share a label."""
     if within is None:
         return codes
     label = codes_of(within)

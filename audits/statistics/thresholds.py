@@ -25,8 +25,8 @@ ENOUGH = 4
 
 
 def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
-    """The findings of balanced accuracy and of TPR at each of FPRS; no TPR without scores of other non-members. `about`
-    are the fields that they repeat."""
+    """The findings of balanced accuracy and of TPR at each FPR of FPRS for the score in `about`, whose fields all
+    repeat; no TPR if no scores of other non-members can set its threshold."""
     signal, confidence = about["signal"], about["confidence"]
     targets, records = _shadow_targets(c, signal), c.unit == "records"
     entries = c.scores[signal], c.member, c.client
@@ -65,8 +65,8 @@ def thresholded(c: Comparison, about: OfScore) -> list[Finding]:
 
 
 def _shadow_targets(c: Comparison, signal: str) -> dict[str, pd.DataFrame] | None:
-    """By client, the rows of the adversary's own models that have a score; None unless every client has two members and
-    two non-members of these models."""
+    """By client, the rows of `Comparison.shadow_targets`, scored by the adversary's own models, that have this score;
+    None unless every client has two members and two non-members of these models."""
     scored = {}
     for name in np.unique(c.client).tolist():
         frame = c.shadow_targets.get(name)

@@ -33,7 +33,8 @@ LEAST = 1e-300  # p-values below it are not told apart
 
 
 def gaussian(mu: float) -> Inverse:
-    """The inverse curve G_mu of a Gaussian mechanism that a record moves by `mu` standard deviations."""
+    """The inverse curve G_mu (false positives by true positives) of a Gaussian mechanism that a record moves by `mu`
+    standard deviations."""
 
     def false_positives(true_positives: float) -> float:
         if true_positives >= 1:
@@ -76,7 +77,8 @@ class Gaussian:
         return gaussian(mu)
 
     def epsilon(self, mu: float, delta: float) -> float:
-        """Epsilon at delta, by Balle and Wang (2018); 0 for a mu of 0. ValueError: not 0 < delta < 1."""
+        """The epsilon at `delta` of a Gaussian mechanism that a record moves by mu standard deviations, by Balle and
+        Wang (2018); 0 for a mu of 0. ValueError: not 0 < delta < 1."""
         from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
         if not 0 < delta < 1:

@@ -21,11 +21,12 @@ COLUMNS = "way client kind accuracy low high n chance".split()
 
 
 def attribution_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """The share of records that are attributed to their client, with the columns COLUMNS: a row per attacked client and
-    kind (members, held-out records), with intervals over records. If all clients are attacked, rows for their mean come
-    first, with intervals over clients. Records with one candidate client are left out.
+    """The share of records that are attributed to their client: a row per attacked client and kind (members, held-out
+    records), with intervals over records. If all clients are attacked, rows for their mean come first, with intervals
+    over clients. Records with one candidate client are left out.
 
-    Uses one kind of rebuilt model: the first in FRESHEST that reaches at least half as many clients as any.
+    Columns: way (kind of rebuilt model, the same in all rows), client, kind, accuracy with low and high, n records, and
+    chance (accuracy of guessing). No rows if no model tells owners among several clients.
     """
     table = pd.DataFrame([row for model in _asking(run) for row in _rows(run, model, confidence)], columns=COLUMNS)
     kinds = [rows for _, rows in table.groupby("kind", sort=False) if len(rows) > FEW and not run.few]
@@ -34,8 +35,8 @@ def attribution_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
 
 
 def _asking(run: ScoredRun) -> list[ScoredModel]:
-    """The models whose facts tell owners among several clients, all rebuilt in one way: the first in FRESHEST with at
-    least half as many such models as any; empty if there are none."""
+    """The models whose facts tell each record's owner among several clients. All are of one kind, the first in FRESHEST
+    (an order of preference) with at least half as many such models as any; empty if there are none."""
     several = [m for m in run.models if m.facts is not None and "owners" in m.facts and (m.facts.owners > 1).any()]
     reached = {way: sum(m.way == way for m in several) for way in FRESHEST}
     first = next((way for way in FRESHEST if reached[way] and 2 * reached[way] >= max(reached.values())), None)
@@ -43,7 +44,8 @@ def _asking(run: ScoredRun) -> list[ScoredModel]:
 
 
 def _rows(run: ScoredRun, model: ScoredModel, confidence: float) -> Iterator[tuple[object, ...]]:
-    """The rows of one client, for members and for held-out records."""
+    """Yield the rows of one client in the attribution table, for members and for held-out records, where there are
+    any."""
     assert model.client is not None
     assert model.facts is not None
     kinds = run.kinds(model.client)
@@ -66,7 +68,7 @@ def _rows(run: ScoredRun, model: ScoredModel, confidence: float) -> Iterator[tup
 
 
 def _mean(rows: pd.DataFrame, confidence: float) -> tuple[object, ...]:
-    """The row of the mean over clients, from their rows of one kind."""
+    """The attribution table's row of the mean over clients, from their rows of one kind."""
     mean = rows.accuracy.mean()
     error = quantile(len(rows) - 1, confidence) * rows.accuracy.sem()
     name = f"mean of {len(rows)} clients"

@@ -21,13 +21,14 @@ COLUMNS = (
 
 
 def beside_loss_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of every headline score and of the calibrated loss against held-out records, with the columns COLUMNS;
-    `gain` is the score's AUROC less that of the calibrated loss on the same records under the same adversary.
+    """AUROC of every headline score and of the calibrated loss against held-out records, a row per score and model:
+    auroc with low and high, loss_auroc of the calibrated loss on the same records under the same adversary, and `gain`,
+    their difference, with gain_low and gain_high.
 
-    Attacks on messages have no loss of their own: they are compared with that of the adversary's first models of
-    clients in FRESHEST that have it (`loss_way`). The intervals of gains hold all at once (Bonferroni over the table),
-    so that the best of many attacks does not win by luck; a row of the calibrated loss itself has no gain. Empty
-    without any gain.
+    Attacks on messages have no loss of their own: they are compared with that of the adversary's first kind of clients'
+    models in FRESHEST that has it (`loss_way`). The intervals of gains hold all at once (Bonferroni over the table), so
+    that the best of many attacks does not win by luck; a row of the calibrated loss itself has no gain. Empty without
+    any gain.
     """
     rows = [c for c in comparisons(run) if c.nonmembers == HELD_OUT and c.population in WHOLE and c.way != BEST_UTILITY]
     signals = dict.fromkeys((*run.headline, CALIBRATED))
@@ -51,8 +52,8 @@ def beside_loss_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
 
 
 def _beside(rows: Sequence[Comparison], c: Comparison) -> list[Comparison]:
-    """The comparison whose calibrated loss an attack is compared with, in a list: its own, or that of the adversary's
-    first models in FRESHEST that have such a loss. Empty: there is none."""
+    """The comparison, of `rows`, whose calibrated loss an attack on `c` is compared with, in a list: `c` itself, or
+    that of the adversary's first kind of models in FRESHEST that has such a loss. Empty: there is none."""
     if CALIBRATED in c.scores:
         return [c]
     by_way = {o.way: o for o in rows if (o.threat_model, o.per_client) == (c.threat_model, c.per_client)}
@@ -60,7 +61,8 @@ def _beside(rows: Sequence[Comparison], c: Comparison) -> list[Comparison]:
 
 
 def _on_both(c: Comparison, signal: str, beside: Comparison) -> Comparison:
-    """`c` with the records that have the score and the calibrated loss of `beside`, which joins its scores."""
+    """The comparison `c` on those records that have the score and the calibrated loss of `beside`; that loss becomes
+    one of its scores."""
     losses = pd.Series(beside.scores[CALIBRATED].to_numpy(), pd.MultiIndex.from_arrays([beside.client, beside.record]))
     loss = losses.reindex(pd.MultiIndex.from_arrays([c.client, c.record])).to_numpy()
     both = dataclasses.replace(c, scores=c.scores.assign(**{CALIBRATED: loss}))

@@ -35,8 +35,9 @@ class RebuiltClient(Protocol):
 
 
 def coverage_table(rebuilt: Sequence[RebuiltClient], transcript: Transcript) -> pd.DataFrame:
-    """A row per rebuilt client with the columns COVERAGE. `distance` is that from the client's true model after the
-    same round, see `distance_of`; None: the client could not be rebuilt, or the true model is not kept."""
+    """A row per rebuilt client with the columns way (how it was rebuilt), client, reconstructable, why (not),
+    stale_rounds, stale_participations, and `distance` from the client's true model after the same round, see
+    `distance_of`; None: the client could not be rebuilt, or the true model is not kept."""
     rows = []
     start = transcript.model(transcript.broadcast(0))
     for one in rebuilt:

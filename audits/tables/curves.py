@@ -21,8 +21,8 @@ CLIENTS = "threat_model way client signal auroc members nonmembers".split()
 
 
 def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
-    """AUROC of the released model after each attacked round, with the columns ROUNDS: only by headline scores that the
-    models of all rounds have."""
+    """AUROC of the released model after each attacked round, a row per round, population and headline score: round,
+    population, signal, auroc, low, high, members. Only scores that the models of all rounds have."""
     table, rows = [], by_round(run)
     for row in rows:
         for signal in (s for s in run.headline if all(s in other.scores for other in rows)):
@@ -34,7 +34,8 @@ def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
 
 
 def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.DataFrame:
-    """AUROC of every client with members and held-out records between these, with the columns CLIENTS: without the
+    """AUROC between every client's members and held-out records, a row per model, client and score: threat_model, way
+    (kind of model), client, signal, auroc, members, nonmembers. Without clients that lack either, and without the
     comparisons of the last round's members."""
     table = []
     for row in (c for c in rows if c.nonmembers == HELD_OUT and c.population != LAST_ROUND_MEMBERS):
@@ -49,8 +50,8 @@ def clients_table(rows: Sequence[Comparison], signals: Sequence[str]) -> pd.Data
 
 
 def curve(row: Comparison, signal: str, confidence: float) -> pd.DataFrame:
-    """The ROC curve of a score with its band (columns fpr, tpr, low, high) at CURVE_POINTS FPRs from `floor`, the
-    smallest that can be measured, to 1; the other columns name the comparison and the score."""
+    """The ROC curve of a score on a comparison with its band, a row per FPR: fpr, tpr, low, high, at CURVE_POINTS FPRs
+    from `floor`, the smallest that can be measured, to 1; the other columns name the comparison and the score."""
     c = row.with_values(row.scores[signal])
     sizes = [int((~c.member[c.client == name]).sum()) for name in np.unique(c.client)]
     floor = 1 / (min(filter(None, sizes)) if c.per_client else sum(sizes))

@@ -37,7 +37,7 @@ SHOWN = "threat_model way rank record client score percentile asked label reason
 
 
 def evidence(run: ScoredRun, records: Mapping[str, Record], *, confidence: float) -> dict[str, pd.DataFrame]:
-    """All tables about a run by name, without empty ones; `records` by id have the pictures."""
+    """All tables about records and attacks of a run, by name, without empty ones; `records` by id have the pictures."""
     table = records_table(run)
     held_out = [c for c in comparisons(run) if c.nonmembers == HELD_OUT and not c.descriptive]
     measured = [
@@ -77,7 +77,7 @@ def records_table(run: ScoredRun) -> pd.DataFrame:
 
 
 def _records(run: ScoredRun, model: ScoredModel, client: int) -> pd.DataFrame:
-    """The rows of `records_table` for one client under one model."""
+    """The rows of `records_table` for one client's records that one model has scores of."""
     kinds = run.kinds(client)
     scores = model.scores[model.scores.index.isin(list(kinds))]
     kind = pd.Series([kinds[r] for r in scores.index], scores.index)
@@ -104,8 +104,9 @@ def _records(run: ScoredRun, model: ScoredModel, client: int) -> pd.DataFrame:
 
 
 def classes_table(table: pd.DataFrame, guesses: Sequence[str], confidence: float) -> pd.DataFrame:
-    """Success rate of scores that are guesses, with the columns CLASSES: by client and class, and as a mean over a
-    client's classes (label "mean").
+    """Success rate of scores that are guesses, a row per client and class, and one for the mean over a client's classes
+    (label "mean"): success with low and high, beside threat_model, way (kind of model), client, label, signal, members,
+    nonmembers.
 
     A positive guess says member (DP-FPL's attack, section A.3). Success is the share of right guesses, members and
     held-out records weighing the same; classes without both are left out.
@@ -125,9 +126,12 @@ def classes_table(table: pd.DataFrame, guesses: Sequence[str], confidence: float
 
 
 def agreement_table(table: pd.DataFrame, headline: list[str]) -> pd.DataFrame:
-    """Whether two headline scores of an adversary expose the same records, with the columns AGREEMENT: Spearman's rank
-    correlation, and the share `overlap` of their top tenths in common; `chance` is that of two independent scores.
-    Means over the attacked clients.
+    """Whether two headline scores of an adversary expose the same records: a row per kind of model and pair of scores,
+    with means over the attacked clients.
+
+    Columns: threat_model, way (kind of model), signal_a, signal_b; spearman, their rank correlation; overlap, the share
+    of their top tenths in common; chance, that share for two independent scores. NaN if no client has two records with
+    both.
     """
     table_rows = []
     flipped = table[table.kind.isin(FLIPPED)]
@@ -142,8 +146,8 @@ def agreement_table(table: pd.DataFrame, headline: list[str]) -> pd.DataFrame:
 
 
 def _agreement(a: Floats, b: Floats) -> tuple[float, float, float] | None:
-    """Spearman's rank correlation of two scores [n], the share of their top tenths in common, and that share by chance;
-    None: fewer than two records have both scores."""
+    """(Spearman's rank correlation of two scores [n], the share of their top tenths in common, that share by chance),
+    from records with both scores; NaN for the first if a score is constant; None: fewer than two records have both."""
     both = ~(np.isnan(a) | np.isnan(b))
     n = int(both.sum())
     if n < 2:
@@ -166,7 +170,8 @@ def tenth(n: int) -> int:
 
 
 def scores_table(run: ScoredRun, table: pd.DataFrame) -> pd.DataFrame:
-    """The headline scores of all records but reference ones, also of another distribution, by kind, for histograms."""
+    """The headline scores for histograms: a row per model, client and record, with the record's kind; all records but
+    reference ones, also those of another distribution."""
     names = ["threat_model", "way", "client", "record", "kind"]
     frames = [table.loc[table.kind != REFERENCE, [*names, *(s for s in run.headline if s in table)]]]
     for c in (c for c in comparisons(run) if c.nonmembers == NOVEL_OBJECTS):
@@ -177,8 +182,9 @@ def scores_table(run: ScoredRun, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def exposed_table(run: ScoredRun, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
-    """The EXPOSED most exposed members under the strongest adversary, with the columns SHOWN (`png` is bytes, `reason`
-    a sentence). Of equally exposed ones, the one with the higher first headline score comes first."""
+    """The EXPOSED most exposed members under the strongest adversary, a row each, by rank (of equally exposed ones the
+    higher first headline score leads): ids; score and percentile of exposure; question and answer (`asked`, `label`),
+    `reason`, a sentence, and the picture `png` as bytes."""
     strongest = _strongest(table)
     headline = [s for s in run.headline if s in strongest and strongest[s].notna().any()]
     flipped = strongest[strongest.kind.isin(FLIPPED)]
@@ -199,8 +205,8 @@ def exposed_table(run: ScoredRun, table: pd.DataFrame, records: Mapping[str, Rec
 
 
 def _strongest(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the strongest adversary (first in STRONGEST) under one kind of model: the first in FRESHEST that
-    reaches at least half as many clients as any."""
+    """The rows of the strongest adversary (first in STRONGEST) under one kind of its models: the first in FRESHEST, an
+    order of preference, that reaches at least half as many clients as any."""
     rows = table[table.threat_model == next(name for name in STRONGEST if (table.threat_model == name).any())]
     clients = rows.groupby("way", sort=False).client.nunique()
     wide = [way for way in clients.index if 2 * clients[way] >= clients.max()]
@@ -208,7 +214,8 @@ def _strongest(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _facts(run: ScoredRun, row: pd.Series) -> dict[str, float]:
-    """The facts by name (see `ScoredModel.facts`) about the record of a row under its model; empty: there are none."""
+    """The facts {name: number} (see `ScoredModel.facts`) about the record of a row under the row's model; empty: there
+    are none."""
     for m in run.models:
         is_holder = m.client is None or client_name(m.client) == row.client
         if is_holder and (m.threat_model, m.way) == (row.threat_model, row.way) and m.facts is not None:
@@ -222,7 +229,8 @@ def _is_top(scores: pd.Series) -> pd.Series:
 
 
 def _reason(tops: int, scores: int, facts: Mapping[str, float]) -> str:
-    """Why a record is exposed, in a sentence: in the top of `tops` of `scores` scores, its losses, the hard prompt."""
+    """Why a record is exposed, in a sentence: it is in the top tenth by `tops` of `scores` scores, its losses, whether
+    the hard prompt fails on it."""
     parts = [f"in the top tenth by {tops} of {scores} scores" if scores > 1 else "by its score"]
     if facts:
         parts.append(_losses(facts))
@@ -233,7 +241,8 @@ def _reason(tops: int, scores: int, facts: Mapping[str, float]) -> str:
 
 
 def _losses(facts: Mapping[str, float]) -> str:
-    """The loss of a record beside those of shadow models or, without these, beside that before training."""
+    """Part of a sentence: the loss of a record beside its mean losses under shadow models with and without it or,
+    without these, beside that before training."""
     loss, trained, without = (facts.get(name, np.nan) for name in ("loss", "loss_in", "loss_out"))
     if np.isfinite([trained, without]).all():
         return (

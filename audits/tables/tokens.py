@@ -27,9 +27,9 @@ def panels(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
 def tokens_table(
     run: ScoredRun, tables: Mapping[str, pd.DataFrame], words: Mapping[str, Sequence[str]]
 ) -> pd.DataFrame:
-    """A row per token but the first of the two records of `panels(tables)`: Rényi-2 entropy (nats) under the attacked
-    model and under the public start, and the log-probability of the token (NaN for image tokens). `words` by record are
-    all its tokens."""
+    """A row per token but the first of the two records of `panels(tables)`: panel, record, position, token, slice (part
+    of the text), entropy and base_entropy, Rényi-2 in nats under the attacked model and under the public start, and
+    log_prob (NaN for image tokens). `words` by record are all tokens. Empty without exposed records."""
     frames = []
     for panel, record in panels(tables).items():
         model = _model(run, tables["exposed"].iloc[0])
@@ -46,7 +46,7 @@ def tokens_table(
 
 
 def _model(run: ScoredRun, exposed: pd.Series) -> ScoredModel:
-    """The attacked model of a row of the table `exposed`."""
+    """The model under which a row of the table `exposed` was attacked, with its scores."""
     return next(
         m
         for m in run.models

@@ -78,7 +78,8 @@ class FrozenCLIP:
         stage: Stage,
         patches: bool,
     ) -> ImageFeatures:
-        """Results of `see` for records, once per picture, from `cache`; `what` distinguishes kinds of results there."""
+        """Results of `see` for records, as features by record id, once per picture, from `cache`; `what` distinguishes
+        kinds of results there."""
         digests = [record.digest for record in records]
         row = {digest: i for i, digest in enumerate(dict.fromkeys(digests))}
         pictures = dict(zip(digests, records, strict=True))
@@ -132,7 +133,7 @@ class FrozenCLIP:
     def tokens(
         self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None], stage: Stage = unseen
     ) -> ImageFeatures:
-        """Input tokens of the image encoder's first layer for records, from `cache` as in `encode`. `rows` gives the
+        """Input tokens of the image encoder's first layer for records, from `cache` as in `encode`: `rows` gives the
         class token [n, d], equal for all pictures; `patches` gives the patch tokens [n, M, d]."""
         return self._stored(
             records, self._cut, {"tokens": True}, cache, self.vision.width, say=say, stage=stage, patches=True
@@ -165,7 +166,8 @@ class FrozenCLIP:
         return torch.stack([self._prepare(Image.fromarray(record.image)) for record in records]).to(self.device)
 
     def _identity(self) -> dict[str, Any]:
-        """Everything but the picture that decides its features."""
+        """All but the picture that decides its features, as JSON values: model, preprocessing, package versions, kind
+        of device."""
         return {
             "model": self.source.sha256,
             "preprocessing": asdict(self._preprocessing),
@@ -188,7 +190,8 @@ class FrozenCLIP:
 
     @torch.no_grad()
     def _check(self) -> int:
-        """E, the size of a feature. InputError unless class features equal open_clip's on two hard prompts."""
+        """The size E of a feature. InputError unless class features computed here equal open_clip's on two hard
+        prompts, and are finite."""
         from PIL import Image
 
         self._prepare(Image.new("RGB", (2, 2)))  # its configuration may hold no numbers
@@ -232,7 +235,8 @@ def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
 def _with_text_tower(
     where: str, source: ClipSource, model: Any, encode: Callable[[str], list[int]], unknown: int | None, device: str
 ) -> FrozenCLIP:
-    """The model with its text tower. InputError: the tokenizer does not fit it."""
+    """The loaded `model` with its text tower and tokenizer (`encode`, `unknown`). InputError: the tokenizer does not
+    fit it."""
     if len(ids := encode("")) != 2 or ids[0] >= ids[1]:
         raise InputError(
             f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, "
@@ -248,7 +252,8 @@ def _with_text_tower(
 
 
 def _tokenizer(source: ClipSource) -> tuple[Callable[[str], list[int]], int | None]:
-    """A function from text to token ids with SOS and EOS; and the id of unknown words, or None."""
+    """A function from text to token ids with SOS and EOS; and the id of unknown words, or None if the tokenizer has
+    none."""
     if source.folder is None:
         import open_clip
 

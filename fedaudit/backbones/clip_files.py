@@ -29,7 +29,7 @@ def tokenizer_files(folder: Path) -> tuple[str, ...]:
 
 
 def check_name(weights: str, file: Path) -> None:
-    """InputError unless `file` exists and ends as weights do. The message says what is there instead."""
+    """Raise InputError unless `file` exists and ends as weights do. The message says what is there instead."""
     where, place = f"--weights {weights}: ", file.absolute()
     ends = f"weights end in {', '.join(SUFFIXES)}"
     if os.path.isfile(file):
@@ -49,7 +49,8 @@ def check_name(weights: str, file: Path) -> None:
 
 
 def _other(file: Path) -> str:
-    """For a message: the contents of a file that does not end as weights do, and what to do about it."""
+    """A clause for a message: the contents of a file whose name does not end as those of weights do, and what to do
+    about it."""
     names = _tensor_names(file)
     some = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
     checkpoint = _CHECKPOINT.fullmatch(file.name)
@@ -77,7 +78,7 @@ def _tensor_names(file: Path) -> list[str]:
 
 
 def check_file(weights: str, file: Path) -> None:
-    """InputError if `file` cannot be read or is a TorchScript archive: these are programs, and never run."""
+    """Raise InputError if `file` cannot be read or is a TorchScript archive: these are programs, and never run."""
     try:
         with user_files.opened(file) as opened:
             archive = zipfile.is_zipfile(opened) and _holds_code(zipfile.ZipFile(opened))
@@ -102,7 +103,8 @@ def _holds_code(archive: zipfile.ZipFile) -> bool:
 
 
 def activation_hint(file: Path) -> str | None:
-    """The activation according to a file's name or its folder's configuration; None if neither tells it."""
+    """The activation (QUICK_GELU or GELU) that a file's name or its folder's configuration tells; None if neither tells
+    it."""
     if file.name in HUB_FILES and (file.parent / CONFIG).is_file():
         try:
             quick = read_json(file.parent / CONFIG)["model_cfg"].get("quick_gelu")
@@ -113,7 +115,8 @@ def activation_hint(file: Path) -> str | None:
 
 
 def hidden_activation(flag: str, config: Mapping[str, Any]) -> str:
-    """The activation in a configuration of Hugging Face's CLIPModel. InputError if open_clip has no such model."""
+    """The activation (QUICK_GELU or GELU) that a configuration of Hugging Face's CLIPModel tells. InputError if
+    open_clip has no such model."""
     towers = [_tower(config, name).get("hidden_act", "quick_gelu") for name in ("text_config", "vision_config")]
     if towers[0] != towers[1] or str(towers[0]) not in _ACTIVATIONS:
         names = " and ".join(str(name)[:40] for name in dict.fromkeys(map(str, towers)))

@@ -40,7 +40,8 @@ _RESAMPLING = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
 def build_model(source: ClipSource) -> Any:
-    """The model that a folder describes, randomly initialised, with its `preprocess_cfg`."""
+    """The open_clip model that the configuration in a Hugging Face folder describes, randomly initialised, with its
+    `preprocess_cfg`."""
     from open_clip import CLIP
     from open_clip.factory import set_model_preprocess_cfg
     from transformers import CLIPConfig
@@ -78,8 +79,8 @@ def _transformer(tower: Any) -> dict[str, Any]:
 
 
 def to_open_clip_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by open_clip's names: q, k and v joined, projections transposed. Left out are position_ids, and q, k, v
-    of a layer that lacks one; tensors that CLIPModel does not have keep their name."""
+    """{open_clip's name: tensor}, q, k and v joined, projections transposed. Left out are position_ids, and q, k, v of
+    a layer that lacks one; tensors that CLIPModel does not have keep their name."""
     tensors_by_name: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith("position_ids"):  # a buffer that older versions stored
@@ -100,7 +101,8 @@ def to_open_clip_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _preprocessing(source: ClipSource, size: int) -> dict[str, Any]:
-    """Image preprocessing in open_clip's terms. InputError if open_clip cannot do it."""
+    """Image preprocessing as open_clip's preprocess_cfg, from the folder's own file. InputError if open_clip cannot do
+    it."""
     assert source.images is not None
     content = json.loads(user_files.read_bytes(source.images))
     settings = content.get("image_processor", content)

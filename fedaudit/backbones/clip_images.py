@@ -50,8 +50,8 @@ def encode(
     say: Callable[[str], None],
     stage: Stage,
 ) -> dict[str, Stored]:
-    """Where the features [rows, E] of each picture are stored, by SHA-256 of its content; missing ones are computed
-    first.
+    """Where the features [rows, E] of each picture are stored, {SHA-256 of its content: place}; missing ones are
+    computed first.
 
     see: computes the features of BATCH pictures, [BATCH, rows, E]. model: everything but the picture that decides them.
     """

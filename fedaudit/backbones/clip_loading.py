@@ -15,8 +15,8 @@ _TAGGED = ("mean", "std", "interpolation", "resize_mode")  # image preprocessing
 
 
 def open_model(where: str, source: ClipSource) -> Any:
-    """The model in float32, with its `preprocess_cfg`; weights are random from a fixed seed if the source has none.
-    InputError, beginning with `where`: its weights do not fit."""
+    """The open_clip model of a source in float32, with its `preprocess_cfg`; weights are random from a fixed seed if
+    the source has none. InputError, beginning with `where`: the weights do not fit."""
     from open_clip.factory import load_checkpoint
 
     with torch.random.fork_rng(devices=[]):

@@ -68,7 +68,8 @@ class ClipSource:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of everything that decides the model's output; for "random" of architecture and seed."""
+        """SHA-256, in hexadecimal, of everything that decides the model's output; for "random" weights of architecture
+        and seed."""
         digest = hashlib.sha256(f"{self.architecture}\n{self.tag}\n{self.activation}\n".encode())
         if self.weights is None:
             digest.update(f"{RANDOM} {RANDOM_SEED}".encode())
@@ -133,7 +134,8 @@ def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
 
 
 def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
-    """A folder written by `CLIPModel.save_pretrained`, with tokenizer and image preprocessing beside the weights."""
+    """The source for a folder written by `CLIPModel.save_pretrained`, with tokenizer and image preprocessing beside the
+    weights. InputError: something is missing or not CLIP's."""
     flag = f"--backbone {backbone}"
     names = [
         next((name for name in options if (folder / name).is_file()), options[0])
@@ -189,7 +191,8 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
 
 
 def _from_file(name: str, file: Path, configured: str) -> ClipSource:
-    """An architecture with a weight file, whose name or folder may tell the activation; else `doubt` says so."""
+    """An open_clip architecture with a weight file, as a source. The file's name or folder may tell the activation;
+    else `configured` is used, and `doubt` says so."""
     activation, doubt = activation_hint(file), ""
     twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
     if activation is None and twin in _architectures():
@@ -236,7 +239,8 @@ def _choice(tags: Sequence[str]) -> str:
 
 
 def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
-    """The first of `files` in a repository's cached snapshots, the main branch first. InputError: none is there."""
+    """The path of the first of `files` that is in a repository's cached snapshots, the main branch first. InputError:
+    none is there."""
     place = cache_folder(repository)
     main = place / "refs" / "main"
     snapshots = sorted(place.glob("snapshots/*"))
@@ -253,7 +257,8 @@ def _cached(tag: str, repository: str, files: Sequence[str]) -> Path:
 
 
 def _check_text(flag: str, config: Mapping[str, Any]) -> None:
-    """InputError unless prompts can be learned with this text encoder: causal, its feature read at the end token."""
+    """Raise InputError unless prompts can be learned with this text encoder: causal, its feature read at the end
+    token."""
     text = config.get("text_cfg") or {}
     if not isinstance(text, dict):
         raise InputError(f"{flag}: its text_cfg must be an object, not {str(text)[:40]!r}")
@@ -277,7 +282,8 @@ def _check_text(flag: str, config: Mapping[str, Any]) -> None:
 
 @functools.cache
 def _architectures() -> dict[str, Path]:
-    """Configuration files of open_clip's architectures by name; open_clip itself is not imported."""
+    """{name of an open_clip architecture: its configuration file}; open_clip itself is not imported. InputError: it is
+    not installed."""
     spec = importlib.util.find_spec("open_clip")
     if spec is None or spec.origin is None:
         raise InputError(

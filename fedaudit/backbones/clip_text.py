@@ -59,7 +59,8 @@ class TextTower:
         return self.texts(tuple(names), suffixes, context)
 
     def texts(self, names: tuple[str, ...], suffixes: Sequence[Sequence[int]], context: int) -> ClassTexts:
-        """The class texts of token ids per class, each ending in EOS. InputError: one is too long."""
+        """The part of each class's prompt behind `context` vectors, from its token ids, `suffixes` [class], each ending
+        in EOS. InputError: one is too long."""
         if not names:
             raise ValueError("names must hold a class")
         longest = max(range(len(names)), key=lambda c: len(suffixes[c]))
@@ -119,7 +120,8 @@ class TextTower:
 
 
 def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """One residual block on prefix [L, P, d] and suffix tokens [1 or L, T, d]."""
+    """(Prefix [L, P, d], suffix tokens [L, T, d]) after one residual block, for prefix [L, P, d] and suffix tokens [1
+    or L, T, d] of L contexts; `groups` are (classes, tokens of each) in the suffix."""
     q, k, v = heads(block, block.ln_1(prefix), 0, 3)
     own_q, own_k, own_v = heads(block, block.ln_1(suffix), 0, 3)
     attended = torch.softmax(q @ k.mT + _causal(q.shape[2], q), dim=-1) @ v
@@ -128,7 +130,8 @@ def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[in
 
 
 def _last_layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> Tensor:
-    """EOS [L, C, d] of every class after the last residual block."""
+    """Outputs [L, C, d] of the last residual block at the EOS of each of C classes, for prefix [L, P, d] and suffix
+    tokens [1 or L, T, d] of L contexts."""
     k, v = heads(block, block.ln_1(prefix), 1, 3)
     normed = block.ln_1(suffix)
     own_k, own_v = heads(block, normed, 1, 3)
@@ -178,8 +181,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def heads(block: Any, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-    """The projections of x [L, n, d] from `first` up to `last` of queries (0), keys (1) and values (2): each [L,
-    heads, n, e]. Queries are scaled by 1 / sqrt(e)."""
+    """The projections of x [L, n, d] to queries (0), keys (1) and values (2), from `first` up to but without `last`:
+    each [L, heads, n, e]. Queries are scaled by 1 / sqrt(e)."""
     attention = block.attn
     maps = [*zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)][first:last]
     projections = [

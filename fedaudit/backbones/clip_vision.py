@@ -39,8 +39,9 @@ class VisionTower:
         return embedded
 
     def __call__(self, tokens: Tensor, prompts: Tensor | None = None) -> Tensor:
-        """L2-normalised features [N, B, E] of pictures [N, B, 1 + M, d] (see `tokens`) of N clients with prompts [N,
-        D, b, d]. Differentiable once in the prompts."""
+        """L2-normalised features [N, B, E] of B pictures for each of N clients, from tokens [N, B, 1 + M, d] (see
+        `tokens`), with the clients' b prompts in each of the first D layers, [N, D, b, d]. Differentiable once in the
+        prompts."""
         x = tokens.flatten(0, 1)
         length, layers = x.shape[1], [] if prompts is None else list(prompts.unbind(1))
         for block, below in itertools.zip_longest(self.blocks, layers):

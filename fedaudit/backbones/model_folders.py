@@ -102,7 +102,8 @@ def unloadable(path: Path, error: Exception, kind: str, code: str = "") -> Input
 
 
 def needs_packages(error: BaseException, folder: Path | None = None) -> str:
-    """A sentence on missing packages according to an error or its causes, and how to get them; empty: none."""
+    """A clause on missing packages that an error or its causes tell of, and how to get them; "" if they tell of
+    none."""
     chain = list(_causes(error))
     if not any(isinstance(cause, ImportError) for cause in chain):
         return ""

@@ -59,7 +59,7 @@ def weights_hash(path: Path) -> str:
 
 
 def sha256_of(file: Path) -> bytes:
-    """SHA-256 of a file of a model. InputError: it cannot be read."""
+    """SHA-256, as 32 bytes, of a file of a model. InputError: it cannot be read."""
     blob = file.resolve().name
     if file.is_symlink() and _BLOB.fullmatch(blob):
         return bytes.fromhex(blob)

@@ -10,7 +10,7 @@ from fedaudit.tasks.base import IMAGE, Record
 
 
 def check_texts(path: Path, records: Iterable[Record]) -> None:
-    """InputError for the first record with more tokens than the language model in folder `path` has positions.
+    """Raise InputError for the first record with more tokens than the language model in folder `path` has positions.
 
     An image token counts as one here; their real number is known, and checked, once the picture was encoded. InputError
     too if configuration or tokenizer cannot be opened.
@@ -35,7 +35,8 @@ def positions(config: Any) -> int | None:
 
 
 def check_length(record: Record, tokens: int, limit: int | None, path: Path) -> None:
-    """InputError if a record has more tokens than `limit`, the positions of the model in `path` (None: unknown)."""
+    """Raise InputError if a record has more tokens than `limit`, the positions of the model in `path` (None:
+    unknown)."""
     if limit is not None and tokens > limit:
         raise InputError(
             f"{record.called}: with its prompt the text has {tokens} tokens, and the language model of {path} reads "

@@ -62,7 +62,8 @@ class FrozenVLM(Reader):
         stage: Stage = unseen,
         workers: int = 1,
     ) -> dict[str, Encoded]:
-        """Records by id; image embeddings are from `cache`, where `workers` processes first add missing ones.
+        """The records as the model reads them, {id: encoded}; image embeddings are from `cache`, where `workers`
+        processes first add missing ones.
 
         say: called with a sentence about each damaged file. InputError: the model reads images in a way that cannot be
         cached, or a picture or a text cannot be used.
@@ -114,7 +115,8 @@ class FrozenVLM(Reader):
 
     @torch.no_grad()
     def generate(self, model: Any, records: Sequence[Encoded], max_new_tokens: int) -> list[str]:
-        """Greedy answers of `model` (this one with adapters) to the records' instructions."""
+        """Greedy answers of `model` (this one with adapters) to the records' instructions, of at most `max_new_tokens`
+        tokens, in order."""
         answers: list[str] = []
         size = self.chunk(max((r.prompt for r in records), default=1) + max_new_tokens)
         for start in range(0, len(records), size):
@@ -127,8 +129,8 @@ class FrozenVLM(Reader):
         return answers
 
     def _greedy(self, model: Any, inputs: dict[str, Tensor], steps: int) -> Tensor:
-        """Likeliest next tokens [B, up to `steps`] after left-padded prompts; rows that ended are padded. Written
-        out because the `generate` of some model types does not accept embeddings."""
+        """Likeliest next tokens [B, up to `steps`] after left-padded prompts; rows that ended are padded. It does not
+        call the model's own `generate`, as that of some types accepts no embeddings."""
         mask = inputs["attention_mask"]
         positions = inputs.get(POSITIONS, (mask.cumsum(-1) - 1).clamp_min(0))
         stops = torch.tensor(self._stops, device=self.device)
@@ -155,7 +157,7 @@ class FrozenVLM(Reader):
     def _inputs(
         self, records: Sequence[Encoded], lengths: Sequence[int], *, left: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The first `lengths` tokens of records, padded: ids [B, T], and the model's keyword arguments."""
+        """The first `lengths` tokens of records, padded, as (ids [B, T], the model's keyword arguments)."""
         pairs = list(zip(records, lengths, strict=True))
         ids = pad_rows([r.ids[:n] for r, n in pairs], self.tokenizer.pad_token_id, left=left)
         mask = pad_rows([torch.ones(n, dtype=torch.int64) for _, n in pairs], left=left)
@@ -172,7 +174,8 @@ class FrozenVLM(Reader):
         return Encoded(record.id, torch.cat([prompt.ids, tail]), len(prompt.ids), image, source, extra)
 
     def _shards(self, records: Sequence[Record]) -> dict[str, Sequence[Record]]:
-        """The records split into runs, by the name of the file with the image embeddings of each run."""
+        """The records split into runs in order, {name of the file with the run's image embeddings: records}; {} without
+        records."""
         if not records:
             return {}
         with self._readable(records[:1]):
@@ -194,7 +197,8 @@ class FrozenVLM(Reader):
 
     @torch.no_grad()
     def _check(self, record: Record) -> None:
-        """InputError unless cached embeddings give the whole model's logits, and no token sees later ones."""
+        """Raise InputError unless, on this record, cached embeddings give the whole model's logits, and no token sees
+        later ones."""
         prompt = self.see([record])[0]
         encoded = self._encoded(record, prompt, prompt.features)
         last = len(encoded.ids) - 1

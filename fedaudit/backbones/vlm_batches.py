@@ -80,7 +80,8 @@ class Batch:
 
 
 def extend_input(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
-    """An input [..., T_p] of the prompt continued over `n` text tokens; positions count on, others get `text_type`."""
+    """An input [..., T_p + n] of the prompt continued over `n` text tokens; positions count on, others get
+    `text_type`."""
     if name != POSITIONS:
         return F.pad(values, (0, n), value=text_type)
     # text counts on from the largest position, which with three-dimensional positions is not the length
@@ -88,7 +89,7 @@ def extend_input(name: str, values: Tensor, n: int, text_type: int) -> Tensor:
 
 
 def pad_rows(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> Tensor:
-    """Rows [..., T_i] as one tensor [..., B, T], padded with `value` on the right, or on the left."""
+    """Rows [..., T_i], B of them, as one tensor [..., B, T], padded with `value` on the right, or on the left."""
     longest = max(row.shape[-1] for row in rows)
     gaps = [longest - row.shape[-1] for row in rows]
     return torch.stack(
@@ -97,7 +98,8 @@ def pad_rows(rows: Sequence[Tensor], value: int = 0, *, left: bool = False) -> T
 
 
 def pack_tensors(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -> dict[str, Tensor]:
-    """The embedded prompts of records as tensors by name, for one file."""
+    """The embedded prompts of records as tensors, {"ids/ID", "features/ID", ...: tensor}, for one file;
+    `unpack_tensors` reads it."""
     tensors: dict[str, Tensor] = {}
     for record, prompt in zip(records, prompts, strict=True):
         tensors |= {f"ids/{record.id}": prompt.ids, f"features/{record.id}": prompt.features}
@@ -108,7 +110,7 @@ def pack_tensors(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -
 def unpack_tensors(
     records: Sequence[Record], cache: Folder, name: str, *, in_memory: bool
 ) -> Iterator[tuple[Record, EmbeddedPrompt, Tensor | Stored]]:
-    """Read a file of `pack_tensors`: records, their embedded prompts (features empty), and their image embeddings
+    """Yield from a file of `pack_tensors` each record, its embedded prompt (features empty), and its image embeddings
     (`in_memory`) or where these are."""
     from safetensors import safe_open
 

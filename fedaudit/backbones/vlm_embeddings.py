@@ -45,7 +45,8 @@ class Reader(Opened):
         return logits
 
     def _processed(self, records: Sequence[Record]) -> dict[str, Tensor]:
-        """The processor's inputs for the model, from prompts and pictures; prompts have their image tokens."""
+        """The model's inputs for these records' prompts and pictures, {name: tensor [B, ..]}, made by its processor;
+        prompts have their image tokens."""
         from PIL import Image
 
         inputs = self.processor(
@@ -57,7 +58,8 @@ class Reader(Opened):
         return {name: value for name, value in inputs.items() if name != "labels"}
 
     def _reached(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Embeddings [B, T, width] and position ids (or None) that the language model is called with."""
+        """Embeddings [B, T, width] and position ids (or None) with which the model calls its language model.
+        InputError: it is not called, or called with token ids."""
 
         def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
             raise _Reached(kwargs)

@@ -54,7 +54,8 @@ class Opened:
         ]
 
     def open(self) -> tuple[Any, Any]:
-        """The model in `self.dtype`, and its processor (with a `tokenizer`). ValueError: other weights."""
+        """The folder's model in `self.dtype`, and its processor (with a `tokenizer`). ValueError: the weights lack a
+        tensor."""
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         placed = {} if self.device.type == "cpu" else {"device_map": {"": self.device}}  # no copy in the CPU's memory
@@ -157,7 +158,7 @@ class Opened:
 
     @property
     def _stops(self) -> list[int]:
-        """Tokens that end an answer; the first one ends the texts that are trained on."""
+        """Ids of the tokens that end an answer; the first one ends the texts that are trained on."""
         values = [
             getattr(c, "eos_token_id", None)
             for c in (self.tokenizer, getattr(self.model, "generation_config", None), self.model.config)

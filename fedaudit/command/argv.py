@@ -37,8 +37,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check(words: Iterable[str]) -> None:
-    """InputError for an empty value or `--`, a control character, a path too long for disks, or a flag given twice
-    (--fail-if may be)."""
+    """Raise InputError for an empty value or `--`, a control character, a path too long for disks, or a flag given
+    twice (--fail-if may be)."""
     flags: dict[str, str] = {}  # by the field that they set
     flag = ""  # the flag whose value the next word is
     for word in words:
@@ -87,7 +87,7 @@ def _check_value(flag: str, value: str) -> None:
 
 
 def _check_letters(where: str, text: str) -> None:
-    """InputError, which begins with `where`, for control characters and for bytes that are not UTF-8."""
+    """Raise InputError, which begins with `where`, for control characters and for bytes that are not UTF-8."""
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
         raise InputError(
             f"{where}{short_repr(text)} holds a control character, or bytes that are not UTF-8; no name may"
@@ -102,7 +102,7 @@ def _check_path(flag: str, value: str) -> None:
 
 
 def short_repr(value: object) -> str:
-    """repr of a value for messages: on one line, shortened to about 80 characters."""
+    """A value as Python writes it (repr), for messages: on one line, shortened to about 80 characters."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = 80
     return short.repr(value)

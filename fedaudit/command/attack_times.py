@@ -73,7 +73,7 @@ class Forecast(QuestionPlan):
         return "-".join(map(str, place[1:]))
 
     def questions(self) -> list[StoredQuestion]:
-        """All questions about the run, each once."""
+        """All questions that the attacks would ask about the run, each once."""
         questions: list[StoredQuestion] = []
         for source in self.sources:
             for question in self.replay_questions(source):
@@ -96,8 +96,8 @@ def forecast(cell: Cell, federation: Federation) -> Forecast:
 
 
 def work(cell: Cell, federation: Federation) -> dict[str, float]:
-    """{kind of work: number of questions} of all attacks on a cell, counted in questions about all records of a
-    target."""
+    """The work of all attacks on a cell (a training and its audit), {kind of work: number of questions}, counted in
+    questions about all records of a target."""
     question_plan, counts = forecast(cell, federation), dict.fromkeys(KINDS_OF_WORK, 0.0)
     whole = len(question_plan.targets[0].records)
     for question in question_plan.questions():
@@ -115,8 +115,8 @@ def seconds(counts: Mapping[str, float], each: Mapping[str, float]) -> float:
 def timed(
     cell: Cell, federation: Federation, bench: Bench, counts: Mapping[str, float], progress: Progress
 ) -> dict[str, float]:
-    """Measured seconds of one question, by kind of work. Kinds with a count of 0, or that cannot be timed, may be
-    missing. If uploads are needed, two rounds are trained in a temporary folder."""
+    """Seconds of one question as measured here, {kind of work: seconds}. Kinds whose count in `counts` is 0, or that
+    cannot be timed, may be missing. If uploads are needed, two rounds are trained in a temporary folder."""
     question_plan = forecast(cell, federation)
     worker, target = ModelWorker(question_plan.kind, question_plan.method, bench.attack_bench), question_plan.targets[0]
     parts = {"answers": ("exact",), "gradients": ("norms",)}
@@ -136,8 +136,9 @@ def _message_seconds(
     question_plan: Forecast, worker: ModelWorker, target: Target, transcript: Transcript, counts: Mapping[str, float],
     whole: int,
 ) -> dict[str, float]:  # fmt: skip
-    """Seconds for the uploads of a round ("messages") and for solving one ("solved"), each if its count is above 0, and
-    for replaying `whole` rounds ("replays"); {} if no client took part or no adversary sees sums of uploads."""
+    """Measured seconds, {kind of work: seconds}: for the uploads of a round ("messages") and for solving one
+    ("solved"), each if its count is above 0, and for replaying `whole` rounds ("replays"); {} if no client took part or
+    no adversary sees sums of uploads."""
     rounds = range(transcript.schedule.rounds)
     turns = [(transcript.cohort(r)[0], r) for r in reversed(rounds) if transcript.cohort(r)]
     servers = [name for name, view in question_plan.training.views.items() if view.gives("sums of uploads")]

@@ -97,8 +97,9 @@ def attack_groups(attacks: Sequence[Plugin[AttackFacts]]) -> dict[str, type[Data
 def audit_groups(
     text: str | None, attacks: Sequence[Plugin[AttackFacts]], learner: str, *, trained_here: bool
 ) -> dict[str, type[DataclassInstance]]:
-    """{"audit NAME": its parameter class} for all audits that can run and are not on request, or that --audit names.
-    Only a training that is done here has a privacy ledger. InputError: an audit is named that cannot run."""
+    """The audits to run, {"audit NAME": parameter class}: all that can run here and are not on request, and those that
+    --audit (`text`) names. Only a training that is done here has a privacy ledger. InputError: an audit is named that
+    cannot run."""
     trained = facts(learner)
     met = {trained.records, *(["attacks"] if attacks else []), *(["ledger", SEVERAL] if trained_here else [])}
     able = {name: plugin for name, plugin in AUDITS.items() if met.issuperset(plugin.facts.needs)}
@@ -138,8 +139,8 @@ def adversary_class(trained: LearnerFacts) -> type[adversaries.Adversary]:
 
 
 def check_noise(methods: sweeps.Named, learner: str, sources: Sources) -> None:
-    """InputError if a source sets a parameter of noise and some methods of the learner add noise. Only for `methods` of
-    which none does, which is not checked."""
+    """Raise InputError if a source of options sets a parameter of noise, and some method of the learner, other than
+    `methods`, adds noise. Only for `methods` of which none does, which is not checked."""
     of_noise = {"twin", *(field.name for field in dataclasses.fields(Privacy))}
     able = [name for name, p in METHODS.items() if p.facts.learner == learner and private(p.facts)]
     for source, words in sources.items():

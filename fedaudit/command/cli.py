@@ -97,16 +97,20 @@ def _main(words: list[str]) -> int:
 
     show(outcome.findings, command.plan.attack)
     plan = command.plan
-    for line in (*never_run(plan.cells), *cautions(plan), *canary_notes(plan)):
+    for line in (*never_run(plan.cells), *cautions(plan), *canary_notes(plan), *_times_hint(plan)):
         print(line)
-    if "cost" in plan.across:  # reports leave out what differs between equal runs
-        print(f"seconds and memory: audit.py --audit cost --out {plan.out}")
     command.export(progress)
     print(f"report: {outcome.report}")
     crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
     for sentence in crossed:
         print(f"failed: {sentence}", file=sys.stderr)
     return exits.CROSSED if crossed else exits.DONE
+
+
+def _times_hint(plan: Plan) -> list[str]:
+    """A line on how to see seconds and memory, with the audit `cost`, as reports leave out what differs between equal
+    runs; else []."""
+    return [f"seconds and memory: audit.py --audit cost --out {plan.out}"] if "cost" in plan.across else []
 
 
 def _compare(request: compare_runs.ComparisonRequest) -> int:

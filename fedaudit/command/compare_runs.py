@@ -29,8 +29,8 @@ class ComparisonRequest:
 
 
 def read(words: Sequence[str]) -> ComparisonRequest | None:
-    """Read a comparison of runs; None if the words ask for anything else, such as a training or help. InputError: a
-    word does not fit."""
+    """The comparison of runs on disk that the command-line words ask for; None if they ask for anything else, such as a
+    training or help. InputError: a word does not fit."""
     if {"--help", "-h"} & {*words}:
         return None
     first = Parser(add_help=False, allow_abbrev=False)

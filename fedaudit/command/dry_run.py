@@ -43,8 +43,9 @@ Timings = MutableMapping[Hashable, Any]  # paces of trainings and seconds of que
 
 
 def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> str:
-    """The text of `--dry-run`, based on a few rounds of each kind of training and one question of each kind of attack.
-    `timings` is a cache, read and filled. Nothing is written to disk but the cached image embeddings."""
+    """The text of `--dry-run` about what the plan would compute: trainings, time, disk space. It is based on a few
+    rounds of each kind of training and one question of each kind of attack. `timings` is a cache, read and filled.
+    Nothing is written to disk but the cached image embeddings."""
     from fedaudit.command import attack_times
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_models import sequence_rounds
@@ -94,7 +95,8 @@ def _on_disk(folder: Path) -> bool:
 
 
 def _shadow_lines(simulated: int, shadows: int, each: int) -> list[str]:
-    """A line on the shadow models or shadow federations to train, `each` per target; [] if there are none."""
+    """A line, in a list, on the shadow models or shadow federations to train, `each` per target; [] if there are
+    none."""
     if shadows:
         along = f", along {_count(simulated, 'simulated federation')}" if simulated else ""
         return [f"{shadows} shadow models to train, {each} for each target client and method{along}"]
@@ -122,7 +124,7 @@ def _measured(
     kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], work: Sequence[tuple[Cell, Mapping[str, float]]],
     federation: Federation, progress: Progress, timings: Timings,
 ) -> tuple[dict[Hashable, Pace], dict[str, float]]:  # fmt: skip
-    """Measure the pace of each kind of training, and the seconds of one question of each kind of work.
+    """({kind of training: pace}, {kind of work: seconds of one question}), measured here.
 
     Kinds in `alone` are also timed without evaluation. `work` holds the numbers of questions per cell; the cell with
     the most is timed for all. Results are read from and added to `timings`.
@@ -159,7 +161,7 @@ def _trial(
     cell: Cell, federation: Federation, evaluation: Evaluation, bench: Bench, executor: Executor[Bench],
     progress: Progress, *, alone: bool,
 ) -> Pace:  # fmt: skip
-    """Measure the pace of a training, scaled to whole rounds, by a few rounds of one job each in a temporary folder;
+    """The pace of a training, scaled to whole rounds, measured by a few rounds of one job each in a temporary folder;
     with `alone` also without evaluation."""
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.methods import method_of, schedule_of
@@ -195,7 +197,7 @@ def _trial(
 
 
 def _head(plan: Plan, missing: int, untrained: int) -> list[str]:
-    """Lines on the audits: which, how many are on disk, how many trainings they need."""
+    """Lines of text on the audits of a plan: which, how many are on disk, how many trainings they need."""
     cells = ", ".join(f"{cell.method} (seed {cell.seed})" for cell in plan.cells[:SHOWN])
     more = f" and {len(plan.cells) - SHOWN} more" if len(plan.cells) > SHOWN else ""
     attack = f"attack {plan.attack}" if plan.attack else "no attack"

@@ -55,7 +55,8 @@ def exit_code(work: Callable[[], int], *, debug: bool) -> int:
 
 
 def _code(error: BaseException, debug: bool) -> int:
-    """Print what ended the command, and return its exit code."""
+    """Print in a sentence what ended the command, and return its exit code: `MENDABLE` for an InputError, 128 + number
+    for a signal, `CLOSED` for a closed pipe, `BROKEN` for anything unexpected."""
     if isinstance(error, SystemExit):  # argparse has printed its help, or rich has met a closed pipe
         return CLOSED if error.code else _flushed()
     if isinstance(error, BrokenPipeError):
@@ -109,8 +110,8 @@ def _sentence(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException, debug: bool) -> str:
-    """Write the traceback, to stderr with `debug`, else to a temporary file; return where it is, as end of a
-    sentence."""
+    """Write the traceback, to stderr with `debug`, else to a temporary file; return the end of a sentence that says
+    where it is."""
     text = "".join(traceback.format_exception(error))
     if debug:
         with contextlib.suppress(OSError):

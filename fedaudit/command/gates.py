@@ -64,8 +64,8 @@ class Gate:
     source: str  # how messages begin: the flag, or file and line
 
     def check(self, learner: str, attacks: Sequence[Plugin[AttackFacts]], canaries: int | None) -> None:
-        """InputError if no run of these attacks can answer the gate. `canaries` is their number, None if unknown. It is
-        unknown for external runs, which were trained without our canaries."""
+        """Raise InputError if no run of these attacks can answer the gate. `canaries` is their number, None if unknown,
+        as for external runs, which were trained without our canaries."""
         why = None
         if self.metric in BOUNDS and canaries is None:
             why = "the run in --run was trained elsewhere, without canaries"
@@ -85,7 +85,8 @@ class Gate:
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
 
     def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
-        """A sentence for each finding that crosses the gate; [] if none. InputError: no finding can answer it."""
+        """A sentence for each finding that crosses the gate (meets its condition); [] if none does. InputError: no
+        finding can answer it."""
         if self.metric == LEAK:
             return self._leaks(findings)
         rows = [f for f in findings if f["metric"] == self.metric and self._looks_at(f)]
@@ -99,15 +100,16 @@ class Gate:
         return [self._sentence(f) for f in answers if compare(f[self.end], self.limit)]
 
     def _above(self, kind: str, rows: Sequence[dict[str, Any]], among: int) -> list[str]:
-        """A sentence for each bound that refutes the epsilon of a `kind`, "provable" or "claimed". `among` is the
-        number of bounds to correct for. InputError: there is no bound, or no finite epsilon."""
+        """A sentence for each bound in `rows` that refutes the epsilon of a `kind`, "provable" or "claimed". `among` is
+        the number of bounds to correct for. InputError: there is no bound, or no finite epsilon."""
         if all(f[P_VALUES[kind]] is None for f in rows):
             why = f"no finite epsilon is {kind}" if rows else "there is no such row"
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
         return [f"{self.text}: {sentence(f, kind, among)}" for f in rows if refutes(f, kind, among)]
 
     def _leaks(self, findings: Sequence[dict[str, Any]]) -> list[str]:
-        """A sentence for each row whose verdict is a leak, in either direction. InputError: no row has a verdict."""
+        """A sentence for each finding of an AUROC whose verdict is a leak, in either direction. InputError: none has a
+        verdict."""
         rows = [f for f in findings if f["metric"] == "auroc" and self._looks_at(f)]
         judged = [f for f in rows if f["verdict"] is not None]
         if not judged:
@@ -116,8 +118,9 @@ class Gate:
         return [self._sentence(f) for f in judged if f["verdict"] in LEAKS]
 
     def _looks_at(self, f: dict[str, Any]) -> bool:
-        """Whether the gate is about a finding, whose metric is known to be the gate's: of its threat model and, if it
-        measures membership, a headline score against held-out records."""
+        """Whether the gate is about a finding, whose metric is known to be the gate's: always about accuracies; about
+        others of its threat model (None: any), and of AUROCs and the like only headline scores against held-out
+        records."""
         if self.metric in ACCURACY:
             return True
         if self.metric in BOUNDS:
@@ -125,7 +128,7 @@ class Gate:
         return f["headline"] and f["nonmembers"] == HELD_OUT and self.threat_model in (None, f["threat_model"])
 
     def _sentence(self, f: dict[str, Any]) -> str:
-        """A sentence on a finding that crosses the gate."""
+        """A sentence on a finding that crosses the gate: the gate's text, the run, and the number with its interval."""
         digits = 1 if self.metric in ACCURACY else 3
         where = f"{f['method']} (seed {f['seed']})"
         if self.metric in BOUNDS:
@@ -138,7 +141,8 @@ class Gate:
 
 
 def parse(text: str, source: str = "") -> Gate:
-    """Parse a gate. Messages begin with `source`, by default the flag. InputError: the gate is wrong."""
+    """The gate that a text such as "server auroc.low > 0.6" or "leak" states. Messages begin with `source`, by default
+    the flag. InputError: the text is no gate."""
     source = source or f"--fail-if {text!r}"
     *before, last = text.split() or [""]
     if last == LEAK and len(before) < 2:
@@ -173,8 +177,8 @@ def parse(text: str, source: str = "") -> Gate:
 
 
 def limit(text: str, source: str) -> Gate:
-    """Parse a limit, which states what must hold, as the gate that is crossed if it does not hold. Limits are "server
-    auroc.low < 0.6", "no leak", "measured epsilon < claimed". InputError as in `parse`."""
+    """The gate that is crossed if a limit, which states what must hold, does not hold. Limits are "server auroc.low <
+    0.6", "no leak", "measured epsilon < claimed". InputError as in `parse`."""
     words = text.replace("measured epsilon", "measured").strip()
     threat, no_leak, rest = words.partition(f"no {LEAK}")
     if no_leak and not rest:

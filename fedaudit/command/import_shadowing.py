@@ -15,7 +15,8 @@ HOME = Path(__file__).resolve().parent.parent.parent
 
 
 def refuse_shadowed() -> None:
-    """InputError names the first package or module that hides one of PACKAGES, and what to do about it."""
+    """Raise InputError if another package or module hides one of PACKAGES; it names the first one, and what to do about
+    it."""
     for name in PACKAGES:
         path = _import_path(name)
         if path not in (None, HOME / name):

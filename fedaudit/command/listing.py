@@ -52,7 +52,8 @@ def _only(threat_model: str) -> str:
 
 
 def matrix(width: int | None = None) -> list[str]:
-    """Lines of a table of attacks by threat models: yes, or the number of a reason; the reasons follow."""
+    """Lines of a table of attacks (rows) by threat models: yes where the attack runs, or the number of the reason why
+    not; the numbered reasons follow, then attacks that do not work on what is trained."""
     title = "attacks under threat models (yes where a method has that adversary, or the number of the reason):"
     reasons: dict[str, int] = {}
     rows = []
@@ -70,7 +71,7 @@ def matrix(width: int | None = None) -> list[str]:
 
 
 def _refusals(width: int | None) -> list[str]:
-    """Lines on attacks that do not work on what a learner trains, with the reason."""
+    """Lines on attacks that do not work on what a learner trains (prompts, adapters, ...), with the reason."""
     text = ["attacks that do not work on what is trained:"]
     for trained in map(facts, every_learner()):
         for attack in ATTACKS.values():

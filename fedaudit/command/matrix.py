@@ -84,7 +84,8 @@ class Matrix:
 
 
 def read(path: Path, plan: Read) -> Matrix:
-    """Read and check a matrix file; `plan` turns a cell's words into its plan. InputError names the wrong line."""
+    """The matrix in a file, checked; `plan` turns the command-line words of a cell (one combination of options) into
+    its plan. InputError names the wrong line."""
     file = YamlFile(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/nightly.md)")
     top = file.mapping(file.root, "the matrix", PARTS)
     if "matrix" not in top:
@@ -123,15 +124,16 @@ class _Limit:
 
 
 def _base(file: YamlFile, node: yaml.Node) -> dict[str, Any]:
-    """The options in `base`, with underscores. InputError as in `_option`."""
+    """The options in `base` (shared by all cells) by name, with underscores. InputError as in `_option`."""
     return {
         key.replace("-", "_"): _option(file, key, value, value) for key, value in file.mapping(node, "base").items()
     }
 
 
 def _option(file: YamlFile, key: str, where: yaml.Node, node: yaml.Node) -> Any:
-    """The value of an option in plain types, or one value of its list. InputError: the option must not be in a matrix
-    (at node `where`), the value is impossible, or there is no such method, attack, audit or task (at `node`)."""
+    """The value of the option `key` in plain types; `node` is the value, or one of its list. InputError: the option
+    must not be in a matrix (at node `where`), the value is impossible, or there is no such method, attack, audit or
+    task (at `node`)."""
     name = key.replace("-", "_")
     if name in ELSEWHERE:
         raise file.error(where, f"{key} does not go into a matrix: {ELSEWHERE[name]}")
@@ -148,7 +150,8 @@ Combinations = list[tuple[dict[str, Any], "yaml.Node"]]  # values of a cell, and
 
 
 def _combinations(file: YamlFile, node: yaml.Node, base: Values) -> Combinations:
-    """All combinations of all matrices, each once."""
+    """All combinations of options of all matrices, each once, as (values, node of its matrix). InputError: a matrix is
+    empty, or there are too many."""
     import yaml
 
     matrices = file.sequence(node, "matrix") if isinstance(node, yaml.SequenceNode) else [node]
@@ -166,7 +169,7 @@ def _combinations(file: YamlFile, node: yaml.Node, base: Values) -> Combinations
 
 
 def _axes(file: YamlFile, node: yaml.Node) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield (option, its values) of a matrix. InputError as in `_option`."""
+    """Yield (option, list of its values) for every option of a matrix. InputError as in `_option`."""
     import yaml
 
     for key, value in file.mapping(node, "the matrix").items():
@@ -175,7 +178,8 @@ def _axes(file: YamlFile, node: yaml.Node) -> Iterator[tuple[str, Sequence[Any]]
 
 
 def _check_known(file: YamlFile, node: yaml.Node, name: str, value: Any) -> None:
-    """InputError if there is no such method, attack, audit or task, or a seed is no whole number from 0."""
+    """Raise InputError if a value of the option `name` is no method, attack, audit or task that there is, or a seed is
+    no whole number from 0."""
     if name == "seed" and not (isinstance(value, int) and 0 <= value <= LARGEST_SEED):
         raise file.error(node, f"seed {short_repr(value)}: must be a whole number from 0")
     if name not in KINDS:
@@ -190,7 +194,7 @@ def _check_known(file: YamlFile, node: yaml.Node, name: str, value: Any) -> None
 
 
 def _not_excluded(file: YamlFile, top: Mapping[str, yaml.Node], cells: Combinations, base: Values) -> Combinations:
-    """The cells that no entry of `exclude` matches. InputError: an entry matches no cell, or no cell is left."""
+    """The combinations that no entry of `exclude` matches. InputError: an entry matches none, or none is left."""
     if "exclude" not in top:
         return cells
     for node in file.sequence(top["exclude"], "exclude"):
@@ -207,8 +211,8 @@ def _not_excluded(file: YamlFile, top: Mapping[str, yaml.Node], cells: Combinati
 
 
 def _conditions(file: YamlFile, node: yaml.Node, what: str) -> dict[str, Any]:
-    """{option: value, or list of alternatives} in an entry of `exclude` or `only`, as `what` says. InputError:
-    empty."""
+    """The conditions on a cell in an entry of `exclude` or `only` (named by `what`), {option: value, or list of
+    alternatives}. InputError: it is empty."""
     conditions = {name.replace("-", "_"): file.plain(value) for name, value in file.mapping(node, what).items()}
     if not conditions:
         raise file.error(node, f"{what} is empty; name what a cell must have, as in 'method: fedavg'")
@@ -225,7 +229,7 @@ def _has(values: Values, conditions: Values) -> bool:
 
 
 def _read_limit(file: YamlFile, node: yaml.Node) -> _Limit:
-    """Parse an entry of `limits`: a text, or a mapping of `limit` and `only`. InputError: it is wrong."""
+    """The limit in an entry of `limits`: a text, or a mapping of `limit` and `only`. InputError: it is wrong."""
     import yaml
 
     only: dict[str, Any] = {}
@@ -262,7 +266,8 @@ def _why_unanswered(limit: _Limit, remaining: Combinations, base: Values, cells:
 
 
 def _blamed_node(file: YamlFile, top: Mapping[str, yaml.Node], matrix: yaml.Node, message: str) -> yaml.Node:
-    """The node of the option that a message begins with, in the matrix or in base; otherwise the matrix."""
+    """The node of the option whose name an error message begins with, in the matrix or in base; otherwise the
+    matrix's."""
     name = message.removeprefix("--").partition(" ")[0].partition(":")[0].replace("-", "_")
     for part in (matrix, *([top["base"]] if "base" in top else [])):
         for key, value in file.mapping(part, "the matrix").items():

@@ -47,8 +47,8 @@ class NightlyRequest:
 
 
 def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
-    """Read --nightly and its file; None if the words have no --nightly. `plan` turns a cell's words into its plan.
-    InputError: a word does not go with --nightly, or the file is wrong."""
+    """The night that --nightly asks for, its file read; None if the words have no --nightly. `plan` turns a cell's
+    words into its plan. InputError: a word does not go with --nightly, or the file is wrong."""
     first = Parser(add_help=False, allow_abbrev=False)
     first.add_argument("--nightly")
     chosen, _ = first.parse_known_args(words)
@@ -81,7 +81,8 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
 
 
 def main(request: NightlyRequest) -> int:
-    """Run all cells, print and write the results, and return the exit code; with --dry-run only print estimates."""
+    """Run all cells, print and write the results, and return the exit code: `CROSSED` if a limit is crossed, else
+    `FAILED` if a cell failed or a limit has no answer, else `DONE`. With --dry-run only print estimates."""
     progress = Progress(quiet=request.quiet)
     if request.dry_run:
         for part in _estimates(request.matrix, progress):
@@ -113,7 +114,8 @@ def main(request: NightlyRequest) -> int:
 
 
 def _run(cell: MatrixCell, request: NightlyRequest, progress: Progress) -> CellOfNight:
-    """Run a cell; an error is caught and returned as the cell's `why`, except after a signal to stop."""
+    """Run a cell, and return what came of it; an error is caught and becomes its `why`, except after a signal to
+    stop."""
     from fedaudit.pipeline.run import run
     from reports.nightly import COMPUTED, FAILED, REUSED, CellOfNight
 

@@ -44,9 +44,9 @@ class PaperRequest:
 
 
 def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
-    """Read --paper; None without it. --help prints and exits. `plan` turns the words of a task into its plan; an item
-    that cannot run has its InputError in `items`. InputError: there is no such item, all items that train something
-    cannot run, or a flag does not go with --paper."""
+    """The items of papers that --paper asks for, each with its plans by task; None without --paper. --help prints and
+    exits. `plan` turns the words of a task into its plan; an item that cannot run has its InputError in `items`.
+    InputError: there is no such item, all items that train something cannot run, or a flag does not go with --paper."""
     first = Parser(add_help=False, allow_abbrev=False)
     add_choices(first)
     chosen, others = first.parse_known_args(words)
@@ -81,7 +81,7 @@ def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
 
 
 def _refuse_training(flags: Sequence[str], paper: str) -> None:
-    """InputError names the first of these flags; without flags nothing happens."""
+    """Raise InputError that names the first of these flags; without flags nothing happens."""
     if flags:
         raise InputError(f"{flags[0]}: has no place beside --paper {paper}, which trains nothing; leave it out")
 
@@ -97,7 +97,7 @@ def _help(name: str) -> NoReturn:
 
 
 def _check(chosen: argparse.Namespace, names: Sequence[str]) -> None:
-    """InputError: a flag or a preset that an item chooses itself."""
+    """Raise InputError for a flag or a preset beside --paper that an item chooses itself."""
     for name in CHOICES:
         if getattr(chosen, name):
             raise InputError(f"--{name} does not go with --paper {chosen.paper}, which says what is run")
@@ -110,7 +110,7 @@ def _check(chosen: argparse.Namespace, names: Sequence[str]) -> None:
 
 
 def _read_place(others: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of `add_place`, and all other flags among the words."""
+    """The options of `add_place` (such as --out), and the names of all other flags among the words."""
     parser = Parser(add_help=False, allow_abbrev=False)
     add_place(parser)
     place, unknown = parser.parse_known_args(others)
@@ -118,7 +118,7 @@ def _read_place(others: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: Read) -> Plans:
-    """The plans of an item, by task; {} if it trains nothing. InputError: a word is wrong."""
+    """The plans of an item, {task: plan}; {} if it trains nothing. InputError: a word is wrong."""
     item = paper_items.find(name)
     if item.preset is None:
         return {}
@@ -133,8 +133,8 @@ def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: R
 
 
 def _real(name: str, item: PaperItem) -> tuple[paper_items.Words, list[str]]:
-    """For --preset paper: the words of each task on the paper's data, and those of its settings without COMPARED.
-    InputError: the item has no such settings."""
+    """For --preset paper: the words of each task on the paper's data, {task: words}, and those of the paper's settings
+    but for COMPARED, which the item sets. InputError: the item has no such settings."""
     if item.scale is None or item.real is None:
         raise InputError(f"--preset {REAL}: {name} has no settings of its paper; leave it out")
     words = preset_words(item.scale)
@@ -142,7 +142,8 @@ def _real(name: str, item: PaperItem) -> tuple[paper_items.Words, list[str]]:
 
 
 def main(request: PaperRequest) -> int:
-    """Reproduce the items, or print the list or estimates; return the exit code."""
+    """Reproduce the items, or print their list or estimates; return the exit code: `FAILED` if one of several has no
+    page, else `DONE`."""
     if request.name == LIST:
         summaries = {name: item.summary for name, item in paper_items.items().items()}
         print("\n".join(listed(summaries, columns_of_window(), indent="")))
@@ -161,7 +162,8 @@ def main(request: PaperRequest) -> int:
 
 
 def _several(request: PaperRequest, progress: Progress) -> int:
-    """Reproduce several items and their index; an item that fails is reported and skipped. Return the exit code."""
+    """Reproduce several items and their index; an item that fails is reported and skipped. Return the exit code:
+    `FAILED` if any has no page, else `DONE`."""
     done: list[DrawnItem] = []
     for name, plans in request.items.items():
         try:

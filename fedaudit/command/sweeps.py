@@ -29,8 +29,8 @@ def classes(plugin: Plugin[MethodFacts], privacy: type[Privacy] | None = None) -
 
 
 def named(text: str) -> Named:
-    """Parse the value of --method, labels NAME or NAME:PARAMETER=VALUE:... separated by commas, into {label: (method,
-    {parameter: value})}. InputError: wrong."""
+    """The methods in the value of --method, {label: (method, {parameter: value})}; labels NAME or
+    NAME:PARAMETER=VALUE:... are separated by commas. InputError: one is wrong or comes twice."""
     methods: Named = {}
     for label in (word.strip() for word in text.split(",")):
         if not label:
@@ -46,7 +46,8 @@ def named(text: str) -> Named:
 
 
 def _label_values(label: str, plugin: Plugin[MethodFacts], pairs: Sequence[str]) -> dict[str, Any]:
-    """{parameter: value} of the pairs PARAMETER=VALUE of a label; values are texts, or True and False."""
+    """{parameter: value} of the pairs PARAMETER=VALUE of a label; values are texts, or True and False. InputError: a
+    pair is wrong, or a parameter comes twice."""
     fields = [field.name for cls in classes(plugin) for field in dataclasses.fields(cls)]
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -64,7 +65,8 @@ def _label_values(label: str, plugin: Plugin[MethodFacts], pairs: Sequence[str])
 
 
 def ignored_parameters(methods: Named) -> set[str]:
-    """Parameters whose flags change nothing: no method has them, or each method that does sets them in its label."""
+    """Names of the parameters whose flags change nothing: no method has them, or each method that does sets them in its
+    label."""
     of_any = {
         f.name for plugin, _ in methods.values() for cls in (plugin.params, Privacy) for f in dataclasses.fields(cls)
     }
@@ -78,8 +80,8 @@ def ignored_parameters(methods: Named) -> set[str]:
 
 
 def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dict[str, Variant]:
-    """{label: method with parameter objects}, one for each combination of parameters with several values. Those
-    parameters are appended to the label. With `twins`, each method with noise is also run without noise."""
+    """The methods with parameter objects, {label: method}, one for each combination of parameters with several values.
+    Those parameters are appended to the label. With `twins`, each method with noise is also run without noise."""
     learner = trained_by(plugin.facts for plugin, _ in methods.values())
     assert learner is not None
     by_label: dict[str, Variant] = {}
@@ -98,7 +100,8 @@ def variants(methods: Named, options: argparse.Namespace, *, twins: bool) -> dic
 def _axes(
     label: str, param_classes: Sequence[type[Any]], label_values: Mapping[str, Any], options: argparse.Namespace
 ) -> dict[str, tuple[Any, ...]]:
-    """{parameter: its values} for all parameters that the label or a flag sets, and those that can be swept."""
+    """{parameter: tuple of its values} for all parameters that the label or a flag sets, and those that can be
+    swept."""
     reader = Parser(add_help=False, allow_abbrev=False)
     for cls in param_classes:
         add_fields(reader, "", cls)
@@ -117,7 +120,7 @@ def _axes(
 
 
 def _variant(plugin: Plugin[MethodFacts], param_classes: Sequence[type[Any]], values: Mapping[str, Any]) -> Variant:
-    """The method with one value for each parameter; its privacy is None if neither it nor its learner can be
+    """The method with one value for each parameter, and its privacy settings: None if neither it nor its learner can be
     private."""
     parts = [
         params_from_values(cls, {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})

@@ -185,7 +185,7 @@ def _at_least(bound: Finding | None) -> str:
 
 
 def _remarks(selected: Sequence[Finding]) -> list[str]:
-    """Notes below the table: what p is corrected for, intervals of few clients, and failed controls."""
+    """Notes below the table, a line each: what p is corrected for, intervals of few clients, and failed controls."""
     remarks = []
     sizes = {f["family"]: f["family_n"] for f in selected if f["p_adjusted"] is not None}
     if sizes:
@@ -229,7 +229,8 @@ def _star(f: Finding) -> str:
 
 
 def _p_values(f: Finding) -> list[str]:
-    """[p-value, "corrected p-value (number of scores it is corrected for)"], or n/a."""
+    """Two cells: the p-value, and "corrected p-value (number of scores it is corrected for)"; "n/a" twice without a
+    test."""
     if f["p_adjusted"] is None:
         return ["n/a", "n/a"]
     return [p_value(f["p"]), f"{p_value(f['p_adjusted'])} ({f['family_n']:,})"]

@@ -30,7 +30,8 @@ class GivenFields:
 
 
 def check(plan: Plan, options: argparse.Namespace, given: GivenFields, ignored: Set[str]) -> None:
-    """InputError for a number that would be cut down or a flag without effect; `ignored`: parameters no method uses."""
+    """Raise InputError for a number that would be cut down, or for a flag that the user gave without effect; `ignored`:
+    parameters that no method uses."""
     _check_holdout(plan)
     _check_limits(plan, options)
     _check_layers(plan)
@@ -43,7 +44,7 @@ def check(plan: Plan, options: argparse.Namespace, given: GivenFields, ignored: 
 
 
 def _check_holdout(plan: Plan) -> None:
-    """InputError if there are attacks or canaries, and no records are held out (--holdout 0)."""
+    """Raise InputError if there are attacks or canaries, and no records are held out (--holdout 0)."""
     flag = f"--attack {plan.attack}" if plan.attacks else f"--canaries {plan.canaries.canaries}"
     if not getattr(plan.task_params, "holdout", 0.5) and (plan.attacks or plan.canaries.canaries):
         raise InputError(
@@ -52,7 +53,8 @@ def _check_holdout(plan: Plan) -> None:
 
 
 def _check_shadow_kind(plan: Plan) -> None:
-    """InputError for shadow clients of a method on secret shares: they need the uploads of others, which it hides."""
+    """Raise InputError for shadow clients of a method on secret shares: they need the uploads of others, which it
+    hides."""
     on_shares = next((name for name, v in plan.methods.items() if v and v.plugin.facts.on_shares), None)
     if on_shares and plan.cells[0].needs_shadows and plan.adversary.shadow_kind != "federations":
         raise InputError(
@@ -61,7 +63,7 @@ def _check_shadow_kind(plan: Plan) -> None:
 
 
 def _check_limits(plan: Plan, options: argparse.Namespace) -> None:
-    """InputError if an option asks for more rounds or clients than the plan has."""
+    """Raise InputError if an option asks for more rounds or clients than the plan has."""
     rounds = "rounds", plan.rounds
     limits = {"observed_rounds": rounds, "solved_rounds": rounds, "last": rounds}
     if plan.trained.shadows:
@@ -74,7 +76,8 @@ def _check_limits(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _check_layers(plan: Plan) -> None:
-    """InputError if a method shares more layers than the model has, where its configuration tells their number."""
+    """Raise InputError if a method shares more layers than the model has, where its configuration tells their
+    number."""
     if not isinstance(plan.backbone, Path):
         return
     for label, variant in plan.methods.items():

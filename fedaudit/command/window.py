@@ -99,7 +99,8 @@ def _total(sizes: Sequence[int], *, gap: int) -> int:
 
 
 def _narrowed(columns: Sequence[WindowColumn], sizes: Sequence[int], width: int) -> list[int]:
-    """The widths, with text columns narrowed, the last one first, until the table fits or all have their least."""
+    """The widths of the columns, in letters, with text columns narrowed, the last one first, until the table fits
+    `width` or all have their least."""
     narrowed = list(sizes)
     for i in reversed(range(len(columns))):
         if (least := columns[i].least) is not None:
@@ -108,7 +109,7 @@ def _narrowed(columns: Sequence[WindowColumn], sizes: Sequence[int], width: int)
 
 
 def _row(cells: Sequence[str], columns: Sequence[WindowColumn], sizes: Sequence[int], gap: int) -> list[str]:
-    """Lines of one row of a table."""
+    """One row of a table as lines of text: several where cells are wrapped."""
     parts = [
         _folded(cell, size) if column.is_text else cell.split("\n")
         for cell, column, size in zip(cells, columns, sizes, strict=True)

@@ -23,7 +23,7 @@ class YamlFile:
     it."""
 
     def __init__(self, path: Path, *, flag: str, holds: str) -> None:
-        """InputError: unreadable, not YAML, empty, or too large when its anchors are expanded."""
+        """Read a file. InputError: unreadable, not YAML, empty, or too large when its anchors are expanded."""
         import yaml
 
         self.path, self.flag = path, flag
@@ -46,8 +46,9 @@ class YamlFile:
         self._check_anchors(root, ())
 
     def _check_anchors(self, node: yaml.Node, above: tuple[int, ...], budget: list[int] | None = None) -> None:
-        """InputError: an anchor contains itself, or the expanded file has too many nodes or more than DEEPEST levels.
-        `above`: ids of the nodes around this one; `budget`: a list with the number of nodes left, counted down."""
+        """Raise InputError if an anchor contains itself, or the expanded file has too many nodes or more than DEEPEST
+        levels. `above`: ids of the nodes around this one; `budget`: a list with the number of nodes left, counted
+        down."""
         budget = [LONGEST] if budget is None else budget
         budget[0] -= 1
         if id(node) in above:
@@ -67,8 +68,8 @@ class YamlFile:
         return f"{self.flag} {self.path}, line {node.start_mark.line + 1}"
 
     def mapping(self, node: yaml.Node, what: str, valid: Sequence[str] = ()) -> dict[str, yaml.Node]:
-        """{key: node} of a mapping, which messages call `what`; merge keys (<<) are resolved. InputError: no mapping, a
-        key twice, or a key not among `valid`, if given."""
+        """The entries of a mapping, {key: node}, which messages call `what`; merge keys (<<) are resolved. InputError:
+        it is no mapping, has a key twice, or a key that is not among `valid`, if these are given."""
         import yaml
 
         if not isinstance(node, yaml.MappingNode):

@@ -37,7 +37,8 @@ def closure(*modules: str) -> Mapping[str, Path]:
 
 @functools.cache
 def imported(module: str) -> tuple[str, ...]:
-    """Names of this project's modules that the source of `module` imports, with the packages around them."""
+    """Dotted names of this project's modules that the source of `module` imports, with the packages around them; not
+    under TYPE_CHECKING."""
     package = module if _path(module).name == "__init__.py" else module.rpartition(".")[0]
     named = (name for node in _executed(_parsed(module)) for name in _names(node, package))
     return tuple(dict.fromkeys(part for name in named for part in _with_packages(name) if source_file(part)))
@@ -85,7 +86,7 @@ def _name(module: str, path: Path) -> str:
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """All statements below `node`, however deep, except those under `if TYPE_CHECKING:`."""
+    """Yield all statements below `node`, however deep, except those under `if TYPE_CHECKING:`."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, STATEMENTS):
             continue
@@ -96,7 +97,8 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(node: ast.AST, package: str) -> Iterator[str]:
-    """Dotted names that an import statement imports: modules, or names in modules; nothing for other statements."""
+    """Yield the dotted names that an import statement imports: modules, or names in modules; nothing for other
+    statements."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

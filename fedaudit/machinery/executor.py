@@ -144,7 +144,7 @@ def one_thread() -> None:
 
 @contextlib.contextmanager
 def restored_threads() -> Iterator[None]:
-    """Restore the numbers of threads of torch, BLAS and OpenMP on leaving."""
+    """Restore, on leaving the `with` block, the numbers of threads that torch, BLAS and OpenMP had before it."""
     import threadpoolctl
     import torch
 

@@ -68,7 +68,7 @@ def folder_lock(folder: Path, say: Callable[[str], None] | None = None) -> Itera
 
 
 def _wait(descriptor: int, path: Path, say: Callable[[str], None] | None) -> None:
-    """Take the lock of an open lock file; tell `say` if another process holds it."""
+    """Take the lock of an open lock file, waiting for as long as another process holds it; `say` is told so first."""
     with write_errors(path / LOCK), contextlib.suppress(BlockingIOError):
         _acquire(descriptor, wait=False)
         return

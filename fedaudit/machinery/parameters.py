@@ -132,8 +132,8 @@ def flag(default: bool, meaning: str, **more: object) -> bool:
 
 
 def like(of: type[DataclassInstance], name: str, default: Value, meaning: str = "") -> Value:
-    """A field with the metadata of field `name` of class `of` (valid values, `more`), another default, and another
-    meaning if given."""
+    """A field with the valid values and other metadata of the field `name` of class `of`, but with another default, and
+    another meaning if given."""
     metadata = of.__dataclass_fields__[name].metadata
     field: Value = dataclasses.field(default=default, metadata={**metadata, "help": meaning or metadata["help"]})
     return field

@@ -134,7 +134,8 @@ def facts_of(path: Path, usual: type[FactsClass]) -> FactsClass:
 
 
 def _check(facts: type[Any], fields: Mapping[str, Any]) -> None:
-    """ValueError: an attribute of the class is no field or of another type than its hint, or a field has no value."""
+    """Raise ValueError if an attribute of the class `facts` is no field or of another type than its hint, or a field
+    has no value."""
     for name, value in vars(facts).items():
         if name in fields and not _fits(value, hint := fields[name]):
             raise ValueError(f"{name} must be {hint.__name__ if isinstance(hint, type) else hint}, not {value!r}")
@@ -201,7 +202,7 @@ def _class(path: Path, name: str) -> ast.ClassDef | None:
 
 
 def _executed(path: Path, name: str) -> type[Any]:
-    """Execute class `name` of a source file with the imports that it uses and nothing else of the file."""
+    """The class `name` of a source file, executed with the imports that it uses and nothing else of the file."""
     node = _class(path, name)
     assert node is not None
     namespace: dict[str, Any] = {"__name__": f"{name} of {path.stem}"}
@@ -212,7 +213,8 @@ def _executed(path: Path, name: str) -> type[Any]:
 
 
 def _imports(body: Iterable[ast.stmt], of: ast.ClassDef) -> Iterator[ast.stmt]:
-    """The import statements in `body`, reduced to the names that the class `of` uses."""
+    """Yield the import statements in `body`, reduced to the names that the class `of` uses; those that it does not use
+    at all are left out."""
     used = {part.id for part in ast.walk(of) if isinstance(part, ast.Name)}
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):

@@ -80,7 +80,7 @@ def key_of(description: Mapping[str, Any]) -> str:
 
 
 def refuse_files(path: Path) -> None:
-    """InputError if `path`, which should be a folder, or one of its parents is a file."""
+    """Raise InputError if `path`, which should be a folder, or one of its parents is a file."""
     file = next((p for p in (path, *path.parents) if p.is_file()), None)
     if file is not None:
         raise InputError(f"{file} is a file where a folder is needed; choose another folder with --out")
@@ -224,7 +224,8 @@ class Folder:
 
     @contextlib.contextmanager
     def lock(self, say: Say) -> Iterator[None]:
-        """Hold the folder's lock inside the `with` block; may be nested. A killed process loses its lock.
+        """Hold the folder's lock inside the `with` block; may be nested. Waits while another process holds it, and
+        tells `say` so. A killed process loses its lock.
 
         Leftovers of a killed process are removed first; `say` is told of a damaged manifest and of missing files.
         Worker processes that are forked under the lock must not write into the folder.

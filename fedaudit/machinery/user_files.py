@@ -66,7 +66,8 @@ def listed(folder: Path) -> list[Path]:
 
 
 def largest(folder: Path, most: int = 4) -> str:
-    """End of a message: "it holds NAME, ... and N more" with the `most` largest files of a folder, "it is empty"."""
+    """End of a message about a folder: "it holds NAME, ... and N more" with its `most` largest files, "it is empty", or
+    "it cannot be read"."""
     try:
         names = [repr(path.name)[1:-1] for path in sorted(folder.iterdir(), key=_size, reverse=True)]
     except OSError:  # another user's

@@ -70,8 +70,8 @@ class AttackedTraining:
         return tables
 
     def _tokens(self, records: Sequence[str]) -> dict[str, Sequence[str]]:
-        """The tokens of some records as words, by record; others of the same question sets may be there too. {} where
-        records have no tokens."""
+        """The tokens of some records as words, {record id: words}; others of the same question sets may be there too.
+        {} where records have no tokens."""
         wanted, tokens = set(records), dict[str, Sequence[str]]()
         for question_set in self.question_sets:
             if wanted & {*question_set.records} - tokens.keys():
@@ -84,8 +84,8 @@ BATCHES = ["client", "round", "residual", "least", "error"]
 
 
 def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> AttackedTraining:
-    """Run all attacks of the plan on a cell's finished training. Shadow models and outputs of models that are on disk
-    are read, the others computed first."""
+    """Run all attacks of the plan on a cell's finished training, and return it with their scores. Shadow models and
+    outputs of models that are on disk are read, the others computed first."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
     question_plan = QuestionPlan.of(cell, federation)
@@ -104,7 +104,7 @@ def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> Attac
 
 
 def scoring_jobs(question_plan: QuestionPlan, question_sets: Sequence[QuestionSet]) -> list[ScoringJob]:
-    """One job per target, in the order of `question_plan.targets`."""
+    """One job per target (attacked client), in the order of `question_plan.targets`, with the questions about it."""
     by_target = ([one for one in question_sets if one.target == target] for target in question_plan.targets)
     alone = question_plan.kind.over_rounds_alone
     return [ScoringJob(some, question_plan.attacks, alone, question_plan.stand_ins) for some in by_target]
@@ -113,7 +113,7 @@ def scoring_jobs(question_plan: QuestionPlan, question_sets: Sequence[QuestionSe
 def _scored_run(
     cell: Cell, scored: Mapping[ModelKey, Tables], question_plan: QuestionPlan, federation: Federation
 ) -> ScoredRun:
-    """Join the scores and controls of all models with the true members, for audits."""
+    """The scores and controls of all models, joined with the truth about members, for audits."""
     models = [ScoredModel(*key, **tables) for key, tables in scored.items()]
     signals = dict.fromkeys(signal for model in models for signal in model.scores)
     clients = {k: federation.clients[k] for k in cell.targets}
@@ -184,8 +184,8 @@ def _blind_of_clients(federation: Federation, rows: tuple[Row, ...]) -> Blind:
 
 
 def _blind_of_all(federation: Federation) -> Blind:
-    """Scores of the blind control, a classifier that sees no model, for the records of all clients together, by (None,
-    kind of non-members) and record."""
+    """Scores of the blind control, a classifier that sees no model, for the records of all clients together, {(None,
+    kind of non-members): {record id: score}}."""
     truth = federation.truth
     owners = [(client.name, record) for client in federation.clients for record in client.records]
     by_nonmembers = {HELD_OUT: _blind(owners, [truth[r.id] for _, r in owners])}
@@ -205,8 +205,8 @@ def _blind(pairs: list[tuple[str, Record]], member: list[bool]) -> dict[str, flo
 
 
 def _coverage(question_plan: QuestionPlan) -> pd.DataFrame:
-    """How much of each client's model a server can rebuild (`coverage_table`): a row per client, also of others than
-    the targets."""
+    """How much of each client's model a server can rebuild from messages (`coverage_table`): a row per client and way
+    of rebuilding, also of clients that are no targets; empty if no adversary sees messages."""
     source = question_plan.training
     if question_plan.kind.replays:
         clients = next(iter(source.rebuilt.values()), [])
@@ -217,7 +217,8 @@ def _coverage(question_plan: QuestionPlan) -> pd.DataFrame:
 
 
 def _utility(transcript: Transcript) -> pd.DataFrame:
-    """A row per round (-1 = before training) and model; the other columns are its measures of utility."""
+    """The utility of models by round: a row per round (-1 = before training) and model ("global", "clients", ...); the
+    other columns are metrics."""
     rows = [{"round": -1, "model": model} | utility for model, utility in transcript.initial["utility"].items()]
     for r in range(transcript.schedule.rounds):
         for model, utility in transcript.round(r)["utility"].items():
@@ -226,9 +227,9 @@ def _utility(transcript: Transcript) -> pd.DataFrame:
 
 
 def _trajectories(question_plan: QuestionPlan, run: ScoredRun, exposed: Set[str]) -> pd.DataFrame:
-    """Loss of the targets' true models by `round` (how many have passed, 0 before training): the mean over each kind of
-    the target's records (`record` is "mean"), and that of every exposed record. Columns record, client (name), kind,
-    round, loss; an empty table, without columns, where there are no curves."""
+    """Loss in nats of the targets' true models by `round` (how many have passed, 0 before training): the mean over each
+    kind of the target's records (`record` is "mean"), and that of every exposed record. Columns record, client (name),
+    kind, round, loss; an empty table, without columns, where there are no curves."""
     frames = []
     for target in question_plan.targets:
         for r, question in question_plan.curve(target):

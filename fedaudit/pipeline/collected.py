@@ -31,7 +31,8 @@ class Collected:
 
 @undisturbed()
 def collect(out: Path) -> Collected:
-    """Read all finished reports under `out`. A report that cannot be read is left out, with a warning.
+    """The findings and runs of all finished reports under `out`. A report that cannot be read is left out, with a
+    warning.
 
     InputError: there is no such folder, or no report in it can be read.
     """
@@ -52,7 +53,7 @@ def collect(out: Path) -> Collected:
 
 
 def _unreadable(report: Folder) -> str:
-    """Why a report cannot be read, and what to do; "" if it can."""
+    """Why a report cannot be read, as the end of a sentence about its folder, and what to do; "" if it can."""
     if COMPLETE not in report and not report.damaged:
         return "is not finished: its command, run again, goes on with it"
     if not intact(report.path):

@@ -13,14 +13,13 @@ from fedaudit.machinery.store import Folder, claim, refuse_files, undisturbed
 from fedaudit.pipeline.analysis import audit, ensure_analysis, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
 from fedaudit.pipeline.methods import method_of, transcript_of
-from fedaudit.pipeline.page import audited_run, compare_all, read_evidence
+from fedaudit.pipeline.page import read_evidence, write_page
 from fedaudit.pipeline.plan import Cell, Plan
 from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import SERVER
-from reports.report import build
 from trainers.base import pack, unpack
 from trainers.protocols import Bench
 
@@ -80,8 +79,7 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
             reused += ensure_analysis(cell, workshop, progress)
             evidence.append(read_evidence(cell))
         with progress.stage("report", 1) as advance:
-            across = compare_all([audited_run(e) for e in evidence], plan.across)
-            build(evidence, report.write, each=workshop.each, across=across)
+            write_page(evidence, report, workshop.each, plan.across)
             finish(report)
             advance()
     return reused

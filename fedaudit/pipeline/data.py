@@ -49,7 +49,7 @@ class Data:
 
     @functools.cached_property
     def federation(self) -> Federation:
-        """The clients and their records. InputError says what is wrong with the data."""
+        """The clients and their records, made by the plan's task. InputError says what is wrong with the data."""
         plan, task = self._plan, TASKS[self._plan.task]
         assert plan.task_params is not None
         with user_files.recorded() as self._read:

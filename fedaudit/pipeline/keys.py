@@ -41,7 +41,8 @@ def training(cell: Cell) -> dict[str, Any]:
 
 
 def training_modules(cell: Cell) -> tuple[str, ...]:
-    """Modules whose code, with all that they import, makes a training: loop, learner, method, task."""
+    """Dotted names of the modules whose code, with all that they import, makes a training: loop, learner, method,
+    task."""
     loop = "fedaudit.pipeline.trainings", f"trainers.{cell.plan.learner}"
     if cell.variant is None:
         return *loop, "fedaudit.external.run"
@@ -100,7 +101,7 @@ def analysis(cell: Cell) -> dict[str, Any]:
 
 
 def analysis_modules(cell: Cell) -> tuple[str, ...]:
-    """Modules whose code makes findings: training, attacks and audits."""
+    """Dotted names of the modules whose code makes findings: training, attacks and audits."""
     attacks = (f"attacks.{name}" for name in cell.plan.attacks)
     audits = (f"audits.{name}" for name in cell.plan.audits)
     return *training_modules(cell), "fedaudit.pipeline.analysis", *attacks, *audits
@@ -135,7 +136,8 @@ def page_of(runs: Sequence[str], writer: str, *, figure: str = "", across: Acros
 
 
 def page_modules(writer: str = REPORT, figure: str = "", across: Iterable[str] = ()) -> tuple[str, ...]:
-    """Modules whose code writes a page."""
+    """Dotted names of the modules whose code writes a page: the `writer`, all sections, audits that compare runs, a
+    paper's figure."""
     parts = (f"reports.sections.{name}" for name in section_files())
     audits = (f"audits.{name}" for name in across)
     return writer, *parts, *audits, *((f"reports.papers.{figure}",) if figure else ())

@@ -43,7 +43,7 @@ def schedule_of(cell: Cell) -> Schedule:
 
 
 def transcript_of(cell: Cell) -> Transcript:
-    """The transcript of a cell's training, finished or not."""
+    """The reader of what a cell's training (finished or not) has written."""
     from trainers.transcript import Transcript
 
     folder, schedule = claim(cell.training_folder), schedule_of(cell)

@@ -28,8 +28,9 @@ Job = tuple[Method[Any], Transcript, str, NDArray[np.float64]]
 
 
 def newcomer_accuracies(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) -> pd.DataFrame | None:
-    """Accuracies in percent, a row each, with `COLUMNS`; None without newcomers, or if the method does not take any.
-    Tables in `folder` are not computed again.
+    """Accuracies in percent with newcomers, a row per start, time, test set and client (columns start, when, test,
+    client, accuracy); None without newcomers, or if the method does not take any. Tables in `folder` are not computed
+    again.
 
     `start` is the model that newcomers begin with, or "personal": old clients' own models. `when` is "before" or
     "after" the round with newcomers. `test` is "local" (the client's own test set), "all" (mean over all clients' own)
@@ -57,8 +58,8 @@ def _file(name: str) -> str:
 
 
 def measure(bench: Bench, job: Job) -> list[tuple[str, str, str, str, float]]:
-    """Compute the rows of one start, as tuples in the order of `COLUMNS`. Runs in a worker; a job is (method,
-    transcript, start, weights [clients, test records])."""
+    """The accuracies in percent for one start, as tuples (start, when, test, client, accuracy). Runs in a worker; a job
+    is (method, transcript, start, weights [clients, test records])."""
     method, transcript, name, weights = job
     present, clients = transcript.schedule.present, [client_name(k) for k in range(len(weights))]
     new = weights[present:].mean(0)

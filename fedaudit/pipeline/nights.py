@@ -73,7 +73,8 @@ class Nights:
         return {int(name[7:-5]): self.folder.read_json(name) for name in names}
 
     def add(self, cells: Sequence[CellOfNight], started: datetime.datetime, say: Say) -> tuple[int, list[Row]]:
-        """Add a night: write its record, then append its lines. Returns its number, and the lines of all nights."""
+        """Add a night: write its record, then append its findings to the history. Returns the night's number, and the
+        lines of all nights."""
         with self.folder.lock(say):
             before = self.lines(say)
             night = max([0, *self.records(say), *(row["night"] for row in before)]) + 1
@@ -85,8 +86,8 @@ class Nights:
         return night, before + new
 
     def lines(self, say: Say) -> list[Row]:
-        """The lines of all nights; the history is repaired first if it was cut off, changed or deleted. The caller
-        holds the lock."""
+        """The lines of the history, one per finding and night; it is repaired first if it was cut off, changed or
+        deleted. The caller holds the lock."""
         records = self.records(say)
         by_night, readable = self._read()
         wrong = [n for n, record in records.items() if not _checksum(by_night.get(n, ())).items() <= record.items()]
@@ -144,8 +145,8 @@ class Nights:
 
 
 def lines_of(report: Folder) -> list[Row]:
-    """A report's findings as lines of a history: only headline scores, accuracies and measured epsilons. Keys: `KEPT`,
-    without those that are None, and those of `_about`."""
+    """A report's findings as lines of a history: only headline scores, accuracies and measured epsilons. A line has
+    those fields of its finding in `KEPT` that are not None, and training, data and setting of its run (`_about`)."""
     about = {row["run"]: _about(row) for row in report.read_json("runs.json")}
     return [
         {**{name: f[name] for name in KEPT if f.get(name) is not None}, **about[f["run"]]}
@@ -155,7 +156,8 @@ def lines_of(report: Folder) -> list[Row]:
 
 
 def _about(run: Row) -> Row:
-    """Keys `training`, `data` and `setting` of a run: equal for runs with equal training, data or setting."""
+    """Hashes that tell which runs are alike, {"training", "data", "setting"}: each is equal for runs with equal
+    training, data or setting."""
     task = {name: value for name, value in run.items() if name.startswith(("task.", "schedule.clients"))}
     other = ("keys.", "versions.", "manifests.", "fedaudit", "code", *REPEATED)
     setting = {name: value for name, value in run.items() if not name.startswith(other)}

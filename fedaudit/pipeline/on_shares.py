@@ -51,9 +51,9 @@ def tables(cell: Cell) -> dict[str, pd.DataFrame]:
 
 
 def revealed_table(transcript: Transcript) -> pd.DataFrame:
-    """A row per round, columns `REVEALED`: numbers of centres, distances and sums that the server learnt, whether it
-    learnt `polynomials` of distances, how many residues it `decoded` for all that, and the names of absent and wrong
-    clients."""
+    """A row per `round` about what the server learnt: numbers of `centres`, `distances` and `sums`, whether it learnt
+    `polynomials` of distances, how many residues it `decoded` for all that, and the names of `absent` and `wrong`
+    clients, joined by commas."""
     rows = []
     for r in range(transcript.schedule.rounds):
         facts, tensors = transcript.round(r)["revealed"], transcript.revealed(r)
@@ -66,7 +66,8 @@ def revealed_table(transcript: Transcript) -> pd.DataFrame:
 
 
 def sent_table(transcript: Transcript) -> pd.DataFrame:
-    """A row per round and client, columns `SENT`: bytes of the shares and masks that it dealt, and of its answers."""
+    """A row per round and client: bytes of the `shares` and `masks` that it dealt to others, and of its `answers` to
+    the server."""
     rows = []
     for r in range(transcript.schedule.rounds):
         by_kind = transcript.round(r)["revealed"]["sent"]
@@ -78,8 +79,11 @@ def sent_table(transcript: Transcript) -> pd.DataFrame:
 
 def colluding_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """How well the last m users, who collude, recover the other users' last prompts and gradients from their shares: a
-    row per `what` and m from t (the number that the protocol tolerates) on, columns `COLLUDING`. `right` is the share
-    of exact entries, 0 where nothing can be recovered."""
+    row per `what` (prompts or gradients) and m (column colluders) from t, the number that the protocol tolerates, on.
+
+    `equations` are those beyond t, `slices` the unknowns; `right` is the share of exact entries, 0 where nothing can be
+    recovered, `error` the relative squared one.
+    """
     rounds, n, t = transcript.schedule.rounds, protocol.users, protocol.tolerance.colluders
     rows = []
     for what, sharing in (("prompts", protocol.of_distances), ("gradients", protocol.of_sums)):
@@ -98,12 +102,12 @@ def colluding_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
 
 
 def located_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
-    """How well the server reconstructs users from all distances up to a round: a row per round with distances, columns
-    `LOCATED`.
+    """How well the server reconstructs users from all distances up to a round: a row per round with distances.
 
-    Errors: `pairs_error` of distances between users, `slices_error` of these slice by slice (NaN where slices are not
-    revealed), `public_error` of prompts guessed from public states, and `colluding_error` of prompts if t users, who
-    collude with the server, tell it their vectors.
+    Columns: round; centres; rank of the equations, of so many pairs of users; pairs_error of distances between users;
+    slices; slices_error of these distances slice by slice (NaN where slices are not revealed); public_error of prompts
+    guessed from public states; colluding (t users) and colluding_error of prompts if these, who collude with the
+    server, tell it their vectors.
     """
     n, t, sharing = protocol.users, protocol.tolerance.colluders, protocol.of_distances
     view = View(transcript, CLUSTERING_SERVER)
@@ -139,7 +143,7 @@ def located_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
 
 def information_table(transcript: Transcript, protocol: Protocol) -> pd.DataFrame:
     """Mutual information, in bits, between a distance and the length of a client's vector: SecFPP's MI(P; D²), measured
-    on what a run revealed. A row for centres that the client belongs to ("own") and for others, columns `INFORMED`; a
+    on what a run revealed. A row for centres that the client belongs to (`what` "own") and one for others ("other"); a
     row is missing with fewer than `LEAST` points.
 
     For independent normal prompts P, D² tells about P what it tells about |P| (`audits.statistics.secfpp_distance`).
@@ -177,8 +181,9 @@ def _permuted(part: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, int]:
-    """A row per round, client and side (`inside`: whether the client belongs to the centre), of the first such centre:
-    the squared length of the client's vector, and its distance. Also returns the number of entries of a vector."""
+    """The points of `information_table`, and the number of entries of a vector. A row per round, client and side
+    (`inside`: whether the client belongs to the centre), of the first such centre: `length`, the squared length of the
+    client's vector, and `distance`, the squared one."""
     n, sharing = protocol.users, protocol.of_distances
     view = View(transcript, CLUSTERING_SERVER)
     rows, d = [], 0
@@ -194,8 +199,8 @@ def _points(transcript: Transcript, protocol: Protocol) -> tuple[pd.DataFrame, i
 
 
 def slices_of(view: View, r: int, what: str, sharing: Sharing) -> Any:
-    """The slices [ell, dealer, length] of all users' vectors (`what`: prompts or gradients) that the view's colluding
-    users recover from their shares; None if they cannot."""
+    """The slices [ell, dealer, length] of all users' vectors (`what`: prompts or gradients) of round r that the view's
+    colluding users recover from their shares; None if they cannot."""
     shares = view.shares(r)[what].numpy()  # [m, dealer, length]
     slices = recover_slices(sharing, view.users, shares.reshape(len(shares), -1))
     return None if slices is None else slices.reshape(sharing.slices, *shares.shape[1:])

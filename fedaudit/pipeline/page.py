@@ -1,4 +1,4 @@
-"""Reads the evidence for a plan's report that its analyses left on disk, and runs the audits that compare runs."""
+"""Writes the report of a plan from the evidence that its analyses left on disk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from audits.facts import AUDITS
 from audits.findings import RECORDING
 from audits.run_comparison import AuditedRun, Compared
 from fedaudit import __version__
-from fedaudit.machinery.store import MANIFEST, claim
-from fedaudit.pipeline.keys import Across
+from fedaudit.machinery.store import MANIFEST, Folder, claim
+from fedaudit.pipeline.keys import NO_AUDITS, Across
 from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell
-from reports.evidence import Evidence
+from reports.figures.drawing import Each
+from reports.report import Evidence, build
 from reports.runs import entries
+
+
+def write_page(evidence: Sequence[Evidence], folder: Folder, each: Each, across: Across = NO_AUDITS) -> None:
+    """Write the report of a plan's cells to `folder`. `each` maps a function over jobs, in the workers if there are
+    any; `across` are the parameters of the audits that compare runs, by name."""
+    build(evidence, folder.write, each=each, across=compare_all([audited_run(e) for e in evidence], across))
 
 
 def compare_all(runs: Sequence[AuditedRun], across: Across) -> dict[str, Compared]:

@@ -33,7 +33,7 @@ class DrawnItem:
 
 def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) -> DrawnItem:
     """Run the plans of a paper's table or figure (`name`, as "dpfpl:table2"), one for each column or panel, and write
-    its page under `out`."""
+    its page under `out`; returns its path, and how far ours agrees with the paper."""
     from fedaudit.pipeline.page import read_evidence
     from fedaudit.pipeline.run import run
 

@@ -44,15 +44,15 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
 
 
 def permitted_attacks(cell: Cell) -> dict[str, dict[str, DataclassInstance]]:
-    """Parameters of the attacks that run, by threat model and attack; a threat model without attacks is left out."""
+    """The attacks that run, {threat model: {attack: its parameters}}; a threat model without attacks is left out."""
     params = {name: ATTACKS[name].own(read) for name, read in cell.plan.attacks.items()}
     able = {view: [n for n, why in refusal_reasons(cell, view).items() if why is None] for view in cell.threat_models}
     return {view: {name: params[name] for name in names} for view, names in able.items() if names}
 
 
 def never_run(cells: Sequence[Cell]) -> list[str]:
-    """A sentence for each attack of the plan that runs under no threat model against a method, with the reason that is
-    the method's own if there is one."""
+    """A sentence for each attack of the plan that runs under no threat model against a method, with the reason: the
+    method's own if there is one, else that the adversaries see too little."""
     sentences: dict[str, None] = {}
     for cell in cells:
         for name in cell.plan.attacks:
@@ -63,8 +63,8 @@ def never_run(cells: Sequence[Cell]) -> list[str]:
 
 
 def _refused(cell: Cell) -> list[tuple[str, str, str]]:
-    """Attack, threat model and reason of all that does not run; first the reasons that lie in the method, then those
-    of threat models that see too little for the attack."""
+    """All attacks that do not run, as (attack, threat model, reason); first the reasons that lie in the method, then
+    those of threat models that see too little for the attack."""
     reasons = {view: refusal_reasons(cell, view).items() for view in cell.threat_models}
     rows = [(name, view, why) for view, of_view in reasons.items() for name, why in of_view if why]
     return sorted(rows, key=lambda row: refusal(ATTACKS[row[0]], row[1], cell.plan.trained) is not None)

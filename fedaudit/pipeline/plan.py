@@ -233,8 +233,8 @@ class Cell:
 
     @property
     def shadow_folders(self) -> list[Path]:
-        """The existing folders with shadow models of the cell's targets; `bank_folder` may hold those of more
-        clients."""
+        """The existing folders with shadow models of the cell's targets, sorted; `bank_folder` may hold those of more
+        clients. [] if its attacks need none."""
         if not self.needs_shadows:
             return []
         of_targets = tuple(f"client-{client:03d}-" for client in self.targets)

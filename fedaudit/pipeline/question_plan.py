@@ -78,7 +78,8 @@ class QuestionPlan:
 
     @classmethod
     def of(cls, cell: Cell, federation: Federation, transcript: Transcript | None = None) -> Self:
-        """The plan of what a cell's adversaries ask of its training's models; `transcript` replaces its own."""
+        """The plan of what a cell's adversaries ask of its training's models; `transcript` stands in for the training's
+        own."""
         recipe = recipe_of(cell, federation)
         return cls(
             records=cell.plan.trained.records,
@@ -151,8 +152,8 @@ class QuestionPlan:
         answer_questions(questions, self.states, self.records, self.method, attackers, progress)
 
     def replay_questions(self, source: ObservedRun) -> list[ReplayQuestion]:
-        """The replays of a run, one per server that replays messages. Their answers say which clients' models the
-        server can attack, so they come before all other questions about models."""
+        """The questions that ask for a replay of a run's messages, one per server that replays them. Their answers say
+        which clients' models the server can attack, so they come before all other questions about models."""
         views = [v for name, v in source.views.items() if source is self.training or self._needs_twin(name)]
         replaying = [view for view in views if self.kind.replays and view.gives("sums of uploads")]
         return [ReplayQuestion(source.folder, ("clients",), view) for view in replaying]
@@ -162,7 +163,8 @@ class QuestionPlan:
         return any(ATTACKS[name].facts.needs for name in self.attacks[threat_model])
 
     def question_sets(self, target: Target) -> Iterator[QuestionSet]:
-        """The sets of questions about one target, of every adversary about every model that it attacks."""
+        """Yield the sets of questions about one target, one per adversary and model that it attacks, with those about
+        the twin."""
         for name in self.attacks:
             wanted = self.wanted(name)
             twins = self._twins(name, target, wanted) if self._needs_twin(name) else {}
@@ -172,7 +174,8 @@ class QuestionPlan:
                 yield replace(question_set, **twins[attacked.way]) if has_twin else question_set
 
     def _twins(self, threat_model: str, target: Target, wanted: Wanted) -> dict[str, dict[str, Any]]:
-        """Fields `twin` and `drawn` of a `QuestionSet`, by its `way`; {} where there is no twin."""
+        """The fields `twin` and `drawn` of a `QuestionSet` about the simulated twin federation, by the kind of model
+        (`way`); {} where there is no twin."""
         if (source := self.twin) is None or self.recipe is None or target.client is None:
             return {}
         drawn = TwinQuestion(source.folder, ("drawn",), self.recipe, target.client)
@@ -209,7 +212,7 @@ class QuestionPlan:
     def _question_set(
         self, source: ObservedRun, attacked: AttackedModel, target: Target, wanted: Wanted
     ) -> QuestionSet:
-        """The questions about one attacked model of a run; a twin's are added by `question_sets`."""
+        """All questions about one attacked model of a run, but those about its twin, which `question_sets` adds."""
         view, k, more = source.views[attacked.threat_model], target.client, dict[str, Any]()
         arithmetics, norms = wanted.arithmetics, ("norms",) * wanted.norms
         read_start = functools.partial(self.kind.public, view, self.method)
@@ -232,8 +235,8 @@ class QuestionPlan:
     def _over_rounds(
         self, source: ObservedRun, attacked: AttackedModel, target: Target, wanted: Wanted
     ) -> dict[str, Any]:
-        """Questions about several rounds, as fields of a `QuestionSet`: about messages (`heard`, `solved`) if the
-        adversary sees their sums, else about broadcasts (`history`)."""
+        """The questions about several rounds, {field of a `QuestionSet`: questions}: about messages (`heard`, `solved`)
+        if the adversary sees sums of them, else about broadcasts (`history`)."""
         view, k, most = source.views[attacked.threat_model], target.client, self.adversary.observed_rounds
         assert k is not None
         if not view.gives("sums of uploads"):
@@ -253,7 +256,8 @@ class QuestionPlan:
     def _shadows(
         self, attacked: AttackedModel, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion
     ) -> dict[str, Any]:
-        """Fields `shadows` and, if wanted, `vectors` of a `QuestionSet`; {} where no shadow models fit the model."""
+        """The fields `shadows` and, if wanted, `vectors` of a `QuestionSet` about shadow models; {} where none fit the
+        model."""
         if self.recipe is None or self.bank_folder is None or attacked.role is None:
             return {}
         parts = wanted.arithmetics + ("drawn",) + ("norms",) * wanted.norms + ("sequence",) * wanted.sequences
@@ -272,8 +276,9 @@ class QuestionPlan:
         return RecordQuestion(source.folder, ("public",), records)
 
     def curve(self, target: Target) -> list[tuple[int, ModelQuestion]]:
-        """Questions to a client's true models, as (rounds that have passed, question), at most `CURVE` after the start:
-        for the report's loss curves, not for attacks. Empty where the kind of records has no curves."""
+        """Questions about a client's true models, as (rounds that have passed, question), the start and at most `CURVE`
+        more: for the report's loss curves, not for attacks. [] where the kind of records has no curves, or the target
+        is no client."""
         if (k := target.client) is None or not self.kind.curves:
             return []
         transcript, source = self.training.transcript, self.training
@@ -286,7 +291,7 @@ class QuestionPlan:
         return [(r, self._model(source, key, read, target.records, ("exact",))) for r, key, read in readers]
 
     def _released(self, source: ObservedRun, view: View, client: int, r: int, records: Sequence[str]) -> ModelQuestion:
-        """The question to the released model after r rounds, as this adversary can put it together."""
+        """The question about the released model after r rounds, as this adversary can put it together for a client."""
 
         def read() -> State:
             return self.kind.released(self.method, client, view.public, view.broadcast(r))
@@ -295,7 +300,7 @@ class QuestionPlan:
         return self._model(source, key, read, records, ("exact",))
 
     def _before(self, client: int, records: Sequence[str], arithmetics: tuple[str, ...]) -> ModelQuestion | None:
-        """The question to the released model before the client's first round: trained on other clients' records, not
+        """The question about the released model before the client's first round: trained on other clients' records, not
         on its own. None if the client takes part in the first round or in none."""
         transcript = self.training.transcript
         if not (first := next(iter(transcript.participations(client)), 0)):
@@ -314,8 +319,8 @@ class QuestionPlan:
         self, source: ObservedRun, key: tuple[object, ...], read: Callable[[], State], records: Sequence[str],
         parts: tuple[str, ...],
     ) -> ModelQuestion:  # fmt: skip
-        """The question to one model. `key` identifies it within its run; `read`, which reads its weights, is called
-        once for their digest and later to answer."""
+        """The question about one model's outputs on these records. `key` identifies the model within its run; `read`,
+        which reads its weights, is called once for their digest and later to answer."""
         place = source.folder, *key
         if place not in self._digests:
             self._digests[place] = self.digest(place, read)

@@ -48,7 +48,7 @@ class QuestionSet:
     drawn: TwinQuestion | None = None  # which members the twin federation drew
 
     def questions(self) -> Iterator[StoredQuestion]:
-        """All questions, those about the twin included."""
+        """Yield all questions of this set, those about the twin included."""
         single = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn
         yield from (question for question in single if question is not None)
         for several in (self.history, self.sequence, self.heard, self.solved):
@@ -103,7 +103,8 @@ class QuestionSet:
         )
 
     def _rounds(self) -> Rounds | None:
-        """The signals of messages; None where the adversary sees none, or the model is everybody's."""
+        """The results of reading messages, round by round, about this client's records; None where the adversary sees
+        no messages, or the model is everybody's."""
         if not self.heard or self.client is None:
             return None
         heard = [{f"{part}/{n}": a for part in q.parts for n, a in q.read(part).items()} for q in self.heard]

@@ -45,7 +45,8 @@ class ModelWorker:
     bench: AttackBench
 
     def cached(self, key: tuple[object, ...], compute: Callable[[], Any]) -> Any:
-        """The result of `compute()`, kept under `key` for later questions; the worker keeps the newest `CACHED`."""
+        """The result of `compute()`, kept under `key` for later questions; the worker keeps the `CACHED` newest
+        results."""
         results = _CACHE.setdefault(self.bench.learner, collections.OrderedDict())
         if key not in results:
             results[key] = compute()
@@ -236,7 +237,8 @@ def _norms(worker: ModelWorker, models: Sequence[State], records: Sequence[str],
 
 
 def _sequences(worker: ModelWorker, shadows: shadow_models.ShadowModels, records: Sequence[str]) -> Floats:
-    """Confidences [S, T, n] of S shadows' released models after T rounds; see `Knowledge.sequence`."""
+    """Confidences [S, T, n] about n records of S shadows' released models, each after T rounds; see
+    `Knowledge.sequence`."""
     learner = worker.bench.learner
     public = public_records(worker.kind.public_records(learner, records))
     confidences = [
@@ -280,7 +282,8 @@ class ProjectionQuestion(StoredQuestion):
         return {"projections": {"moved": moved, "still": still, "shadows": np.stack(shadows)}}
 
     def _descents(self, worker: ModelWorker, public: State, pairs: Sequence[tuple[State, State]]) -> Floats:
-        """Unit descent directions [n, weights] at the public start plus the mean change over `pairs` (model, start)."""
+        """Unit vectors [n, weights] along which each record's loss falls fastest, at the public start plus the mean
+        change over `pairs` (model, start)."""
         assert isinstance(worker.bench.learner, Differentiable)
         change = {name: torch.stack([model[name] - start[name] for model, start in pairs]).mean(0) for name in public}
         middle = {name: public[name] + mean for name, mean in change.items()}
@@ -356,7 +359,8 @@ def answer_questions(
 
 
 def _with_weights(question: StoredQuestion, states: Mapping[str, Callable[[], State]]) -> StoredQuestion:
-    """The question with the weights it is about, for a worker; without any, as it is."""
+    """The question with the packed weights that it is about, for a worker; a question that names no weights as it
+    is."""
     if isinstance(question, ModelQuestion | ProjectionQuestion):
         return replace(question, states=tuple(pack(states[digest]()) for digest in question.weights))
     return question

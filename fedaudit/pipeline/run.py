@@ -24,7 +24,8 @@ class Outcome:
 
 @undisturbed()
 def run(plan: Plan, progress: Progress) -> Outcome:
-    """Train, attack, audit and write the report, as far as that is not on disk. Safe to kill, and to run twice at once.
+    """Train, attack, audit and write the report, as far as that is not on disk; returns the report's page, findings,
+    and what was reused. Safe to kill, and to run twice at once.
 
     InputError: files were damaged or deleted while they were needed; the same call computes them again.
     """

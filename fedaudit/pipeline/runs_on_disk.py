@@ -33,8 +33,8 @@ class ComparedOnDisk:
 
 @undisturbed()
 def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
-    """Run the audits `across` (parameters by name) on all runs under `out`, and write their page. InputError: there is
-    nothing to compare."""
+    """Run the audits `across` (parameters by name) on all runs under `out`, and write their page; returns its path and
+    the audits' sentences. InputError: there is nothing to compare."""
     from fedaudit.pipeline.page import compare_all
     from reports.comparison import build
 
@@ -62,8 +62,8 @@ def describe(out: Path, across: Across, progress: Progress) -> str:
 
 def read(out: Path, say: Callable[[str], None]) -> list[AuditedRun]:
     """The runs of all finished reports under `out`, sorted by when their analyses were written. Tables are read when
-    first used; those of a deleted analysis are missing. `say` names reports that cannot be read. InputError as
-    `collect`."""
+    first used; those of a deleted analysis are missing. `say` names reports that cannot be read. InputError: there is
+    no such folder, or no report in it can be read."""
     with warnings.catch_warnings(record=True) as left_out:
         warnings.simplefilter("always")
         collection = collect(out)
@@ -103,9 +103,9 @@ class _Tables(Mapping[str, "pd.DataFrame"]):
 
 
 def times(*files: Path | None) -> pd.DataFrame:
-    """Seconds and memory from files of resource usage (None is left out): a row per round, or analysis, and `phase`,
-    with seconds in `value`; and one each with the phase "peak", in bytes. Of a round that was trained more than once,
-    the last time counts."""
+    """Seconds and memory from files of resource usage (None is left out), as a table with the columns phase and value:
+    for each round, or analysis, a row per phase in seconds, and one with the phase "peak" in bytes. Of a round that was
+    trained more than once, the last time counts."""
     import pandas as pd
 
     rows = []
@@ -122,7 +122,7 @@ def _written(folder: Path | None) -> int:
 
 
 def _check(out: Path, runs: list[AuditedRun], across: Across) -> None:
-    """InputError: an audit needs attacks, or several settings, and the runs have none."""
+    """Raise InputError if an audit needs attacks, or several settings, and the runs have none."""
     for name in across:
         needs = AUDITS[name].facts.needs
         if "attacks" in needs and not any(f["metric"] == "auroc" for run in runs for f in run.findings):

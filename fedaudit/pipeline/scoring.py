@@ -42,7 +42,8 @@ class ScoringJob:
 
 
 def score(job: ScoringJob) -> list[tuple[ModelKey, Tables]]:
-    """Run all attacks on all models of the job; returns tables by name for every model that any attack has scores of.
+    """Run all attacks on all models of the job; returns (model, tables by name) for every model that any attack has
+    scores of.
 
     Tables with a row per record: `scores`, a column per score; `base` and `before_first_round`, the same of the
     controls; `shadow_targets`, the same of models whose `member`s the adversary knows; `facts`, see `record_facts`.
@@ -55,7 +56,8 @@ def score(job: ScoringJob) -> list[tuple[ModelKey, Tables]]:
 
 
 def concatenate_targets(parts: Iterable[tuple[ModelKey, Tables]]) -> dict[ModelKey, Tables]:
-    """Tables by model and name; those of several targets are concatenated by rows."""
+    """The tables of all targets, {model: {name: table}}; those of several targets about one model are concatenated by
+    rows."""
     by_model: dict[ModelKey, dict[str, list[pd.DataFrame]]] = {}
     for key, tables in parts:
         of_model = by_model.setdefault(key, {})
@@ -73,7 +75,7 @@ class Scorer:
         self._results: dict[object, Any] = {}
 
     def tables(self, question_set: QuestionSet) -> Tables:
-        """The tables of one attacked model, see `score`; {} if no attack has a score."""
+        """The tables {name: table} of one attacked model, as `score` describes them; {} if no attack has a score."""
         shadows, records = question_set.shadows, question_set.records
         key = shadows.name if shadows else "", records[0], len(records)
         knowledge = question_set.knowledge(self._cached((*key, "shadow answers"), question_set.shadow_answers))
@@ -135,8 +137,8 @@ class Scorer:
         return {name: values for name, values in scores.items() if name in constant}
 
     def _shadow_targets(self, question_set: QuestionSet, attack: Attack, knowledge: Knowledge) -> list[pd.DataFrame]:
-        """The attack's scores with each of the first `stand_ins` shadows as the attacked model; see `_with_membership`
-        for the columns."""
+        """The attack's scores with each of the first `stand_ins` shadows as the attacked model, a table per shadow; see
+        `_with_membership` for the columns."""
         assert knowledge.shadows is not None
         member = knowledge.shadows.member
         some = range(min(self.job.stand_ins, len(member)))
@@ -163,8 +165,9 @@ def _with_membership(
 
 
 def record_facts(knowledge: Knowledge) -> dict[str, Any]:
-    """Columns [n] that reports show beside scores: losses of the attacked model and of the public start, mean losses of
-    shadows with and without the record, and what else the adversary computed of each record."""
+    """Columns, {name: [n]}, that reports show beside the scores of n records: losses of the attacked model and of the
+    public start, mean losses of shadows with and without the record, and what else the adversary computed of each
+    record."""
     columns: dict[str, Any] = {"loss": knowledge.loss, "base_loss": knowledge.base.loss}
     if knowledge.hard is not None:
         columns["hard_right"] = knowledge.hard.argmax(1) == knowledge.labels
@@ -178,8 +181,8 @@ def record_facts(knowledge: Knowledge) -> dict[str, Any]:
 
 
 def batches(knowledge: Knowledge) -> Tables:
-    """Table `batches`: for each of the target's messages that was solved for its batch, how well the batch explains it
-    (`attacks.decompose.Solution`). {} where none was solved."""
+    """The table `batches` by its name: a row per message of the target that was solved for its batch, how well the
+    batch explains it (`attacks.decompose.Solution`). {} where none was solved."""
     solutions = [(mixture.round, solve(mixture)) for mixture in (knowledge.rounds.mixtures if knowledge.rounds else ())]
     rows = [(r, solution.residual, solution.least, solution.error) for r, solution in solutions]
     return {"batches": pd.DataFrame(rows, columns=["round", "residual", "least", "error"])} if rows else {}

@@ -87,7 +87,8 @@ def simulated_schedule(schedule: Schedule, seed: int, shadow: int = SIMULATED) -
 
 
 def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
-    """The bench of a simulated federation: every client trains on members that the adversary drew."""
+    """The data of workers of a simulated federation: every client trains on candidates that the adversary drew as
+    members; canaries that it did not draw have weight 0."""
     lists = [_list(bench, k, seed, shadow) for k in range(len(bench.candidates))]
     return Bench(
         bench.learner,
@@ -102,8 +103,8 @@ def simulated_bench(bench: AttackBench, seed: int, shadow: int) -> Bench:
 def members(
     bench: AttackBench, method: Method[Any], others: Transcript, client: int, *, seed: int, shadows: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Which candidates of a client its shadows were trained on, bool [S, n]: the shadow's coin chose the record, and it
-    was in a batch in a round in which the client took part in `others`."""
+    """Whether each of the S shadows of a client was trained on each of its n candidates, bool [S, n]: the shadow's coin
+    chose the record, and it was in a batch in a round in which the client took part in `others`."""
     candidates, rounds, settings = bench.candidates[client], others.participations(client), bench.learner.settings
     rows = []
     for s in shadows:
@@ -115,7 +116,8 @@ def members(
 
 
 def _list(bench: AttackBench, client: int, seed: int, shadow: int) -> tuple[list[str], frozenset[str]]:
-    """The records that a shadow client trains on, and those among them with weight 0: canaries that were not drawn."""
+    """The ids of the records that a shadow client trains on, and those among them with weight 0: canaries that were not
+    drawn."""
     candidates = bench.candidates[client]
     coin = coins(seed, shadow, client, len(candidates))
     drawn = {record for record, heads in zip(candidates, coin, strict=True) if heads}
@@ -138,7 +140,8 @@ class _Shadows:
         return _Shadows([s for part in parts for s in part.servers], [s for part in parts for s in part.owns], sent)
 
     def packed(self) -> State:
-        """The shadows as named tensors [S, ..] for a file; `unpacked` reads them."""
+        """The shadows as tensors [S, ..] by name, for a file: of servers, of own parts, and of states kept by round;
+        `unpacked` reads them."""
         parts = {"server": self.servers, "own": self.owns} | {f"sent-{r:04d}": sent for r, sent in self.sent.items()}
         return {
             f"{part}/{n}": torch.stack([one[n] for one in states]) for part, states in parts.items() for n in states[0]
@@ -160,8 +163,8 @@ def train_shadows(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int, folder: Folder, *,
     seed: int, shadows: range, until: int, say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Train shadows of `client`, by their numbers, for `until` rounds along the trajectories `others`, and write them
-    to `folder`. Continues from the newest file there; older files are removed.
+    """Train shadows of `client`, by their numbers, for `until` rounds in all along the trajectories `others` (recorded
+    federations), and write them to `folder`. Continues from the newest file there; older files are removed.
 
     Diverged: a shadow's numbers are not finite any more; nothing is written.
     """
@@ -270,7 +273,8 @@ def shadows_of(
     bench: AttackBench, method: Method[Any], others: Sequence[Transcript], client: int,
     parts: Mapping[range, Folder], *, seed: int,
 ) -> ShadowModels:  # fmt: skip
-    """Read the finished shadows of a target client; `parts` are the folders of all of them, by their numbers."""
+    """The finished shadows of a target client, read from disk; `parts` are the folders of all of them, by their
+    numbers."""
     shadows = range(sum(map(len, parts)))
     name = _file(others[0].schedule.rounds)
     final = _Shadows.joined([_Shadows.unpacked(folder.read_tensors(name)) for folder in parts.values()])
@@ -293,7 +297,7 @@ def shadows_of(
 def shadows_of_federations(
     bench: AttackBench, method: Method[Any], federations: Sequence[Transcript], client: int, *, seed: int
 ) -> ShadowModels:
-    """The shadows of a target client where whole federations are simulated: this client in each of them."""
+    """The shadows of a target client where whole federations are simulated, one per federation: this client in it."""
     member = np.concatenate(
         [members(bench, method, one, client, seed=seed, shadows=[s]) for s, one in enumerate(federations)]
     )

@@ -42,7 +42,7 @@ class ShadowRecipe:
     @property
     def federations(self) -> range:
         """The numbers of the simulated federations: from 0 if they are the shadows themselves, else from `SIMULATED`;
-        none if messages are observed."""
+        none if the training's own recorded messages are used."""
         if self.observed:
             return range(0)
         first = 0 if self.whole else shadow_models.SIMULATED
@@ -71,7 +71,8 @@ class ShadowRecipe:
 
     @property
     def others(self) -> list[Transcript]:
-        """The trajectories: transcripts that have the other clients' messages."""
+        """The trajectories along which shadow clients are trained: readers of federations that have the other clients'
+        messages."""
         if self.observed:
             return [Transcript.of(claim(self.observed), self.schedule, self.method)]
         return [self.simulated(s) for s in self.federations]
@@ -122,8 +123,8 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
 def untrained(
     cells: Sequence[Cell], federation: Federation, done: Callable[[Path], bool]
 ) -> tuple[list[Simulation], list[ShadowJob]]:
-    """The simulated federations (recipe, number) and the jobs of shadow clients (recipe, client, numbers of shadows)
-    that the cells' targets need and that are not done. `done` says whether a folder is finished."""
+    """The trainings that the cells' targets need and that are not done: simulated federations, as (recipe, number), and
+    jobs of shadow clients, as (recipe, client, numbers of shadows). `done` says whether a folder is finished."""
     todo = [
         cell
         for cell in {c.bank_folder: c for c in cells if c.needs_shadows}.values()
@@ -143,7 +144,8 @@ def untrained(
 
 
 def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:
-    """In a worker: train a simulated federation. A job is (recipe, number, rounds to train up to, quiet)."""
+    """Train, in a worker, a simulated federation in its folder. A job is (recipe, number, rounds to train up to,
+    quiet)."""
     recipe, shadow, until, quiet = job
     training = Training(
         f"the adversary's simulation of {plugin_name(recipe.method)}",
@@ -158,7 +160,8 @@ def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> No
 
 
 def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) -> None:
-    """In a worker: train shadow clients. A job is (recipe, client, shadows, rounds to train up to, quiet)."""
+    """Train, in a worker, shadow clients in their folder. A job is (recipe, client, shadows, rounds to train up to,
+    quiet)."""
     recipe, client, shadows, until, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.client(client, shadows))
     with folder.lock(say):
@@ -170,7 +173,7 @@ def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) 
 
 
 def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowModels:
-    """Read the finished shadows of a target client."""
+    """The finished shadows of a target client, read from disk."""
     if recipe.whole:
         return shadow_models.shadows_of_federations(bench, recipe.method, recipe.others, client, seed=recipe.seed)
     parts = {some: claim(recipe.client(client, some)) for some in recipe.parts}

@@ -12,8 +12,8 @@ from fedaudit.tasks.base import Federation
 
 
 def targets_of(cell: Cell, federation: Federation) -> list[Target]:
-    """The attacked clients with the records that are asked about. If the task has records of another distribution, a
-    last target without client holds these."""
+    """The attacked clients, each with the records that are asked about. If the task has records of another
+    distribution, a last target without client holds these."""
     targets = []
     for k in cell.targets:
         client = federation.clients[k]
@@ -25,7 +25,7 @@ def targets_of(cell: Cell, federation: Federation) -> list[Target]:
 
 
 def _others(cell: Cell, federation: Federation, client: int) -> list[str]:
-    """A random sample of at most `OTHERS` records of other clients."""
+    """The ids of a random sample of at most `OTHERS` records of other clients."""
     rest = [
         r.id for j, other in enumerate(federation.clients) if j != client for r in (*other.records, *other.reference)
     ]
@@ -34,7 +34,7 @@ def _others(cell: Cell, federation: Federation, client: int) -> list[str]:
 
 
 def trained_records(cell: Cell, federation: Federation, client: int) -> set[str]:
-    """The records that a client really trained on: those that were in a batch, with a weight above 0."""
+    """The ids of the records that a client really trained on: those that were in a batch, with a weight above 0."""
     holder = federation.clients[client]
     method = method_of(cell, federation.sizes)
     rounds = transcript_of(cell).participations(client)
@@ -46,7 +46,8 @@ def trained_records(cell: Cell, federation: Federation, client: int) -> set[str]
 
 
 def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
-    """The records that a client sent to others unchanged, with a weight above 0."""
+    """The ids of the records that a client sent to others unchanged, with a weight above 0; empty if it never took
+    part."""
     holder = federation.clients[client]
     if not transcript_of(cell).participations(client):
         return set()

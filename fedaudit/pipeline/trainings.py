@@ -39,8 +39,8 @@ class Training:
 
 
 def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> set[str]:
-    """Train those cells of one plan that are not on disk. Returns the training keys of those that were. InputError: a
-    method does not fit the clients.
+    """Train those cells of one plan that are not on disk; returns the training keys of the cells that were there
+    before. InputError: a method does not fit the clients.
 
     Trainings run side by side, a worker each, if the learner's facts say `together`; else one after the other, with
     clients in the workers.
@@ -104,7 +104,7 @@ def run_training(
 
 
 def train_block(bench: Bench, job: tuple[Training, int, bool]) -> None:
-    """In a worker: continue a training by itself. A job is (training, rounds to train up to, quiet)."""
+    """Continue, in a worker, a training by itself. A job is (training, rounds to train up to, quiet)."""
     training, until, quiet = job
     with Executor(lambda: bench) as executor:
         run_training(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)

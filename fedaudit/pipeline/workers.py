@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def federation_of(plan: Plan) -> Federation:
-    """The clients and records of a plan, with its canaries: also those that a coin leaves out of training."""
+    """The clients and records of a plan, with its canaries: a coin decides which of these are trained on."""
     if plan.own is not None:
         return plan.own.federation
     from fedaudit.tasks.canaries import insert
@@ -39,7 +39,8 @@ def resources_of(plan: Plan) -> Resources:
 
 
 def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Bench:
-    """The bench of a plan: loads the frozen model, encodes the records, and lists what each client trains on."""
+    """The data of a plan's workers: the frozen model, which is loaded here, the records, encoded here, and the ids of
+    those that each client trains on."""
     from fedaudit.machinery.executor import one_thread
     from fedaudit.pipeline.methods import method_of
     from trainers.protocols import Bench

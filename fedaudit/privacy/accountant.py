@@ -52,12 +52,12 @@ def nominal_std(*, sensitivity: float, steps: int, epsilon: float, delta: float)
 def noise_stds(
     privacy: Privacy, sensitivities: Mapping[str, float], *, steps: Sequence[int], batch: int, records: Sequence[int]
 ) -> dict[str, float]:
-    """Standard deviation of the noise per release according to the settings, the same for all clients of a run.
+    """Standard deviation of the noise, {release: std}, that the settings ask for, the same for all clients of a run.
 
-    sensitivities: every release that one record affects in a step. steps, records: each client's number of steps and
-    n_i. Nominal noise takes each release alone, with the largest number of steps as T; calibrated noise, a common
-    multiple of the sensitivities, is the smallest that proves epsilon for all releases together, for the most exposed
-    client.
+    sensitivities: every release (noised tensor) that one record affects in a step. steps, records: each client's number
+    of steps and n_i. Nominal noise takes each release alone, with the largest number of steps as T; calibrated noise, a
+    common multiple of the sensitivities, is the smallest that proves epsilon for all releases together, for the most
+    exposed client.
     """
     if privacy.sigma == "nominal":
         return {
@@ -124,7 +124,8 @@ class PoissonRun:
 
     @classmethod
     def of(cls, ledger: Ledger) -> PoissonRun:
-        """The run in a ledger. A client with no more steps, and no higher rate, than another is left out."""
+        """The run in a ledger, as steps and sampling rate of its most exposed clients: one with no more steps, and no
+        higher rate, than another is left out."""
         shifts = [math.hypot(*(m.shift("zero-out") for m in step)) for step in ledger.steps]
         each = {(e.steps, sampling_rate(records=e.records, batch=ledger.batch)) for e in ledger.exposures}
         worst = sorted(one for one in each if not any(one != other and _covers(other, one) for other in each))
@@ -180,7 +181,8 @@ def _counted(ledger: Ledger, exposure: Exposure, sampled: bool, every_step: bool
 
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of one Gaussian mechanism that a record shifts by mu standard deviations."""
+    """Epsilon, at `delta`, of one Gaussian mechanism that a record shifts by mu standard deviations; 0 for a mu of
+    0."""
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
     return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
@@ -188,7 +190,7 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
 
 @functools.cache  # the views of all threat models have the same clients
 def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: float) -> float:
-    """Epsilon of Gaussian steps (mu, count), each on a Poisson sample of `rate`.
+    """Epsilon, at `delta`, of Gaussian steps (mu, count) together, each on a Poisson sample of `rate`.
 
     At most that without sampling, as the divergence is jointly convex. If that is large, the grid is coarser in
     proportion, because the library's memory grows with epsilon / grid.
@@ -203,8 +205,8 @@ def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: f
 
 
 def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) -> PrivacyLossDistribution:
-    """The privacy loss distribution of Gaussian steps (mu, count), each on a Poisson sample of `rate`; both for the
-    training with the record and without it."""
+    """The privacy loss distribution, on a grid of that step, of Gaussian steps (mu, count), each on a Poisson sample of
+    `rate`; both for the training with the record and without it."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, identity
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 
@@ -217,7 +219,8 @@ def _sampled(steps: tuple[tuple[float, int], ...], rate: float, *, grid: float) 
 
 
 def _loss(mu: float, rate: float, adjacency: AdjacencyType, grid: float) -> PLDPmf:
-    """The privacy loss of one step, like `from_gaussian_mechanism`: connected dots (Doroshenko et al. 2022)."""
+    """The privacy loss, on a grid of that step, of one Gaussian step on a Poisson sample of `rate`, as
+    `from_gaussian_mechanism` computes it: connected dots (Doroshenko et al. 2022)."""
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
@@ -238,7 +241,8 @@ def _loss(mu: float, rate: float, adjacency: AdjacencyType, grid: float) -> PLDP
 
 @functools.cache
 def _sampled_deltas(steps: tuple[tuple[float, int], ...], rate: float, epsilons: tuple[float, ...]) -> list[float]:
-    """Deltas at increasing epsilons of Gaussian steps (mu, count), each on a Poisson sample of `rate`."""
+    """Deltas at the given epsilons, which grow, of Gaussian steps (mu, count) together, each on a Poisson sample of
+    `rate`."""
     always = math.sqrt(sum(count * mu**2 for mu, count in steps))
     if not always:
         return [0.0] * len(epsilons)

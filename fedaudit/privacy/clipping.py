@@ -73,7 +73,8 @@ def _norms(gradients: Tensor) -> Tensor:
 
 
 def _scale(gradients: Tensor, norm: float) -> Tensor:
-    """Clipping factors [R, N], 1 up to norm `norm`. FloatingPointError: a gradient is not finite."""
+    """Factors [R, N] that clip gradients [R, N, ...] to a length of `norm`; 1 for shorter ones. FloatingPointError: a
+    gradient is not finite."""
     norms = _norms(gradients)
     wrong = ~torch.isfinite(norms).all(0)
     if wrong.any():

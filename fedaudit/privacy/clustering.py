@@ -42,7 +42,8 @@ class Clusters:
         return [group for parts in self.parts(least) for group in parts]
 
     def parts(self, least: int) -> list[list[Numbers]]:
-        """The groups of each cluster (one or two), as in `groups`."""
+        """The groups of users of each cluster, [cluster][one or two groups]: its halves if each has `least` members,
+        else the whole."""
         parts = []
         for members in self.members:
             halves = [members[self.half[members] == side] for side in (0, 1)]
@@ -68,7 +69,7 @@ class Rule:
         return self.with_random_halves(np.zeros(users, np.int64), rng)
 
     def with_random_halves(self, cluster: Numbers, rng: np.random.Generator) -> Clusters:
-        """The clusters [n] with random halves."""
+        """These clusters, given as the number of each user's [n], each split into halves at random."""
         half = np.zeros_like(cluster)
         for s in range(cluster.max() + 1):
             members = rng.permutation(np.flatnonzero(cluster == s))
@@ -76,7 +77,8 @@ class Rule:
         return Clusters(cluster, half)
 
     def revise(self, clusters: Clusters, distances: Floats, rng: np.random.Generator) -> Clusters:
-        """The clusters after a round, by squared distances [n, G] to the centres of `clusters.groups(least)`."""
+        """The clusters after a round, by squared distances [n, G] of n users to the centres of
+        `clusters.groups(least)`: at most one cluster is split, or else two are merged, or else users move."""
         columns = iter(distances.T)
         parts = [[(group, next(columns)) for group in part] for part in clusters.parts(self.least)]
         half = clusters.half.copy()
@@ -102,9 +104,9 @@ class Rule:
         return Clusters(moved, half)
 
     def _halve(self, half: Numbers, first: Part, second: Part) -> None:
-        """Change `half` in place: users go to the other half of their cluster if they add less scatter there. Only the
-        surest half of these users go, and `least` stay in each half: if all went at once they might go back and forth
-        for ever."""
+        """Change `half` in place: users of a cluster whose halves are `first` and `second` go to the other half if they
+        add less scatter there. Only the surest half of these users go, and `least` stay in each half: if all went at
+        once they might go back and forth for ever."""
         members = np.concatenate([first[0], second[0]])
         gain = ((_cost(first) - _cost(second)) * (1 - 2 * half))[members]
         surest = members[np.argsort(-gain, kind="stable")]
@@ -139,7 +141,8 @@ def _gap(first: Part, second: Part) -> float:
 
 
 def _centre(part: list[Part]) -> Part:
-    """A cluster with the distances to its mean, computed from those to the means of its halves."""
+    """A cluster, given as one or two halves, as (its users, their squared distances [n] to its mean), computed from
+    those to the means of its halves."""
     if len(part) == 1:
         return part[0]
     (a, to_a), (b, to_b) = part
@@ -149,8 +152,8 @@ def _centre(part: list[Part]) -> Part:
 
 
 def _apart(first: Part, second: Part) -> float:
-    """F of two groups: scatter between their means over that within per degree of freedom. Without scatter within,
-    infinite, or 0 if the means do not differ."""
+    """How far two groups are apart, as F: scatter between their means over that within per degree of freedom. Without
+    scatter within, infinite, or 0 if the means do not differ."""
     n = len(first[0]) + len(second[0])
     between = len(first[0]) * len(second[0]) / n * _gap(first, second)
     within = float(first[1][first[0]].sum() + second[1][second[0]].sum())

@@ -50,14 +50,14 @@ class Field:
         return self.add(self.multiply(upper, self.of(2**HALF)), lower)
 
     def product(self, a: Residues, b: Residues) -> Residues:
-        """Matrix product of [n, k] and [k, m]."""
+        """Matrix product [n, m] of [n, k] and [k, m], modulo q."""
         total = np.zeros((a.shape[0], b.shape[1]), np.int64)
         for column, row in zip(a.T, b, strict=True):
             total = self.add(total, self.multiply(column[:, None], row))
         return total
 
     def inverse(self, a: Residues) -> Residues:
-        """Inverses, as a^(q - 2) by squaring. ZeroDivisionError: one is 0."""
+        """Inverses modulo q, entry by entry, as a^(q - 2) by squaring. ZeroDivisionError: one is 0."""
         if not np.all(a):
             raise ZeroDivisionError("0 has no inverse in a field")
         result, power, exponent = np.ones_like(a), a, self.q - 2
@@ -71,7 +71,7 @@ class Field:
         return rng.integers(self.q, size=shape)
 
     def weights(self, nodes: Residues) -> Residues:
-        """Barycentric weights of different nodes [n]: 1 / prod_k (x_i - x_k) over all others."""
+        """Barycentric weights [n] of different nodes [n]: 1 / prod_k (x_i - x_k) over all others."""
         gaps = self.subtract(nodes[:, None], nodes)
         np.fill_diagonal(gaps, 1)
         return self.inverse(self._products(gaps))

@@ -164,7 +164,8 @@ class Ledger:
         local: Sequence[str] = (),
         clear: Sequence[str] = (),
     ) -> Ledger:
-        """The ledger of a run from the noise of its rounds. shared, local, clear: names of tensors, as in the class."""
+        """The ledger of a run from the noise of its rounds. shared, local, clear: names of tensors, as the class
+        describes them."""
         joint: dict[tuple[Mechanism, ...], int] = {}
         ran: dict[int, list[tuple[int, Turn]]] = {}
         for noise in rounds:
@@ -226,7 +227,7 @@ class Ledger:
         return Observed(releases=releases, why=f"{_and(releases)}{' jointly' if len(releases) > 1 else ''}")
 
     def to_json(self) -> Json:
-        """Strict JSON: no infinity, no nan."""
+        """The ledger as JSON values, which hold no infinity and no NaN."""
         return {
             "steps": [[_strict(m) for m in step] for step in self.steps],
             "exposures": [asdict(exposure) for exposure in self.exposures],
@@ -265,7 +266,8 @@ def _noised(step: Sequence[Mechanism], release: str) -> bool:
 
 
 def _exposure(client: int, ran: Sequence[tuple[int, Turn]], joint: Sequence[tuple[Mechanism, ...]]) -> Exposure:
-    """The exposure of one client from its turns. ValueError: they cannot be the schedule of a run."""
+    """The exposure of one client (how often its records were used in each joint step), from its turns, as (index in
+    `joint`, turn). ValueError: they cannot be the schedule of a run."""
     counts = [sum(turn.steps for kind, turn in ran if kind == k) for k in range(len(joint))]
     total, shuffles = sum(counts), sum(turn.shuffles for _, turn in ran)
     sizes = {turn.records for _, turn in ran}

@@ -19,8 +19,8 @@ Places = NDArray[np.int64]
 
 
 def decode(field: Field, points: Residues, words: Residues, *, size: int, wrong: int) -> tuple[Places, Places]:
-    """The positions of `size` points whose values in all words [m, W] are right, and the positions of the wrong
-    senders.
+    """(The positions of `size` points whose values in all words [m, W] are right, the positions of wrong senders). A
+    word is one polynomial's values at the m points, each from one sender.
 
     Values at these points determine any polynomial of degree below `size`. wrong: how many wrong senders are corrected.
     InputError: fewer than size + 2 * wrong points, or more than `wrong` wrong senders.
@@ -47,7 +47,7 @@ def _spoilt(field: Field, points: Residues, words: Residues, size: int) -> int |
 
 
 def _errors(field: Field, points: Residues, word: Residues, size: int, most: int) -> Places:
-    """The positions of at most `most` errors in a word; empty if there are more."""
+    """The positions of the errors in a word [m], at most `most`; empty if there are more."""
     checks = field.multiply(field.powers(points, len(points) - size), field.weights(points))
     locator = _locator(field, field.product(checks, word[:, None])[:, 0])
     # the locator has the root 1 / x for the point x of every error; reversed, it has the root x
@@ -57,7 +57,8 @@ def _errors(field: Field, points: Residues, word: Residues, size: int, most: int
 
 
 def _locator(field: Field, syndromes: Residues) -> Residues:
-    """The shortest recurrence sum_i c_i s_(n-i) = 0, c_0 = 1, of a sequence of syndromes (Berlekamp-Massey)."""
+    """The coefficients c of the shortest recurrence sum_i c_i s_(n-i) = 0, c_0 = 1, of a sequence of syndromes
+    (Berlekamp-Massey)."""
     current = before = np.ones(1, np.int64)
     length, gap, last = 0, 1, np.ones(1, np.int64)
     for n in range(len(syndromes)):

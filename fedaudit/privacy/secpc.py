@@ -85,8 +85,8 @@ class Meeting:
         return int(sum(each.sum() for kind, each in self.sent.items() if kind != "answers"))
 
     def sums(self, vectors: Floats, groups: Sequence[Numbers], *, limit: float = RANGE, kept: str = "") -> Floats:
-        """Sums [G, d] of vectors [n, d], rounded to 1 / FINE, over groups of users; `kept` is the name to keep the
-        shares under, if any. InputError: an entry exceeds `limit`, or a group has fewer than t + 2 users."""
+        """Sums [G, d] of vectors [n, d], rounded to 1 / FINE, over the G groups of users; `kept` is the name to keep
+        the shares under, if any. InputError: an entry exceeds `limit`, or a group has fewer than t + 2 users."""
         sharing = self.protocol.of_sums
         self._check(groups)
         shares = self._deal(sharing, [quantised(vector, FINE, limit) for vector in vectors], kept)  # [n, n, length]
@@ -95,8 +95,9 @@ class Meeting:
         return values.transpose(1, 0, 2).reshape(len(groups), -1)[:, : vectors.shape[1]] / FINE
 
     def squared_distances(self, vectors: Floats, groups: Sequence[Numbers], *, kept: str = "") -> Floats:
-        """Squared distances [n, G] of vectors [n, d], of length <= 1 and rounded to 1 / steps, to group means. kept: as
-        in `sums`. InputError: an entry exceeds 1, or a group is too small."""
+        """Squared distances [n, G] of vectors [n, d], of length <= 1 and rounded to 1 / steps, to the means of G groups
+        of users. kept: the name to keep the shares under, if any. InputError: an entry exceeds 1, or a group is too
+        small."""
         sharing, steps = self.protocol.of_distances, self.protocol.steps
         self._check(groups)
         sizes = np.array([len(group) for group in groups])
@@ -116,7 +117,8 @@ class Meeting:
         return whole / (steps * sizes.astype(np.float64)) ** 2
 
     def _deal(self, sharing: Sharing, vectors: Sequence[Integers], kept: str) -> Residues:
-        """The shares [dealer, holder, length] of all users' vectors."""
+        """The shares [dealer, holder, length] of all users' vectors; kept in `held` under the name `kept`, if that is
+        not ""."""
         shares = np.stack([sharing.share(v, rng) for v, rng in zip(vectors, self.generators, strict=True)])
         self._count("shares", range(len(shares)), shares[0].size)
         if kept:
@@ -124,16 +126,16 @@ class Meeting:
         return shares
 
     def _masks(self, sharing: Sharing, count: int) -> Residues:
-        """Shares [n, count] of random polynomials that hide those of the distances. Each is a sum of polynomials from
-        t + 1 users, so that t colluders do not know it."""
+        """Shares [n, count], a row per user, of random polynomials that hide those of the distances. Each is a sum of
+        polynomials from t + 1 users, so that t colluders do not know it."""
         dealers = range(self.protocol.tolerance.colluders + 1)
         dealt = np.stack([sharing.zero_sums(count, self.generators[user]) for user in dealers])
         self._count("masks", dealers, dealt[0].size)
         return sharing.field.sum(dealt, axis=0)
 
     def _decode(self, sharing: Sharing, answers: Residues, *, values: int | None = None) -> Integers:
-        """Values that the server decodes from answers [n, W] without the absent users'; `answers` of liars are
-        falsified first, in place. See `Sharing.opened`."""
+        """Signed values [points, W] that the server decodes from answers [n, W] without the absent users', as
+        `Sharing.opened` does; `answers` of liars are falsified first, in place, and wrong users are named."""
         there = [user for user in range(len(answers)) if user not in self.absent]
         for user in sorted(self.liars):
             answers[user] += 1 + sharing.field.uniform(answers[user].shape, self.generators[user]) % (

@@ -81,7 +81,8 @@ class Sharing:
         return -(-entries // self.slices)
 
     def share(self, vector: Integers, rng: np.random.Generator) -> Residues:
-        """The users' shares [n, length] of a vector [d]; the last slice is padded with zeros."""
+        """The n users' shares [n, length] of a vector [d], a row each; the last slice of the vector is padded with
+        zeros."""
         length = self.length(len(vector))
         slices = np.pad(self.field.of(vector), (0, self.slices * length - len(vector))).reshape(self.slices, length)
         noise = self.field.uniform((self.tolerance.colluders, length), rng)
@@ -100,8 +101,8 @@ class Sharing:
         return self.field.product(self._masking, values)
 
     def squared_distances(self, vectors: Residues, centres: Residues, sizes: Integers) -> Residues:
-        """One user's shares [N, K] of |sum_k - |k| x_i|^2, for N vectors x_i and K groups k. vectors [N, length],
-        centres [K, length]: its shares of the vectors and of the groups' sums. sizes: |k| [K]."""
+        """One user's shares [N, K] of |sum_k - |k| x_i|^2, for N vectors x_i and K groups k, |k| in `sizes` [K].
+        vectors [N, length] and centres [K, length] are this user's shares of the vectors and of the groups' sums."""
         field = self.field
         scaled = field.multiply(vectors[:, None], field.of(sizes)[:, None])
         gaps = field.subtract(centres, scaled)
@@ -110,8 +111,8 @@ class Sharing:
     def opened(
         self, users: Sequence[int], answers: Residues, *, values: int | None = None
     ) -> tuple[Integers, list[int]]:
-        """Decode W polynomials from the `answers` [m, W] of m users: signed integers [ell, W], their values at the
-        slices' points; and the users whose answers are wrong.
+        """(Decoded values, users whose answers are wrong) of W polynomials, from the `answers` [m, W] of m users. The
+        values are signed integers [ell, W], at the points of the slices.
 
         values: decode at this many points instead; with `size` of them the whole polynomial is known. InputError: too
         few users, or too many wrong ones.

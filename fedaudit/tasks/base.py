@@ -153,7 +153,7 @@ class Federation:
 
     @property
     def records(self) -> dict[str, Record]:
-        """Every record of clients, novel and test sets, by id."""
+        """Every record there is, {id: record}: of clients (canaries and background among them), novel and test sets."""
         everything = [*self.novel, *self.test, *self.novel_test]
         for client in self.clients:
             everything += [*client.records, *client.canaries, *client.reference, *client.background]
@@ -171,7 +171,7 @@ class Federation:
 
     @property
     def coins(self) -> dict[str, tuple[str, str]]:
-        """For each candidate and canary, by id: the id of its coin, and the stratum of the coin.
+        """{id of a candidate or canary: (id of its coin, stratum of the coin)}.
 
         A stratum names the clients that have the picture (canaries form strata of their own). Permuting coins within a
         stratum keeps every client's number of members.

@@ -58,8 +58,8 @@ def shares(n: int, holders: int) -> list[int]:
 
 
 def _choose(federation: Federation, n: int, seed: int, holders: int) -> list[NDArray[np.int64]]:
-    """For each client, the positions of the candidates that become canaries, drawn at random; empty after `holders`.
-    InputError: a client has too few."""
+    """For each client, the positions of the candidates that become canaries, drawn at random; none for clients from
+    number `holders` on. InputError: a client has too few."""
     clients = federation.clients[:holders]
     alone = _unshared_candidates(federation)[:holders]
     generators = [np.random.default_rng((seed, STREAM, k, 0)) for k in range(len(clients))]
@@ -100,7 +100,8 @@ def _convertible(client: Client, places: NDArray[np.int64], rng: np.random.Gener
 def _replace_with_canaries(
     client: Client, places: NDArray[np.int64], made: list[Record], included: NDArray[np.bool_]
 ) -> Client:
-    """The client without the candidates at `places`; its canaries are `made`, with new ids and the coins `included`."""
+    """The client without the candidates at `places`; its canaries are `made`, with new ids, and `included` [n] says
+    which of them are trained on."""
     kept = np.delete(np.arange(len(client.records)), places)
     return dataclasses.replace(
         client,
@@ -112,7 +113,7 @@ def _replace_with_canaries(
 
 
 def _make_canary(kind: str, record: Record, texts: _Texts, rng: np.random.Generator) -> Record:
-    """The canary of that kind made from a candidate; it keeps the candidate's id."""
+    """The canary of that kind ("mislabelled", "ood", else natural) made from a candidate, whose id it keeps."""
     if kind == "mislabelled":
         return texts.wrong(record, rng)
     if kind == "ood":

@@ -27,7 +27,8 @@ class Params(Drawn):
 
 
 def captions(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients; each part is drawn from a generator of its own."""
+    """The federation of `clients` clients on drawn scenes with captions; each part is drawn from a generator of its
+    own."""
     return drawn_federation(
         params, _draw, test_draw=functools.partial(_draw, references=5), groups=len(scenes.SHAPES),
         novel_shapes=scenes.NOVEL_SHAPES, clients=clients, seed=seed,
@@ -43,8 +44,8 @@ def _draw(
     shapes: tuple[str, ...] = scenes.SHAPES,
     references: int = 1,
 ) -> tuple[Record, ...]:
-    """Draw n records with ids `name-000` and on; `text` is the first of `references` captions of the scene.
-    proportions: of the first object's shape, over `shapes`; None: uniform."""
+    """Draw n captioned scenes as records with ids NAME-000 and on; `text` is the first of `references` captions of the
+    scene. proportions: of the first object's shape, over `shapes`; None: uniform."""
     first = [None] * n if proportions is None else rng.choice(shapes, size=n, p=proportions).tolist()
     drawn = [scenes.draw_scene(rng, shapes, first=shape) for shape in first]
     texts = [[f"{scene.description} . {scenes.draw_story(rng, scene)}" for _ in range(references)] for scene in drawn]

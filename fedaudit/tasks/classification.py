@@ -68,7 +68,8 @@ def split_names(value: str, valid: Collection[str], *, flag: str) -> list[str]:
 
 
 def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: int) -> Federation:
-    """The federation over one data set or several. params: has the fields of `Partitioned`."""
+    """The federation over one data set or several (domains, each with clients of its own). params: has the fields of
+    `Partitioned`. InputError: there are too few clients or records."""
     classes = tuple(dict.fromkeys(name for domain in domains for name in domain.classes))
     if clients < len(domains):
         raise InputError(f"--clients {clients}: {len(domains)} domains need at least a client each")
@@ -119,7 +120,8 @@ def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Gener
 
 
 def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int) -> None:
-    """Assign a role to those of client k's records that have none yet, in `roles`. InputError: a role has no record."""
+    """Write into `roles` a role (member, held-out or reference) for those of client k's records that have none yet.
+    InputError: a role has no record."""
     if not params.holdout:
         roles[share] = MEMBER
         return
@@ -139,7 +141,7 @@ def _deal(roles: NDArray[np.int64], share: Share, k: int, params: Any, seed: int
 def _client(
     k: int, domain: Labelled, share: Share, roles: NDArray[np.int64], classes: tuple[str, ...], seed: int
 ) -> tuple[Client, dict[int, str]]:
-    """Client k with its records in random order, and their ids by index into the domain's training pictures."""
+    """(Client k with its records in random order, {index of a training picture of the domain: record id})."""
     name, order = client_name(k), np.random.default_rng((seed, 1, k, 3)).permutation(share)
     records = [_record(f"{name}-{i:04d}", domain, domain.pictures[n], domain.labels[n]) for i, n in enumerate(order)]
     dealt, present = roles[order], {record.group for record in records}

@@ -73,8 +73,8 @@ def coco(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
-    """Pool and test items in the layout of the MSCOCO site, of 2017 or 2014; None if there are no caption files.
-    Splits without a folder of pictures do not count; InputError if none has one."""
+    """(Pool, test) items in the layout of the MSCOCO site, of 2017 or 2014; None if there are no caption files. Splits
+    without a folder of pictures do not count; InputError if none has one."""
     names = [split + year for year in ("2017", "2014") for split in ("train", "val")]
     notes = {name: path for name in names if (path := _beside(root, f"captions_{name}.json")) is not None}
     folders = ((name, base / name) for name in notes for base in (root / "images", root))
@@ -96,7 +96,8 @@ def _beside(root: Path, name: str) -> Path | None:
 
 
 def _captions(path: Path, images: Path) -> list[Item]:
-    """The pictures of a caption file that have a caption, grouped by the class of their largest object."""
+    """An item for each picture of a caption file that has a caption; its group is the class of its largest object
+    ("none" without one)."""
     classes = _classes(path.with_name(path.name.replace("captions", "instances")))
     items = [
         Item(f"coco-{_key(n)}", classes.get(n, "none"), path_below(images, name, where), INSTRUCTION, texts, where)
@@ -106,7 +107,7 @@ def _captions(path: Path, images: Path) -> list[Item]:
 
 
 def _distinct(items: list[Item]) -> list[Item]:
-    """The items. InputError if two have the same id: their file names differ only in folder or ending."""
+    """The items as they are. InputError if two have the same id: their file names differ only in folder or ending."""
     first_by_id: dict[str, Item] = {}
     for item in items:
         if (other := first_by_id.setdefault(item.id, item)) is not item:
@@ -120,8 +121,8 @@ def _key(picture: int | str) -> str:
 
 
 def _annotated_pictures(path: Path) -> Iterable[tuple[int | str, str, tuple[str, ...], str, str]]:
-    """For each picture in a file of MSCOCO's form: its id, file name, captions, place in the file (for messages) and
-    domain. Blank captions are left out, and pictures without any other. InputError: two pictures have one id."""
+    """Yield for each picture in a file of MSCOCO's form its id, file name, captions, place in the file (for messages)
+    and domain. Blank captions are left out, and pictures without any other. InputError: two pictures have one id."""
     content, captions = read_json(path, KEYS), dict[int | str, list[str]]()
     for note in need(content, "annotations", path, list):
         number = identifier(need(note, "image_id", path), "an image_id", path)
@@ -138,7 +139,7 @@ def _annotated_pictures(path: Path) -> Iterable[tuple[int | str, str, tuple[str,
 
 
 def _classes(path: Path) -> dict[int | str, str]:
-    """Picture id to the name of its largest object's category."""
+    """{picture id: name of its largest object's category}, from an instances file of MSCOCO."""
     content, largest = read_json(path, KEYS), dict[int | str, tuple[float, int]]()
     names: dict[int, str] = {}
     for kind in need(content, "categories", path, list):
@@ -169,8 +170,8 @@ def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
 
 
 def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[Item], dict[str, str]]:
-    """An item for each picture with a caption in parquet files, and the domain of each by item id. Rows with the same
-    picture are one item. group: the class of pictures whose row names none."""
+    """(An item for each picture with a caption in parquet files, {item id: domain}). Rows with the same picture are one
+    item. group: the class of pictures whose row names none."""
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
     captions: dict[str, list[str]] = {}
     for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):
@@ -208,7 +209,8 @@ def _domain(value: Any, where: Row) -> str:
 
 
 def _nocaps(root: Path, domain: str) -> list[Item]:
-    """NoCaps items of a domain; all items if the files name no domain, as the usual parquet files."""
+    """The NoCaps items of a domain; all items if the files name no domain, as the usual parquet files. InputError:
+    there are none."""
     path = _beside(root, "nocaps_val_4500_captions.json")
     items, domains = _nocaps_file(root, path) if path is not None else ([], {})
     for split, paths in ({} if path else parquet_files(root)).items():
@@ -227,7 +229,7 @@ def _nocaps(root: Path, domain: str) -> list[Item]:
 
 
 def _nocaps_file(root: Path, path: Path) -> tuple[list[Item], dict[str, str]]:
-    """Items of the site's caption file, and the domain of each by id."""
+    """(Items of the site's caption file, {item id: domain})."""
     folders = [base / name for base in (path.parent, root) for name in ("images", "val", "nocaps_images", ".")]
     images = next(one for one in folders if user_files.is_dir(one))
     pictures = list(_annotated_pictures(path))
@@ -261,7 +263,8 @@ def _group(value: Any, otherwise: str, where: Row) -> str:
 
 
 def _largest(names: Any, areas: Any, where: Row) -> Any:
-    """The class with the largest area; `names` itself if there are no areas."""
+    """The class, of `names`, with the largest of `areas`; `names` itself if there are no areas. InputError: they do not
+    fit."""
     if not isinstance(names, list) or not isinstance(areas, list) or not all(map(finite, areas)):
         raise InputError(f"{where}: objects must have a list of category and a list of area in numbers")
     if areas and len(areas) != len(names):

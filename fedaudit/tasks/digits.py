@@ -27,7 +27,8 @@ class Params(Partitioned):
 
 
 def digits(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients; `seed` also decides which half of each class is for testing."""
+    """The federation of `clients` clients on real handwritten digits; `seed` also decides which half of each class is
+    for testing."""
     pictures, labels = _load()
     rng = np.random.default_rng((seed, 5))
     halves = [np.array_split(rng.permutation(np.flatnonzero(labels == c)), 2) for c in range(len(CLASSES))]

@@ -71,7 +71,7 @@ def distance_field(mask: Image.Image) -> Tensor:
 
 
 def glyph(char: str, font: str) -> Tensor:
-    """Distance field of a character; its longer side is 70 % of the field."""
+    """Distance field [FIELD, FIELD] of a character; its longer side is 70 % of the field."""
     face = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf", 160)
     left, top, right, bottom = face.getbbox(char)
     width, height = right - left, bottom - top
@@ -82,7 +82,7 @@ def glyph(char: str, font: str) -> Tensor:
 
 
 def polygon(points: NDArray[Any]) -> Tensor:
-    """Distance field of a filled polygon with corners [n, 2] in [-1, 1], y pointing up."""
+    """Distance field [FIELD, FIELD] of a filled polygon with corners [n, 2] in [-1, 1], y pointing up."""
     mask = Image.new("L", (256, 256))
     ImageDraw.Draw(mask).polygon([(128 + 90 * x, 128 - 90 * y) for x, y in points], fill=255)
     return distance_field(mask)

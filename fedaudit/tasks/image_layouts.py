@@ -44,9 +44,9 @@ FLOWERS: tuple[str, ...] = tuple(  # the categories of Oxford Flowers, 1 to 102
 
 
 def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[list[str]]:
-    """Fields of each line of a text file: split at `separator` into `least` fields, the last with the rest of the line,
-    or at all white space (None). Blank lines are skipped. InputError: the file cannot be read, or a line has fewer than
-    `least` fields, or a blank one."""
+    """Yield the fields of each line of a text file: split at `separator` into `least` fields, the last with the rest of
+    the line, or at all white space (None). Blank lines are skipped. InputError: the file cannot be read, or a line has
+    fewer than `least` fields, or a blank one."""
     try:
         lines = user_files.read_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -62,8 +62,8 @@ def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[lis
 
 
 def _class_folders(images: Path, rng: np.random.Generator, skip: Collection[str] = ()) -> tuple[Rows, Rows]:
-    """Training and test rows from one folder per class, without those in `skip`: three tenths of each class, at random,
-    are for testing. InputError: no folders, or one without images."""
+    """Training and test rows, (file, class name), from one folder per class, without those in `skip`: three tenths of
+    each class, at random, are for testing. InputError: no folders, or one without images."""
     train: Rows = []
     test: Rows = []
     for folder in (one for one in user_files.listed(images) if one.name not in skip and not one.is_file()):
@@ -117,7 +117,8 @@ def read_oxford_flowers(base: Path, rng: np.random.Generator) -> tuple[Rows, Row
 
 
 def _matrices(path: Path, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Flat arrays of whole numbers from a MATLAB file, by key."""
+    """Flat arrays of whole numbers from a MATLAB file, {key: array}. InputError: the file cannot be read, or a value is
+    no whole number from 0 on."""
     from scipy.io import loadmat
 
     try:
@@ -151,7 +152,8 @@ def read_food101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def read_dtd(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Training and test rows of the first of ten partitions; validation pictures are training rows."""
+    """Training and test rows, (file, class name), of the first of ten partitions; validation pictures are training
+    rows."""
 
     def rows(*splits: str) -> Rows:
         lists = [base / "labels" / f"{split}1.txt" for split in splits]
@@ -165,7 +167,8 @@ def read_dtd(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def read_fgvc_aircraft(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Training and test rows; classes are variants (100). Validation pictures are left out, as in CoOp."""
+    """Training and test rows, (file, class name); classes are variants (100). Validation pictures are left out, as in
+    CoOp."""
 
     def rows(split: str) -> Rows:
         path = base / f"images_variant_{split}.txt"
@@ -175,8 +178,8 @@ def read_fgvc_aircraft(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows
 
 
 def read_ucf101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Training and test rows of the first of three splits; class and folder names are CoOp's: Apply_Eye_Makeup for
-    ApplyEyeMakeup."""
+    """Training and test rows, (frame's file, class name), of the first of three splits; class and folder names are
+    CoOp's: Apply_Eye_Makeup for ApplyEyeMakeup."""
 
     def rows(split: str) -> Rows:
         path, frames = base / "ucfTrainTestlist" / f"{split}list01.txt", Rows()
@@ -201,7 +204,8 @@ def read_cifar100(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def _cifar(files: Sequence[Path], key: str, names: Sequence[str]) -> Rows:
-    """Pictures and class names of batch files: rows of three 32 x 32 planes, labels at `key`."""
+    """Rows (pixels [32, 32, 3], class name) of batch files, whose rows are three 32 x 32 planes, with labels at `key`.
+    InputError: they do not fit."""
     rows: Rows = []
     for file in files:
         batch = _unpickled(file, ("data", key))

@@ -33,7 +33,8 @@ class Params(Partitioned):
 
 
 def images(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients on the files of `data_root`; pictures are decoded when they are used."""
+    """The federation of `clients` clients on the image data sets in `data_root`; pictures are decoded when they are
+    used."""
     names = split_names(params.dataset, IMAGE_SETS, flag="--dataset")
     root = folder(
         params.data_root, flag="--data-root", source=" and ".join(IMAGE_SETS[name].folders[0] for name in names)

@@ -54,7 +54,8 @@ def load(name: str, root: Path, rng: np.random.Generator) -> Labelled:
 
 @contextmanager
 def _unpacked(name: str, base: Path) -> Iterator[None]:
-    """Turn an OSError into the InputError that a folder of the data set cannot be listed (a file, or a broken link)."""
+    """Turn an OSError inside the `with` block into the InputError that a folder of the data set cannot be listed (a
+    file, or a broken link)."""
     try:
         yield
     except OSError as error:
@@ -63,7 +64,8 @@ def _unpacked(name: str, base: Path) -> Iterator[None]:
 
 
 def _check_names(names: Mapping[str, str], base: Path) -> None:
-    """InputError unless there are two classes or more, with different names that a prompt can hold."""
+    """Raise InputError unless there are two classes or more, with different names that a prompt can hold. `names`: by a
+    class's name in the files its name in prompts."""
     raw_of: dict[str, str] = {}
     for raw, name in names.items():
         if not one_line(name):
@@ -86,7 +88,8 @@ def _base(name: str, kind: ImageSet, root: Path) -> Path:
 
 
 def _coop(path: Path, images: Path) -> tuple[Rows, Rows]:
-    """Training and test rows of a split file: {"train": [[path below the images, label, class name], ...], ...}."""
+    """Training and test rows, (file, class name), of a split file: {"train": [[path below the images, label, class
+    name], ...], ...}. InputError: a row is wrong."""
     content = read_json(path)
     rows: list[Rows] = []
     for split in ("train", "test"):
@@ -112,7 +115,7 @@ def _is_row(item: object) -> bool:
 
 
 def _check_files(rows: Rows, base: Path) -> None:
-    """InputError unless every file exists. Each folder is listed once, which is quick on remote disks too."""
+    """Raise InputError unless every file exists. Each folder is listed once, which is quick on remote disks too."""
     names_in: dict[Path, set[str]] = {}
     for picture, _ in rows:
         if isinstance(picture, Path):
@@ -124,7 +127,7 @@ def _check_files(rows: Rows, base: Path) -> None:
 
 
 def _check_readable(picture: Picture) -> None:
-    """InputError unless one picture can be decoded. Others are checked when they are used."""
+    """Raise InputError unless this picture can be decoded. Others are checked when they are used."""
     if isinstance(picture, Path):
         try:
             with user_files.picture(picture) as opened:

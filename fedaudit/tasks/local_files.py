@@ -84,7 +84,8 @@ def _refuse(word: str) -> float:
 
 
 def need(thing: Any, key: str, where: str | Path, kind: type = object) -> Any:
-    """thing[key] of a JSON object, of type `kind`. InputError names the file, `where`. A bool is not an int here."""
+    """The value thing[key] of a JSON object, of type `kind`; a bool is not an int here. InputError, which names the
+    file, `where`: it is missing or of another type."""
     if not isinstance(thing, dict) or key not in thing:
         raise InputError(f"{where}: an object lacks the key {key!r}, which the official file has")
     if not isinstance(thing[key], kind) or (kind is int and isinstance(thing[key], bool)):
@@ -126,8 +127,8 @@ def finite(value: object) -> bool:
 
 
 def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
-    """Parquet files below `root`, but not below `skip`, by split (see `SPLITS`). The file's name tells the split, or
-    else the nearest folder's. InputError: a split's files lie in several folders."""
+    """Parquet files below `root`, but not below `skip`, {split: files} (see `SPLITS`; "" if none is named). The file's
+    name tells the split, or else the nearest folder's. InputError: a split's files lie in several folders."""
     by_split: dict[str, list[Path]] = {}
     for path in sorted(_parquet_below(root, skip)):
         named = (_SPLIT.search(part.lower()) for part in reversed(path.relative_to(root).parts))
@@ -140,7 +141,8 @@ def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Pat
 
 
 def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
-    """Visible parquet files in `root` and its folders, without `skip`. Folders looked into are recorded as read."""
+    """Yield the visible parquet files in `root` and its folders, without `skip`. Folders looked into are recorded as
+    read."""
     for name, folders, files in os.walk(root):
         folder = Path(name)
         user_files.note(folder)
@@ -159,7 +161,7 @@ def parquet_items(
     root: Path, read: Callable[[str, list[Path]], list[Item]], *, test: Sequence[str], official: str, source: str,
     skip: Path | None = None,
 ) -> tuple[list[Item], list[Item]]:  # fmt: skip
-    """The items of the parquet files below `root`: those that clients draw from, and those for testing (maybe none).
+    """(Items that clients draw from, items for testing, maybe none) of the parquet files below `root`.
 
     read: the items of a split's files. test, skip: as `choose_splits` and `parquet_files` take them. official, source:
     the data set's own layout and where to get it, for the InputError where there are no such files.
@@ -178,8 +180,8 @@ def parquet_items(
 def parquet_rows(
     files: Sequence[Path], columns: Mapping[str, Sequence[str]], *, needed: Collection[str]
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Rows that have a picture, each with a dict: for every name in `columns` the value of the first column in its list
-    that exists (None: none does), and the picture's "path".
+    """Yield the rows that have a picture, each with a dict: for every name in `columns` the value of the first column
+    in its list that exists (None: none does), and the picture's "path".
 
     needed: names that must have a column, or else InputError. No picture is read.
     """
@@ -202,7 +204,7 @@ def parquet_rows(
 
 
 def _picture_paths(source: Any, file: Path) -> Iterator[str | None]:
-    """The path of each row's picture, "" if it has none; None for a row without picture."""
+    """Yield the path of each row's picture, "" if it has none; None for a row without picture."""
     kind = source.schema_arrow.field("image").type
     parts = {part.name: part.type for part in kind} if pa.types.is_struct(kind) else {"bytes": kind}
     if not (_binary(parts.get("bytes")) and ("path" not in parts or _text(parts["path"]))):
@@ -237,7 +239,7 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _pictures(items: Sequence[Item]) -> dict[str, Path | bytes]:
-    """The pictures of drawn items by id: a path, or the bytes from a parquet row. InputError for the first bad one."""
+    """The pictures of drawn items, {item id: path, or bytes from a parquet row}. InputError for the first bad one."""
     rows: dict[Path, set[int]] = {}
     for item in items:
         if isinstance(item.source, Row):
@@ -252,7 +254,7 @@ def _pictures(items: Sequence[Item]) -> dict[str, Path | bytes]:
 
 
 def _contents(file: Path, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
-    """Row numbers with the bytes of their pictures; only row groups that contain such a row are read."""
+    """Yield (row number, bytes of its picture) for those rows; only row groups that contain such a row are read."""
     start = 0
     with _opened(file) as source:
         for group in range(source.num_row_groups):
@@ -266,7 +268,7 @@ def _contents(file: Path, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
 
 
 def _check_picture(item: Item, picture: Path | bytes) -> None:
-    """InputError unless the picture exists and begins like an image. Its pixels are not decoded."""
+    """Raise InputError unless the picture exists and begins like an image. Its pixels are not decoded."""
     if isinstance(picture, Path) and not os.path.exists(picture):
         raise InputError(f"{picture}: no such file, but the annotations name it; unpack the images again")
     if not (picture.stat().st_size if isinstance(picture, Path) and picture.is_file() else picture):
@@ -336,7 +338,8 @@ def federate(
 
 
 def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params: Any, seed: int) -> Client:
-    """Client k from its share. It is shuffled first, since items drawn last may come after a class ran out."""
+    """Client k with its candidates, reference and background records from its share of the items. These are shuffled
+    first, since items drawn last may come after a class ran out."""
     deal, coins, texts = (np.random.default_rng((seed, 1, k, part)) for part in (1, 2, 3))
     records = _records([share[i] for i in deal.permutation(len(share))], pictures, texts)
     candidates, kept = 2 * params.records, 2 * params.records + params.reference
@@ -355,7 +358,7 @@ def _records(items: Sequence[Item], pictures: dict[str, Path | bytes], rng: np.r
 
 
 def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -> None:
-    """InputError if the numbers of pool, test and novel items are too small for the settings."""
+    """Raise InputError if the numbers of pool, test and novel items are too small for the settings."""
     each = f"2 x {params.records} candidates + {params.reference} reference + {params.background} background records"
     due = clients * (2 * params.records + params.reference + params.background) + (0 if test else params.test)
     if pool < due:

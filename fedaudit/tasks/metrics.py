@@ -79,8 +79,9 @@ def cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) 
 
 
 def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """All metrics of texts, hypotheses [image] and references [image][reference], times 100 as papers print them.
-    Keys: bleu1, bleu2, bleu3, bleu4, rouge_l (0 to 100) and cider (0 to 1000; coco-caption's 1.11 is 111)."""
+    """All metrics of texts, {name: score}, from hypotheses [image] and references [image][reference], times 100 as
+    papers print them. Names: bleu1, bleu2, bleu3, bleu4, rouge_l (0 to 100) and cider (0 to 1000; coco-caption's 1.11
+    is 111)."""
     spoken = [tokenize(text) for text in hypotheses]
     correct = [[tokenize(text) for text in texts] for texts in references]
     scores = {f"bleu{n}": score for n, score in zip(ORDERS, bleu(spoken, correct), strict=True)}
@@ -129,7 +130,7 @@ def _lcs(a: Tokens, b: Tokens) -> int:
 
 
 def _cider(hypotheses: Sequence[Tokens], references: Sequence[Sequence[Tokens]], n: int) -> float:
-    """CIDEr-D over n-grams of length n, mean over images."""
+    """CIDEr-D over n-grams of length n, 0 to 10, mean over images."""
     frequency = Counter(gram for refs in references for gram in {gram for r in refs for gram in _ngrams(r, n)})
 
     def weigh(tokens: Tokens) -> dict[Gram, float]:

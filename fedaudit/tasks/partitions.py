@@ -38,8 +38,9 @@ def few_shot(labels: Labels, clients: int, shots: int, rng: np.random.Generator)
 
 
 def dominant(labels: Labels, clients: int, shots: int, rng: np.random.Generator) -> list[Share]:
-    """Draw for each client, as in DP2FL, `shots` records of one dominant class and a quarter as many of each other one;
-    it has nothing of a fifth of the classes. InputError: a class has fewer records.
+    """For each client, the ascending positions of its records in `labels`, drawn as in DP2FL: `shots` records of one
+    dominant class and a quarter as many of each other one, nothing of a fifth of the classes. InputError: a class has
+    fewer records.
 
     With 16 shots: 16 records of the dominant class and 4 of each other. Every client draws from all records, so two
     clients may have the same one: few data sets are large enough for disjoint clients.
@@ -54,8 +55,8 @@ def dominant(labels: Labels, clients: int, shots: int, rng: np.random.Generator)
 
 
 def dirichlet(labels: Labels, clients: int, beta: float, rng: np.random.Generator, *, least: int = 1) -> list[Share]:
-    """Give each record of a class to client k with that class's own probability p_k, p ~ Dirichlet(beta). Every record
-    has one client.
+    """For each client, the ascending positions of its records in `labels`: each record of a class goes to client k with
+    that class's own probability p_k, p ~ Dirichlet(beta). Every record has one client.
 
     The whole partition is drawn again, up to 100 times, until every client has `least` records; InputError if it never
     does. Rounding n p_k instead would starve the first client of data sets with many classes.
@@ -75,7 +76,8 @@ def dirichlet(labels: Labels, clients: int, beta: float, rng: np.random.Generato
 
 
 def _draw(labels: Labels, counts: dict[Any, int], rng: np.random.Generator) -> Share:
-    """Draw counts[name] records of each class without replacement. InputError: a class has fewer."""
+    """The ascending positions in `labels` of counts[name] records of each class, drawn without replacement. InputError:
+    a class has fewer."""
     drawn = []
     for name, count in counts.items():
         there = np.flatnonzero(labels == name)

@@ -60,8 +60,8 @@ class Question:
 
 
 def question_prompt(*, question: str, options: Sequence[str], context: str = "") -> str:
-    """The prompt by FedRand's ScienceQA template. The paper has no place for the question: here it precedes the
-    context."""
+    """The prompt of a multiple-choice question by FedRand's ScienceQA template. The paper has no place for the
+    question: here it precedes the context."""
     hint = f"Context: {context.rstrip('. ')}. " if context.strip() else ""
     listed = " ".join(f"({LETTERS[i] if i < len(LETTERS) else i + 1}) {option}" for i, option in enumerate(options))
     return (
@@ -73,8 +73,8 @@ def question_prompt(*, question: str, options: Sequence[str], context: str = "")
 def draw_question(
     rng: np.random.Generator, topic: str, shapes: Sequence[str] = SHAPES, *, hinted: float = HINTED
 ) -> tuple[Scene, Question]:
-    """Draw a random scene, and the question of `topic` about it, to which exactly one of its options is right. hinted:
-    the probability that the question has a context."""
+    """A random scene, and the question of `topic` about it, to which exactly one of its options is right. hinted: the
+    probability that the question has a context."""
     while (drafted := _DRAFTS[topic](scene := scenes.draw_scene(rng, shapes), rng)) is None:
         pass
     text, answer, others = drafted

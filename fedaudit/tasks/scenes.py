@@ -87,7 +87,7 @@ class Scene:
 
 
 def draw_scene(rng: np.random.Generator, shapes: Sequence[str] = SHAPES, first: str | None = None) -> Scene:
-    """Draw a scene; `first` fixes the shape of the first object (the class of the record)."""
+    """A random scene of one to three objects; `first` fixes the shape of the first object (the class of the record)."""
 
     def choice(options: Sequence[str]) -> str:
         return options[int(rng.integers(len(options)))]

@@ -56,7 +56,7 @@ def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
-    """Pool and test items in the project's layout, also in data/scienceqa/ or scienceqa/; None without problems.json.
+    """(Pool, test) items in the project's layout, also in data/scienceqa/ or scienceqa/; None without problems.json.
     Questions without a picture are left out."""
     bases = (root, root / "data" / "scienceqa", root / "scienceqa")
     base = next((one for one in bases if user_files.exists(one / "problems.json")), None)
@@ -77,7 +77,8 @@ def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
 
 
 def _where(path: Path, pid: str) -> str:
-    """The question's place for messages. InputError if `pid`, which is also the name of its folder, cannot be one."""
+    """The question's place for messages: file and number. InputError if `pid`, which is also the name of its folder,
+    cannot be one."""
     path_below(path.parent, pid, f"{path}, question {short_repr(pid)}")
     if Path(pid).name != pid:
         raise InputError(f"{path}: the question {pid} must be one name, as its pictures lie in a folder of this name")
@@ -92,7 +93,8 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _splits(problems: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """The split of each question: its own, or that in pid_splits.json. InputError: none of `OFFICIAL`."""
+    """{question: its split}, as it says itself, or as pid_splits.json does. InputError: a split is none of
+    `OFFICIAL`."""
     if all("split" in one for one in problems.values()):
         split_of = {pid: need(one, "split", _where(path, pid), str) for pid, one in problems.items()}
     else:
@@ -105,7 +107,7 @@ def _splits(problems: Mapping[str, Any], path: Path) -> dict[str, str]:
 
 
 def _listed(content: dict[str, Any], problems: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """The split of each question by the lists of pid_splits.json. InputError: a question is in none, or in two."""
+    """{question: its split} by the lists of pid_splits.json. InputError: a question is in none, or in two."""
     split_of: dict[str, str] = {}
     for split in OFFICIAL:
         for pid in need(content, split, path, list):
@@ -117,7 +119,7 @@ def _listed(content: dict[str, Any], problems: Mapping[str, Any], path: Path) ->
 
 
 def _images(bases: Sequence[Path], splits: list[str]) -> dict[str, Path]:
-    """The folder of each split's pictures; splits that were not unpacked are left out. InputError: there is none."""
+    """{split: folder of its pictures}; splits that were not unpacked are left out. InputError: there is none."""
     options = [(split, base / part / split) for split in splits for base in bases for part in (".", "images")]
     folders = {split: path for split, path in options if user_files.is_dir(path)}
     if not folders:
@@ -138,7 +140,8 @@ def _parquet(root: Path) -> tuple[list[Item], list[Item]]:
 
 
 def _item(name: str, source: Path | Row, question: Mapping[str, Any], where: str) -> Item:
-    """One question as an item. InputError if its answer is not the index of one of its choices."""
+    """One question with its picture as an item, whose text is the right answer. InputError if the answer is not the
+    index of one of the choices."""
     options, answer = need(question, "choices", where), need(question, "answer", where)
     whole = isinstance(answer, int) and not isinstance(answer, bool)
     if not isinstance(options, list) or not whole or not 0 <= answer < len(options):

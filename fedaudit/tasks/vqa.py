@@ -25,7 +25,8 @@ class Params(Drawn):
 
 
 def vqa(params: Params, *, clients: int, seed: int) -> Federation:
-    """The federation of `clients` clients; each part is drawn from a generator of its own."""
+    """The federation of `clients` clients on drawn scenes with questions; each part is drawn from a generator of its
+    own."""
     return drawn_federation(
         params, _draw, test_draw=_draw, groups=len(TOPICS), novel_shapes=scenes.NOVEL_SHAPES, clients=clients,
         seed=seed, score=answer_scores,
@@ -40,7 +41,8 @@ def _draw(
     proportions: np.ndarray | None = None,
     shapes: Sequence[str] = scenes.SHAPES,
 ) -> tuple[Record, ...]:
-    """Draw n records with ids `name-000` and on, their topics by `proportions` over `TOPICS` (None: uniform)."""
+    """Draw n questions as records with ids NAME-000 and on, on topics by `proportions` over `TOPICS` (None: uniform),
+    about scenes of these `shapes`."""
     topics = rng.choice(TOPICS, size=n, p=proportions).tolist()
     drawn = [draw_question(rng, topic, shapes) for topic in topics]
     images = scenes.render([scene for scene, _ in drawn], rng)

@@ -43,7 +43,8 @@ def accuracies(runs: Sequence[MethodRow]) -> list[str]:
 
 
 def against_epsilon(runs: Sequence[MethodRow], methods: Sequence[str], quantities: Sequence[str]) -> Plot:
-    """A panel per quantity (a key of the runs' scores), a line per method; None without two epsilons (no noise is one).
+    """The figure with its data: a panel per quantity (a key of the runs' scores), a line per method; None without two
+    epsilons (no noise is one).
 
     Runs without noise stand at the right end. A method that was only run without noise is a horizontal line. Panels of
     accuracies share their axis. `methods` fixes the colours.
@@ -74,7 +75,8 @@ def _draw_lines(
     quantity: str,
     at: dict[float, float],
 ) -> None:
-    """Draw a line for each method in `lines`, a horizontal one for the others; `at` is the position of each epsilon."""
+    """Draw a line for each method in `lines`, a horizontal one for the others; `at` is the position of each epsilon on
+    the axis."""
     width = at[math.inf] - min(at.values())
     for i, method in enumerate(lines):
         of_method = sorted((v for v in runs if v.method == method and quantity in v.scores), key=lambda v: v.epsilon)
@@ -89,7 +91,7 @@ def _draw_lines(
 def _draw_line(
     panel: Any, of_method: Sequence[MethodRow], quantity: str, at: Sequence[float], look: dict[str, Any]
 ) -> None:
-    """Draw one method: noised runs joined, and a dotted step to the one without noise."""
+    """Draw one method at the positions `at`: noised runs joined, and a dotted step to the one without noise."""
     values = [v.scores[quantity].value for v in of_method]
     bars = np.array([v.scores[quantity].reach for v in of_method]).T
     panel.errorbar(at, values, bars, fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2)
@@ -109,7 +111,8 @@ def _draw_axes(panel: Any, about: Panel, at: dict[float, float], levels: Sequenc
 
 
 def rows(runs: Sequence[MethodRow], quantities: Sequence[str]) -> Table:
-    """The data of a figure: one row per run and quantity, with the lengths of its error bar down and up."""
+    """The data of a figure: one row per run and quantity that it has, with the lengths `down` and `up` of its error bar
+    and the number of `seeds`."""
     lines = []
     for v in runs:
         for quantity in (q for q in quantities if q in v.scores):

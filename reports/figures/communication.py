@@ -15,7 +15,8 @@ PANELS = 3  # worlds that are drawn, a panel each
 
 
 def cost_plot(cost: Table, methods: Sequence[str]) -> Plot:
-    """Bytes down and up by round, beside FedAvg's, a panel per method; `methods` fixes the colours."""
+    """The figure of bytes down and up by round, beside FedAvg's, a panel per method, and its data with rounds counted
+    from 1; `methods` fixes the colours."""
     rows = ordered(cost.method, methods)
     most = float(cost[["bytes_down", "bytes_up", "fedavg_bytes"]].sum(axis=1).max())
     unit, name = next(
@@ -40,9 +41,9 @@ def cost_plot(cost: Table, methods: Sequence[str]) -> Plot:
 
 
 def until_plot(by_round: Table, costs: Table) -> Plot:
-    """Utility after each round against all bytes sent until then, a panel for each of the first `PANELS` worlds, a line
-    per setting; None if no utility was measured by round. `costs` has the common utility (`target`), drawn as a
-    line."""
+    """The figure of utility after each round against all bytes sent until then, and its data: a panel for each of the
+    first `PANELS` worlds (tasks with their data), a line per setting; None if no utility was measured by round. `costs`
+    has the common utility (`target`), drawn as a line."""
     by_round = by_round[by_round.utility.notna()]
     if by_round.empty:
         return None

@@ -143,8 +143,8 @@ def grid(rows: int, columns: int, *, height: float, margins: Margins, **shared: 
 
 
 def look_of(methods: Sequence[object], method: object, *, hollow: bool = False) -> dict[str, Any]:
-    """Matplotlib properties of a method, or of another line: colour, marker and line style, by its place in
-    `methods`."""
+    """Matplotlib properties of a method, or of another line: colour, marker (`hollow` or filled) and line style, by its
+    position in `methods`."""
     i = list(methods).index(method)
     colour = COLOURS[i % len(COLOURS)]
     look = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": LINES[i % len(LINES)]}
@@ -183,7 +183,7 @@ def name_rows(axes: Any, label: str) -> None:
 
 
 def panels(axes: Any, row_names: Sequence[str], column_names: Sequence[str]) -> Iterator[tuple[Any, str, str]]:
-    """Every panel of `grid` with the names of its row and column."""
+    """Yield every panel of `grid` with the names of its row and column, row by row."""
     for row, row_name in zip(axes, row_names, strict=True):
         for panel, column_name in zip(row, column_names, strict=True):
             yield panel, row_name, column_name

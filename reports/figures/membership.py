@@ -59,8 +59,9 @@ TRADEOFF = (
 
 
 def sketches(tables: Mapping[str, Table], methods: Sequence[str], signals: Sequence[str]) -> list[Sketch]:
-    """All figures about `signals`, in reading order; the one by class shows the first signal that has success rates.
-    `tables` needs curves, scores, clients, classes, trajectories and rounds."""
+    """All figures about `signals`, in reading order, to be drawn later: those without data become none. The one by
+    class shows the first signal that has success rates. `tables` needs curves, scores, clients, classes, trajectories
+    and rounds."""
     scores, classes, rounds = tables["scores"], _success_rates(tables["classes"], signals), tables["rounds"]
     scores = scores[scores.kind.isin((MEMBER, HELD_OUT_RECORD, NOVEL_RECORD))]
     distribution = SCORES.format(NOVEL if (scores.kind == NOVEL_RECORD).any() else "")
@@ -84,8 +85,8 @@ def sketches(tables: Mapping[str, Table], methods: Sequence[str], signals: Seque
 
 
 def primary(table: Table) -> Table:
-    """The rows about one attacked model (`way`) per method and adversary: the first in the order of `FRESHEST` that
-    reaches at least half as many clients as the one that reaches most."""
+    """The rows about one kind of attacked model (`way`) per method and adversary: the first in `FRESHEST`, an order of
+    preference, that reaches at least half as many clients as the one that reaches most."""
     groups = [table.method, table.threat_model]
     reached = table.groupby([*groups, table.way]).client.transform("nunique")
     rank = table.way.map({model: i for i, model in enumerate(FRESHEST)}).fillna(len(FRESHEST))
@@ -104,7 +105,8 @@ def _rows_about(table: Table, signals: Sequence[str]) -> tuple[Table, list[str]]
 
 
 def _roc_plot(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    """A row of panels per signal, a column per adversary."""
+    """The figure of ROC curves against held-out records, with its data: a row of panels per signal, a column per
+    adversary; None without data."""
     curves, signals = _rows_about(curves[curves.nonmembers == HELD_OUT], signals)
     if curves.empty:
         return None
@@ -151,7 +153,8 @@ def _draw_roc(panel: Any, curves: Table, methods: Sequence[str], bottom: float, 
 
 
 def _scores_plot(scores: Table, methods: Sequence[str], signal: str) -> Plot:
-    """Histograms of one signal: a row of panels per method, a column per adversary."""
+    """The figure of histograms of one signal, with its bins as data: a row of panels per method, a column per
+    adversary; None without data."""
     scores = primary(scores[np.isfinite(scores[signal])]) if signal in scores else scores[:0]
     if scores.empty:
         return None
@@ -184,7 +187,8 @@ def _scores_plot(scores: Table, methods: Sequence[str], signal: str) -> Plot:
 
 
 def _clients_plot(clients: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    """AUROC per client: a row of panels per signal, a column per adversary."""
+    """The figure of AUROC per client, with its data: a row of panels per signal, a column per adversary; None without
+    data."""
     clients, signals = _rows_about(clients, signals)
     if clients.empty:
         return None
@@ -207,8 +211,8 @@ def _clients_plot(clients: Table, methods: Sequence[str], signals: Sequence[str]
 
 
 def _success_rates(classes: Table, signals: Sequence[str]) -> Table:
-    """The success rates of the first signal that has any, sorted by client: its mean, then its classes. Two columns are
-    added: `name`, the row's name in the figure, and `is_class`."""
+    """The rows of the first signal that has success rates, sorted by client: the client's mean, then its classes. Two
+    columns are added: `name`, the row's name in the figure, and `is_class`, False for a mean."""
     rated = classes[classes.success.notna()]
     rows = rated[rated.signal.isin(ordered(rated.signal, signals)[:1])]
     label = rows.label.astype(str)
@@ -217,7 +221,8 @@ def _success_rates(classes: Table, signals: Sequence[str]) -> Table:
 
 
 def _classes_plot(data: Table, methods: Sequence[str]) -> Plot:
-    """Success rate by client and class, a panel per adversary; `data` comes from `_success_rates`."""
+    """The figure of success rates by client and class, a panel per adversary, with its data; None without data. `data`
+    comes from `_success_rates`."""
     if data.empty:
         return None
     names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREAT_MODELS)
@@ -243,7 +248,8 @@ def _classes_plot(data: Table, methods: Sequence[str]) -> Plot:
 
 
 def _trajectories_plot(table: Table, methods: Sequence[str]) -> Plot:
-    """Loss by round: a row of panels per method, a column for each of the first `CLIENTS` clients."""
+    """The figure of loss by round, with its data: a row of panels per method, a column for each of the first `CLIENTS`
+    clients; None without data."""
     clients = list(dict.fromkeys(table.client))[:CLIENTS]
     table = table[table.client.isin(clients)]
     if table.empty:
@@ -275,7 +281,7 @@ def _look_of_kind(kind: str, methods: Sequence[str], method: str) -> dict[str, A
 
 
 def _rounds_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    """AUROC of the released model by round, a panel per signal."""
+    """The figure of the released model's AUROC by round, a panel per signal, with its data; None without data."""
     rounds, signals = _rows_about(rounds, signals)
     if rounds.empty:
         return None
@@ -297,7 +303,8 @@ def _rounds_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]) 
 
 
 def _tradeoff_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
-    """AUROC of the released model against its held-out loss over the rounds, a panel per signal."""
+    """The figure of the released model's AUROC against its held-out loss over the rounds, a panel per signal, with its
+    data; None without such losses."""
     if "heldout_loss" not in rounds:
         return None
     rounds = rounds[(rounds.population == ALL_MEMBERS) & np.isfinite(rounds.heldout_loss.astype(float))]

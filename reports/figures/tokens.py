@@ -31,8 +31,8 @@ def shade(entropy: float, top: float) -> tuple[str, str]:
 
 
 def tokens_plot(tokens: Table, methods: Sequence[str]) -> Plot:
-    """Entropy of every caption token, after tuning and of the base model: a row of panels per method, a column for the
-    member and one for the non-member; None without captions."""
+    """The figure of the entropy of every caption token, after tuning and of the base model, with its data: a row of
+    panels per method, a column for the member and one for the non-member; None without captions."""
     caption = tokens[tokens["slice"] == "caption"]
     if caption.empty:
         return None

@@ -38,7 +38,8 @@ def swept_names(table: Table) -> list[str]:
 
 
 def front_plot(best: Table, worlds: Sequence[str]) -> Plot:
-    """AUROC of the best attack against utility, a panel per world and adversary; None without a point."""
+    """The figure of the best attack's AUROC against utility, a panel per adversary of each of `worlds` (tasks with
+    their data), with its data; None without a point."""
     best = best[best.world.isin(worlds)]
     if best.empty:
         return None
@@ -89,8 +90,9 @@ def _bar_lengths(rows: Table, name: str) -> Any:
 
 
 def sweep_plot(table: Table, name: str) -> Plot:
-    """Utility, AUROC and TPR of one world's points over the parameter `name`, a panel per quantity and adversary, a
-    line for points that differ in nothing else (`LINES_SHOWN` at most); None if `name` has fewer than two values."""
+    """The figure of utility, AUROC and TPR of one world's points over the parameter `name`, with its data: a panel per
+    quantity and adversary, a line for points that differ in nothing else (`LINES_SHOWN` at most); None if `name` has
+    fewer than two values."""
     table = table[table[name].notna()]
     values = sorted(table[name].unique().tolist(), key=_sort_key)
     if len(values) < 2:
@@ -144,7 +146,7 @@ def _line_name(row: dict[str, Any], others: Sequence[str]) -> str:
 
 
 def _sort_key(value: Any) -> tuple[int, float, str]:
-    """Sorts numbers by size, "inf" among them, before words."""
+    """The key that sorts numbers by size, "inf" among them, before words."""
     try:
         return 0, float(value), ""
     except (TypeError, ValueError):

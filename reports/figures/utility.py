@@ -30,7 +30,8 @@ ANSWERS_NOTE = (
 
 
 def sketches(runs: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> list[Sketch]:
-    """All figures; `lines` is the table of `by_round`, `titles` are the names of its runs, which fix their colours."""
+    """The figures of utility, to be drawn later: by round, over rank, and what the residual changes. `lines` is the
+    table of `by_round`, `titles` are the names of its runs, which fix their colours."""
     return [
         Sketch("utility", "Utility by round",
                "On test records, mean over seeds where there are several; 0 rounds is before training."
@@ -45,9 +46,9 @@ def sketches(runs: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> 
 
 
 def by_round(accuracy: Table, answers: Table, splits: Sequence[str]) -> Table:
-    """Utility by metric, method, model and round (-1: before training), mean over seeds, in the column `value`.
-    `accuracy` and `answers` are the tables `accuracy` and `utility`; accuracies are those on `splits`, answers on novel
-    objects are left out."""
+    """A row per metric, method, model and round (-1: before training) with the mean over seeds of the utility in the
+    column `value`. `accuracy` and `answers` are the tables `accuracy` and `utility`; accuracies are those on `splits`,
+    answers on novel objects are left out."""
     mean = accuracy[(accuracy.client == "mean") & accuracy.split.isin(splits)]
     panel = mean.split.map({split: f"{PANELS[split].name}, accuracy (%)" for split in splits})
     mean = mean.assign(metric=panel, model="clients' prompts", value=mean.accuracy)
@@ -80,7 +81,8 @@ def _lines_plot(data: Table, methods: Sequence[str]) -> Plot:
 
 
 def _rank_plot(runs: Sequence[MethodRow]) -> Plot:
-    """Accuracy against rank, a row of panels per method, a column per split; None if no run varies its rank."""
+    """The figure of accuracy against rank, with its data: a row of panels per method, a column per split; None if no
+    run varies its rank."""
     ranked = [v for v in runs if "rank" in v.options]
     if not ranked:
         return None
@@ -114,7 +116,8 @@ def _rank_plot(runs: Sequence[MethodRow]) -> Plot:
 
 
 def _residual_plot(runs: Sequence[MethodRow]) -> Plot:
-    """Accuracy with less without residual against epsilon, a panel per split; None without such pairs of runs."""
+    """The figure, with its data, of accuracy with the residual less accuracy without it, against epsilon, a panel per
+    split; None without runs that differ in this only."""
     data = _differences(runs)
     if data.empty:
         return None
@@ -139,7 +142,8 @@ def _residual_plot(runs: Sequence[MethodRow]) -> Plot:
 
 
 def _differences(runs: Sequence[MethodRow]) -> Table:
-    """Accuracy with less without residual, for pairs of otherwise equal runs: mean and sd over common seeds."""
+    """Accuracy with less without residual, a row per split and pair of otherwise equal runs: mean `difference` and `sd`
+    over common seeds (NaN for one), whose number is `seeds`."""
     lines = []
     for v in (v for v in runs if v.parameters.get("residual") is True):
         without = {**v.parameters, "residual": False}

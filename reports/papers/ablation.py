@@ -55,7 +55,8 @@ def build(dataset: str, number: int, evidence: EvidenceByTask, write: Write) -> 
 
 @functools.cache
 def paper(dataset: str) -> pd.DataFrame:
-    """The accuracies that Tables 6 to 11 print for a data set (columns `COLUMNS`), with their spread as error bars."""
+    """The accuracies that Tables 6 to 11 print for a data set, in percent, a row per setting and split, with their
+    spread as lengths `down` and `up` of error bars; the column `whose` is "the paper"."""
     rows = [
         ("the paper", math.inf if r["epsilon"] == "none" else float(r["epsilon"]), int(r["rank"]),
          r["residual"] == "yes", {"neighbor": NEIGHBOUR}.get(r["split"], r["split"]), float(r["mean"]),
@@ -68,8 +69,9 @@ def paper(dataset: str) -> pd.DataFrame:
 
 
 def ours(runs: Sequence[Evidence]) -> pd.DataFrame:
-    """Our accuracies of DP-FPL (columns `COLUMNS`), one row per setting and split, the mean over seeds. `down` and `up`
-    are the lengths of its error bar: one standard deviation over seeds, or the interval of a single seed."""
+    """Our accuracies of DP-FPL in percent, a row per setting and split, the mean over seeds; the column `whose` is
+    "ours". `down` and `up` are the lengths of the error bar: one standard deviation over seeds, or the interval of a
+    single seed."""
     rows = [
         ("ours", v.epsilon, v.parameters["rank"], v.parameters["residual"], split, v.scores[split].value,
          *v.scores[split].reach)
@@ -94,7 +96,7 @@ def readings(points: pd.DataFrame) -> list[str]:
 
 
 def orders_of(points: pd.DataFrame) -> dict[str, Agreement]:
-    """By a split's name in `SPLITS`: Kendall's tau-b between our order of ranks (with and without residual) and the
+    """By a split's name in words: Kendall's tau-b between our order of ranks (with and without residual) and the
     paper's, the mean over epsilons. Splits with fewer than two shared settings are left out."""
     agreements = {}
     for name, both in _shared_settings(points).items():
@@ -113,8 +115,8 @@ def _order(a: Agreement) -> str:
 
 
 def _shared_settings(points: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
-    """Our accuracies and the paper's at the settings that both have, indexed by `SETTING`; by a split's name in
-    `SPLITS`. Splits with fewer than two such settings are left out."""
+    """By a split's name in words: our accuracies and the paper's at the settings that both have, indexed by epsilon,
+    rank and residual. Splits with fewer than two such settings are left out."""
     by_split = {}
     for split, name in SPLITS.items():
         mine, theirs = (
@@ -166,8 +168,8 @@ def _rows(points: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def plot(points: pd.DataFrame) -> Plot:
-    """Draw accuracy against rank: a row of panels for ours and one for the paper's, a column per split with and
-    without residual, a line per epsilon."""
+    """Draw accuracy against rank, and return the figure with its data: a row of panels for ours and one for the
+    paper's, a column per split with and without residual, a line per epsilon."""
     columns = list(itertools.product(SPLITS, (True, False)))
     levels = sorted(points.epsilon.unique(), reverse=True)
     ranks = sorted(points["rank"].unique(), key=lambda rank: rank or math.inf)

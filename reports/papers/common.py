@@ -38,7 +38,7 @@ def only_task(evidence: EvidenceByTask) -> tuple[str, Sequence[Evidence]]:
 
 
 def variants_by_task(evidence: EvidenceByTask) -> dict[str, list[MethodRow]]:
-    """The methods of each task, one row per setting, with all seeds. ValueError: evidence is invalid."""
+    """By task its methods, one row per setting of a method, with all seeds. ValueError: evidence is invalid."""
     for runs in evidence.values():
         check(runs)
     return {task: variants(runs) for task, runs in evidence.items()}
@@ -52,8 +52,8 @@ def drowned_note(rows: Sequence[MethodRow]) -> list[str]:
 def printed_cells(
     table: pd.DataFrame, column: Callable[[PrintedRow], str], row: Callable[[PrintedRow], Row], value: str = "value"
 ) -> PrintedCells:
-    """Printed numbers arranged as a table. `table` has a row per number, with the number in its column `value`;
-    `column` and `row` compute from such a row where the number stands."""
+    """Printed numbers arranged as a table, {column: {row: number}}. `table` has a line per number, with the number in
+    its column `value`; `column` and `row` compute from such a line where the number stands."""
     cells: PrintedCells = {}
     for line in table.to_dict("records"):
         cells.setdefault(column(line), {})[row(line)] = line[value]

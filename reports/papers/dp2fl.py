@@ -85,7 +85,8 @@ def methods(evidence: EvidenceByTask) -> Table:
 
 
 def models(evidence: EvidenceByTask) -> Table:
-    """Table 2: accuracy of DP²FL's global model and of clients' own models, and their difference; a row each."""
+    """Table 2: accuracy of DP²FL's global model and of clients' own models, and their difference, a row each, a column
+    per task."""
     theirs = printed_cells(printed("dp2fl_table2"), itemgetter("dataset"), lambda row: (MODELS[row["model"]][0], ""))
     ours = _columns(evidence, {(name, ""): metric for name, metric in MODELS.values()})
     difference = MODELS["global_minus_local"][0], ""
@@ -96,7 +97,8 @@ def models(evidence: EvidenceByTask) -> Table:
 
 
 def before(evidence: EvidenceByTask) -> Table:
-    """Table 3: accuracy of a new client on its own test set before it trains; a row per model that it may use."""
+    """Table 3: accuracy of a new client on its own test set before it trains; a row per model that it may use, a column
+    per task."""
     theirs = printed_cells(printed("dp2fl_table3"), itemgetter("dataset"), lambda row: (STARTS[row["model"]][0], ""))
     ours = _columns(evidence, {(name, ""): f"newcomers/before/new/{start}" for name, start in STARTS.values()})
     sentences = [COMING, *_gains(evidence, "before", ["new"])]
@@ -135,7 +137,7 @@ def _compare(name: str, cell: OurNumber, average: str) -> str:
 
 
 def _columns(evidence: EvidenceByTask, metrics: Mapping[Row, str]) -> dict[str, Column]:
-    """A column per task with DP²FL's metric in each row; rows that were not measured are left out."""
+    """A column per task with DP²FL's metric in each row, `metrics` by row; rows that were not measured are left out."""
     columns = {}
     for task, rows in _paper_methods(evidence).items():
         cells = {row: _cell(v, metric) for v in rows if v.method == "dp2fl" for row, metric in metrics.items()}
@@ -144,7 +146,7 @@ def _columns(evidence: EvidenceByTask, metrics: Mapping[Row, str]) -> dict[str, 
 
 
 def _cell(v: MethodRow, metric: str) -> OurNumber | None:
-    """A metric's mean over seeds with its interval; None if no seed has it."""
+    """A metric's mean over seeds, in percent, with its interval; None if no seed has it."""
     by_seed = {e.seed: f for e in v.evidence for f in e.findings if f["metric"] == metric}
     if not by_seed:
         return None
@@ -153,7 +155,7 @@ def _cell(v: MethodRow, metric: str) -> OurNumber | None:
 
 
 def _paper_methods(evidence: EvidenceByTask) -> dict[str, list[MethodRow]]:
-    """The paper's methods, trained without noise, by task and in the order of `METHODS`; of several settings of a
+    """By task, the runs of the paper's methods without noise, in the order of `METHODS`; of several settings of a
     method the one closest to the paper's."""
     rows = {task: closest_to_paper(methods) for task, methods in variants_by_task(evidence).items()}
     return {
@@ -165,7 +167,7 @@ def _paper_methods(evidence: EvidenceByTask) -> dict[str, list[MethodRow]]:
 def _table(
     number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], theirs: PrintedCells, **more: Any
 ) -> Table:
-    """The table of that number; `more` are further fields of `Table`."""
+    """The paper's Table `number`: our columns, `theirs` as printed; `more` are further fields of `Table`."""
     methods = [v for rows in _paper_methods(evidence).values() for v in rows]
     about = (
         "The paper: CLIP ViT-B/16, eight data sets of photographs, 10 clients, 10 rounds of 5 epochs, batches of 4 and "

@@ -71,7 +71,8 @@ SPLITS = {"local": LOCAL, "neighbor": NEIGHBOUR}  # our splits by their printed 
 
 
 def methods(number: int, split: str, evidence: EvidenceByTask) -> Table:
-    """Table 2 (split local) or 3 (split neighbour): accuracies, a column per task, a row per method and budget."""
+    """Table 2 (split local) or 3 (split neighbour): accuracies in percent, a column per task, a row per method and
+    budget (epsilon)."""
     paper, spreads = means_and_spreads(f"dpfpl_table{number}", itemgetter("dataset"), _method_and_level)
     ours = {task: Column(_cells(rows, split), (task,) if task in paper else tuple(paper))
             for task, rows in variants_by_task(evidence).items()}  # fmt: skip
@@ -79,8 +80,8 @@ def methods(number: int, split: str, evidence: EvidenceByTask) -> Table:
 
 
 def clients(number: int, evidence: EvidenceByTask) -> Table:
-    """Table 4: accuracies, a row per method and budget, a column per number of clients and kind of test set, as the
-    paper does not say which kind it used."""
+    """Table 4: accuracies in percent, a row per method and budget (epsilon), a column per number of clients and kind of
+    test set, as the paper does not say which kind it used."""
     paper, spreads = means_and_spreads(
         f"dpfpl_table{number}", lambda row: f"{row['clients']} clients", _method_and_level
     )
@@ -94,8 +95,8 @@ def clients(number: int, evidence: EvidenceByTask) -> Table:
 
 
 def _cells(rows: list[MethodRow], split: str) -> dict[Row, OurNumber]:
-    """Accuracies on a split by method and budget, of the paper's methods and budgets. Of several settings of a method
-    the one closest to the paper's is taken."""
+    """Accuracies on a split, {(method, budget): number}, of those methods and budgets (epsilons) that the paper has. Of
+    several settings of a method the one closest to the paper's is taken."""
     return {
         (NAMES[v.method], _level(v)): over_seeds(v.scores[split])
         for v in closest_to_paper(rows)
@@ -150,7 +151,7 @@ def _number(epsilon: str) -> float:
 def _table(
     number: int, evidence: EvidenceByTask, ours: Mapping[str, Column], paper: PrintedCells, **more: Any
 ) -> Table:
-    """The table of that number; `more` are further fields of `Table`."""
+    """The paper's Table `number`: our columns, the `paper`'s as printed; `more` are further fields of `Table`."""
     methods = [v for rows in variants_by_task(evidence).values() for v in rows]
     about = scale(methods, dirichlet=number == 4) if methods else ""
     more |= {"sentences": drowned_note(methods), "seeds": seeds_of(evidence)}

@@ -44,7 +44,7 @@ GUESSING = 50.0  # percent
 
 def figure3(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure3.svg, figure3.pdf and figure3.csv through `write(name, bytes)`; the page comes last.
-    Returns `reading` of every task.
+    Returns the sentences of `reading` about every task.
 
     `evidence` holds, by the task's name in the figure, runs of DP-FPL: one per epsilon and seed, attacked with shadow
     models, with the table "classes". Seeds are averaged. Of several variants with the same epsilon the one closest to
@@ -69,8 +69,9 @@ def figure3(evidence: EvidenceByTask, write: Write) -> str:
 
 
 def _line(task: str, runs: Sequence[Evidence]) -> list[MethodRow]:
-    """The curve of a task: DP-FPL without noise and at each epsilon, from the largest to the smallest, with the shadow
-    attack's success and AUROC among the scores. Method and label of every row are the task's name."""
+    """The curve of a task, a row per epsilon from no noise to the smallest: DP-FPL's runs, with the shadow attack's
+    success and AUROC among the scores. Method and label of every row are the task's name. ValueError: fewer than two
+    rows, or none has a success rate."""
     rows = [with_leakage(v, SIGNAL) for v in closest_to_paper(variants(runs)) if v.method == "dpfpl"]
     if len(rows) < 2 or not any("success" in v.scores for v in rows):
         raise ValueError(f"task {task!r} must have DP-FPL at two epsilons, with success rates of {SIGNAL!r}")
@@ -119,8 +120,8 @@ class Fall:
 
 
 def falls(line: Sequence[MethodRow]) -> list[Fall]:
-    """One `Fall` per attack that ran both without noise and at the smallest epsilon; empty if either training is
-    missing."""
+    """How much noise lowers the AUROC of each attack on this curve that ran both without noise and at the smallest
+    epsilon; empty if either training is missing."""
     clear, noised = _ends(line)
     if clear is None or noised is None:
         return []
@@ -159,8 +160,8 @@ def reading(line: Sequence[MethodRow]) -> str:
 
 
 def _leakage_sentences(line: Sequence[MethodRow]) -> Iterator[str]:
-    """Yield two sentences: how much noise lowers each attack's AUROC, and for which attacks this is more than chance.
-    Nothing if `falls` is empty."""
+    """Yield two sentences: how much the smallest epsilon lowers each attack's AUROC, and for which attacks this is more
+    than chance; nothing if no attack ran both there and without noise."""
     if by_attack := falls(line):
         falls_in_words = join_words([fall.text for fall in by_attack])
         yield f"AUROC without noise minus AUROC with {by_attack[0].noise}: {falls_in_words}."

@@ -84,9 +84,9 @@ KEY = "caption, K 10 %"  # the column of Table 4 that the paper's text discusses
 
 
 def table1(evidence: EvidenceByTask, write: Write) -> str:
-    """Table 1, in two halves (levels), one per model. Our task `questions` stands for ScienceQA, `captions` for MSCOCO.
-    All four write tableN.csv, tableN.tex and index.html through `write(name, bytes)`, the page last, and return in
-    words how far the order of our rows agrees with the paper's."""
+    """Write Table 1, utility by method, in two halves (levels), one per model; return in words how far the order of our
+    rows agrees with the paper's. Our task `questions` stands for ScienceQA, `captions` for MSCOCO. The files are
+    tableN.csv, tableN.tex and index.html, written through `write(name, bytes)`, the page last."""
     rows = {(name, words): (label, model) for words, model in EVALUATED.values() for name, label in METHODS.items()}
     paper, spreads = means_and_spreads(
         "fedrand_table1", itemgetter("metric"), lambda row: (row["method"], EVALUATED[row["role"]][0])
@@ -95,15 +95,16 @@ def table1(evidence: EvidenceByTask, write: Write) -> str:
 
 
 def table2(evidence: EvidenceByTask, write: Write) -> str:
-    """Table 2. The paper's novel objects are those of NoCaps; ours are scenes with objects that neither clients nor
-    pre-training had."""
+    """Write Table 2, on novel objects, as `table1` does, and return how far the order of our rows agrees. The paper's
+    novel objects are those of NoCaps; ours are scenes with objects that neither clients nor pre-training had."""
     ours = utility(evidence, {(name, ""): (label, "novel") for name, label in METHODS.items()})
     paper = printed_cells(printed("fedrand_table2"), itemgetter("metric"), lambda row: (row["method"], ""))
     return _write(2, evidence, ours, paper, write)
 
 
 def table3(evidence: EvidenceByTask, write: Write) -> str:
-    """Table 3: a row per entry of `VARIANTS`."""
+    """Write Table 3, variants of FedRand, as `table1` does, and return how far the order of our rows agrees: a row per
+    entry of `VARIANTS`."""
     ours = utility(evidence, {(name, ""): (label, "global") for name, label in VARIANTS.values()})
     paper, spreads = means_and_spreads(
         "fedrand_table3",
@@ -120,7 +121,8 @@ def table3(evidence: EvidenceByTask, write: Write) -> str:
 
 
 def table4(evidence: EvidenceByTask, write: Write) -> str:
-    """Table 4, with the public base model, which learnt no record. The returned sentence ends with its AUROC."""
+    """Write Table 4, AUROCs of attacks by method and attacked model, as `table1` does, with the public base model,
+    which learnt no record. The returned words end with that model's AUROC."""
     evidence = dict(checked_tasks(evidence, "table"))
     paper, spreads = means_and_spreads(
         "fedrand_table4",
@@ -169,7 +171,8 @@ def _share(percent: float) -> str:
 def _write(
     table: int, evidence: EvidenceByTask, ours: Mapping[str, Column], paper: PrintedCells, write: Write, **more: Any
 ) -> str:
-    """Write Table `table`; `more` are further fields of `Table`. Returns as `table1`."""
+    """Write Table `table`, ours and the `paper`'s, as `table1` does, and return how far the order of our rows agrees;
+    `more` are further fields of `Table`."""
     about = scale(evidence)
     return printed_table.build(
         Table(f"fedrand:table{table}", ours, paper, about, seeds=seeds_of(evidence), **more), write
@@ -177,9 +180,9 @@ def _write(
 
 
 def utility(evidence: EvidenceByTask, rows: Mapping[Row, tuple[str, str]]) -> dict[str, Column]:
-    """A column per metric of `UTILITY` that was measured, means over seeds, by the metric's printed name. `rows` gives
-    for each row our method's label and the value of the column "model" of the table "utility". ValueError: there is no
-    task."""
+    """A column per metric of `UTILITY` that was measured, by the metric's printed name, with means over seeds. `rows`
+    gives for each row our method's label and the model ("global", "clients", "novel") of the table "utility".
+    ValueError: there is no task."""
     by_metric: dict[str, dict[Row, OurNumber]] = {}
     for _, runs in checked_tasks(evidence, "table"):
         for name, metric in UTILITY.items():
@@ -191,8 +194,8 @@ def utility(evidence: EvidenceByTask, rows: Mapping[Row, tuple[str, str]]) -> di
 
 
 def last_utility(e: Evidence, model: str, metric: str) -> float | None:
-    """A column of the table "utility" after the last round in which it was measured for `model` ("global", "clients"
-    or "novel"); None if it never was."""
+    """The value of `metric` in the table "utility" after the last round in which it was measured for `model` ("global",
+    "clients" or "novel"); None if it never was."""
     table = e.tables.get("utility", pd.DataFrame())
     if metric not in table:
         return None
@@ -224,9 +227,9 @@ def _auroc(evidence: EvidenceByTask, label: str, role: str, split: str, signal: 
 
 
 def untrained(evidence: EvidenceByTask, split: str, signal: str) -> OurNumber | None:
-    """The AUROC of an attack on the public base model, which learnt none of the records: the mean over seeds in
-    percent, with an interval over seeds and records; None if it did not run. All methods of a seed attack it with the
-    same records, so that one is counted per seed."""
+    """The mean over seeds in percent, with an interval over seeds and records, of the AUROC of an attack on the public
+    base model, which learnt none of the records; None if it did not run. `split` names the non-members, `signal` the
+    score. All methods of a seed attack it with the same records, so that one is counted per seed."""
     wanted = ("auroc", RELEASED_MODEL, ALL_MEMBERS, split, signal)
     by_seed = {
         e.seed: OfTraining(f["base_value"], f["base_low"], f["base_high"], CONFIDENCE)

@@ -46,7 +46,7 @@ COLUMNS = "split method role cider auroc low high seeds".split()
 
 def figure2(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns the
-    `readings` of the held-out split.
+    sentences of `readings` about held-out records.
 
     `evidence` holds, by the name of the one task, the runs of the methods. ValueError: there are no or several tasks,
     or there is no point.
@@ -67,7 +67,8 @@ def figure2(evidence: EvidenceByTask, write: Write) -> str:
 
 @functools.cache
 def paper() -> pd.DataFrame:
-    """The printed points in percent (columns `COLUMNS`). They have no interval, and 0 seeds."""
+    """The printed points in percent, a row per method and role ("server", "client") with its cider and auroc. They have
+    no interval, and 0 seeds; the column split is "paper"."""
     one, four = (printed(f"fedrand_table{number}") for number in (1, 4))
     cider = one[(one.metric == "CIDEr") & (one.dataset == "MSCOCO")].set_index(["method", "role"])["mean"]
     rows = []
@@ -78,8 +79,9 @@ def paper() -> pd.DataFrame:
 
 
 def ours(runs: Sequence[Evidence]) -> pd.DataFrame:
-    """Our points in percent (columns `COLUMNS`), one per split, method and role: means over seeds, the AUROC with an
-    interval over seeds and records. Points that lack AUROC or CIDEr are left out."""
+    """Our points in percent, a row per split (kind of non-members), method and role ("server": the aggregated model,
+    "client": clients' own): cider and auroc, means over seeds, with the AUROC's low and high over seeds and records.
+    Points that lack AUROC or CIDEr are left out."""
     rows = []
     for label, title in TITLES.items():
         seeds = [e for e in runs if e.method == label]
@@ -95,7 +97,8 @@ def ours(runs: Sequence[Evidence]) -> pd.DataFrame:
 
 
 def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:
-    """A run's headline AUROC (0 to 1) of `SIGNAL` with its interval; None if it was not measured."""
+    """A run's headline AUROC (0 to 1) of `SIGNAL` with its interval, on the models of a role ("server" or "client")
+    against the non-members `split`; None if it was not measured."""
     for f in (f for f in e.findings if f["metric"] == "auroc" and f["signal"] == SIGNAL and f["headline"]):
         attacked = f["threat_model"], f["way"]
         if attacked in ATTACKED[role] and f["nonmembers"] == split and f["value"] is not None:
@@ -104,8 +107,9 @@ def _auroc(e: Evidence, role: str, split: str) -> OfTraining | None:
 
 
 def readings(points: pd.DataFrame, splits: Sequence[str] = tuple(SPLITS)) -> list[str]:
-    """Check what the paper says of its figure: FedRand leaks less than FedAvg at much the same CIDEr. One sentence per
-    split and role that has both methods. With overlapping intervals it says "not surely less"."""
+    """Sentences on what the paper says of its figure, that FedRand leaks less than FedAvg at much the same CIDEr: one
+    per split (kind of non-members) and role that has both methods. With overlapping intervals one says "not surely
+    less"."""
     sentences = []
     for split in splits:
         in_split = points[points.split == split].set_index(["method", "role"])
@@ -127,7 +131,8 @@ def _with_interval(point: Any) -> str:
 
 
 def plot(points: pd.DataFrame) -> Plot:
-    """Draw a panel per split: AUROC against CIDEr, a marker per method, hollow for reconstructed clients."""
+    """Draw a panel per split, AUROC against CIDEr with a marker per method, hollow for reconstructed clients, and
+    return the figure with its data."""
     figure, axes = grid(1, len(SPLITS), height=3.0, margins=LOW)
     for panel, (split, name) in zip(axes[0], SPLITS.items(), strict=True):
         for row in points[points.split == split].to_dict("records"):

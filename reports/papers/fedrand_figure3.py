@@ -53,8 +53,9 @@ def figure3(evidence: EvidenceByTask, write: Write) -> str:
 
 
 def ours(runs: Sequence[Evidence]) -> pd.DataFrame:
-    """A row per method (columns `COLUMNS`): its bytes down, up and both, each divided by FedAvg's bytes in both
-    directions; means over seeds. `paper` is the share in the paper's text, `seeds` their number."""
+    """A row per method with its bytes `down`, `up` and `both`, each divided by FedAvg's bytes in both directions; means
+    over seeds. `paper` is the share in the paper's text (None: none), `seeds` their number. Methods without counted
+    bytes are left out."""
     rows = []
     for label, name in TITLES.items():
         tables = [e.tables["cost"] for e in runs if e.method == label and len(e.tables.get("cost", ()))]
@@ -65,7 +66,8 @@ def ours(runs: Sequence[Evidence]) -> pd.DataFrame:
 
 
 def plot(shares: pd.DataFrame) -> Plot:
-    """Draw a bar per method, the share up stacked on the share down, and a dash at the share in the paper's text."""
+    """Draw a bar per method, the share up stacked on the share down, and a dash at the share in the paper's text;
+    return the figure with its data."""
     figure, axes = grid(1, 1, height=2.6, margins=LOW)
     panel, positions = axes[0][0], range(len(shares))
     colours = [look_of(list(METHODS), name)["color"] for name in shares.method]

@@ -32,9 +32,9 @@ METHODS = {"fedrand": "FedRand", "fedavg": "FedAvg"}
 
 
 def figure4(evidence: EvidenceByTask, write: Write) -> str:
-    """Write index.html, figure4.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns `reading`
-    of the captions shown, which are those of the first run of each method. ValueError: there are no or several tasks,
-    or neither of these runs has a table "tokens"."""
+    """Write index.html, figure4.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns in words
+    each shown caption's mean entropy before and after training. The captions are those of the first run of each method.
+    ValueError: there are no or several tasks, or neither of these runs has a table "tokens"."""
     task, runs = only_task(evidence)
     first = [next((e for e in runs if e.method == label), None) for label in METHODS]
     words = concat_table([e for e in first if e is not None], "tokens")
@@ -52,7 +52,7 @@ def figure4(evidence: EvidenceByTask, write: Write) -> str:
 
 def entropies(words: pd.DataFrame) -> pd.DataFrame:
     """Mean entropy of the words of each caption in nats: after training (`entropy`), of the public base model
-    (`base_entropy`) and how much it fell (`fell`); a row per method, panel and record."""
+    (`base_entropy`) and how much it fell (`fell`); a row per method, panel ("member" or "non-member") and record."""
     captions = words[words["slice"] == "caption"]
     by_record = captions.groupby(["method", "panel", "record"], sort=False)
     means = by_record[["entropy", "base_entropy"]].mean().reset_index()

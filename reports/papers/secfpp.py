@@ -53,8 +53,9 @@ ROWS = {  # of Table 1: for both of its columns (single, multi) our method and i
 
 
 def evolution(evidence: EvidenceByTask) -> Table:
-    """Table 1, ours beside the printed: accuracy on clients' own test sets by `ROWS`. Columns: mean over single
-    domains, over pairs. A cell needs its row's method, at the column's epsilon, on all tasks of the column."""
+    """Table 1, ours beside the printed: accuracy in percent on clients' own test sets, a row per entry of `ROWS`, a
+    column for the mean over single domains and one over pairs. A cell needs its row's method, at the column's epsilon,
+    on all tasks of the column."""
     theirs = printed_cells(printed("secfpp_table1"), itemgetter("domains"), lambda row: (row["method"], ""))
     by_task = _methods_by_task(evidence)
     ours = {}
@@ -80,7 +81,8 @@ def evolution(evidence: EvidenceByTask) -> Table:
 
 
 def methods(evidence: EvidenceByTask) -> Table:
-    """Table 2: accuracies, a row per method and budget, a column per task (a domain or pair) and kind of test set."""
+    """Table 2: accuracies in percent, a row per method and budget (epsilon), a column per task (a domain or pair) and
+    kind of test set."""
     theirs = printed_cells(
         printed("secfpp_table2"), itemgetter("dataset"), lambda row: (row["method"], LEVELS[row["epsilon"]])
     )

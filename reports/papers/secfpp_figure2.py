@@ -38,7 +38,7 @@ PRINTED_RATIO = 4.0  # log10 of the self-information over the distance's, in the
 
 def figure2(evidence: EvidenceByTask, write: Write) -> str:
     """Write index.html, figure2.svg, .pdf and .csv through `write(name, bytes)`; the page comes last. Returns the first
-    of the `readings`. `evidence` is not used."""
+    of the `readings`: what the distance to a centre says beside the whole prompt. `evidence` is not used."""
     table = ours()
     drawing = write_figure("figure2", "SecFPP, Figure 2: information against users and dimension", write, plot, table)
     parts = {"drawing": drawing, "rows": as_rows(table), "panels": PANELS, "readings": readings(table), "draws": DRAWS}
@@ -47,8 +47,8 @@ def figure2(evidence: EvidenceByTask, write: Write) -> str:
 
 
 def ours(users: Sequence[int] = USERS, components: Sequence[int] = COMPONENTS, size: int = DRAWS) -> pd.DataFrame:
-    """Information in nats, a row per point of a panel and quantity (columns panel, n, d, quantity, exact, ksg): exact,
-    and estimated from `size` draws as in the paper; NaN where there is no estimate."""
+    """Information in nats about a prompt, a row per point of a panel (its n users, d dimensions) and quantity: `exact`,
+    and `ksg`, estimated from `size` draws as in the paper; NaN where there is no estimate."""
     points = [("users", n, TOKENS * USUAL_COMPONENTS) for n in users]
     points += [("dimension", USUAL_USERS, TOKENS * k) for k in components]
     rows = []
@@ -68,8 +68,8 @@ def ours(users: Sequence[int] = USERS, components: Sequence[int] = COMPONENTS, s
 
 
 def plot(table: pd.DataFrame) -> Plot:
-    """Draw nats on a logarithmic axis, a panel for users and one for the dimension: exact values as lines, estimates as
-    points. Values of 0 or less are left out."""
+    """Draw nats on a logarithmic axis, a panel for users and one for the dimension, exact values as lines, estimates as
+    points; return the figure with its data. Values of 0 or less are left out."""
     names = list(dict.fromkeys(table.quantity))
     figure, axes = grid(1, len(PANELS), height=3.2, margins=LOW)
     for panel, (name, (by, label)) in zip(axes[0], PANELS.items(), strict=True):
@@ -89,7 +89,8 @@ def plot(table: pd.DataFrame) -> Plot:
 
 
 def readings(table: pd.DataFrame) -> list[str]:
-    """Compare three claims of the paper's text with our numbers, a sentence or two each."""
+    """Three texts, a sentence or two each, that compare claims of the paper's text with our numbers: what the distance
+    says beside the prompt itself, users and dimension, and the estimator's bias."""
     usual = table[(table.n == USUAL_USERS) & (table.d == TOKENS * USUAL_COMPONENTS)].drop_duplicates("quantity")
     at = usual.set_index("quantity")
     ratio = math.log10(at.exact["self-information"] / at.exact["distance"])

@@ -61,8 +61,9 @@ def ours(users: Sequence[int] = USERS, entries: Sequence[int] = ENTRIES) -> pd.D
 
 
 def measured(users: int, entries: int) -> dict[str, float]:
-    """Time one round: the processor seconds of each phase, their sums `user` and `server`, the `bytes` that a user
-    sends, and the sizes: users, d, t (colluders), ell (slices of a vector) and bits of the field's prime."""
+    """Time one round of so many users with vectors of so many entries, and return by name the processor seconds of each
+    phase, their sums `user` and `server`, the `bytes` that a user sends, and the sizes: users, d, t (colluders), ell
+    (slices of a vector) and bits of the field's prime."""
     t = 3 * users // 10
     wrong = t // 6
     protocol = Protocol(users, Tolerance(t, 0, wrong), 10**4, entries)
@@ -114,7 +115,8 @@ def panel(table: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame) -> Plot:
-    """Draw seconds of a user and of the server, against users in one panel and against entries in the other."""
+    """Draw seconds of a user and of the server, against users in one panel and against entries in the other; return the
+    figure with its data."""
     figure, axes = grid(1, len(PANELS), height=3.0, margins=LOW)
     for axis, (by, label) in zip(axes[0], PANELS.items(), strict=True):
         rows = panel(table, by)

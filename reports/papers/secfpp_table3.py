@@ -50,8 +50,8 @@ NOTES = (
 
 
 def table3(evidence: EvidenceByTask, write: Write) -> str:
-    """Write table3.csv, table3.tex and index.html through `write(name, bytes)`, the page last. Returns in words how our
-    costs grow. `evidence` is not used."""
+    """Write table3.csv, table3.tex and index.html through `write(name, bytes)`, the page last. Returns in words with
+    which powers of n (users) and d (entries) our costs grow. `evidence` is not used."""
     measured = costs.ours()
     printed_table.build(table(measured), write)
     return "; ".join(
@@ -61,8 +61,8 @@ def table3(evidence: EvidenceByTask, write: Write) -> str:
 
 
 def table(measured: pd.DataFrame) -> Table:
-    """Exponents of growth in n and in d, a row per cost: of the `measured` costs, and of the printed orders at the same
-    sizes."""
+    """The table of exponents of growth in n (users) and in d (entries), a row per cost: of the `measured` costs, and of
+    the printed orders at the same sizes."""
     ours: dict[str, Column] = {}
     for by, letter in LETTERS.items():
         panel = costs.panel(measured, by)

@@ -18,7 +18,8 @@ SUCCESS = (
 
 
 def section(page: Page) -> Section | None:
-    """A figure of accuracy and leakage against epsilon; None without two epsilons (no noise is one)."""
+    """The section with a figure of accuracy and leakage against epsilon; None without two epsilons (no noise is
+    one)."""
     signal = headline_signal(page.runs)
     rows = [with_leakage(v, signal) if signal else v for v in closest_to_paper(page.runs)]
     leaked = [name for name in ("success", "auroc") if any(name in v.scores for v in rows)]

@@ -15,15 +15,15 @@ ORDER = 75
 
 
 def section(page: Page) -> Section | None:
-    """Rank correlations of attacks' scores; None unless several attacks scored the same records."""
+    """The section of rank correlations between attacks' scores; None unless several attacks scored the same records."""
     parts = page.parts("agreement", _squares)
     links = [("agreement", "Agreement")]
     return Section(links, {"agreement": parts}, tables=page.files("agreement")) if parts else None
 
 
 def _squares(table: pd.DataFrame) -> list[Row]:
-    """A square per attacked model: `lines` of cells for all pairs of `names` (None on the diagonal), and `chances`, the
-    shares of records that two lists have in common by chance."""
+    """A square per attacked model, by adversary (`threat`) and kind of `model`: `lines` of cells for all pairs of
+    `names` (None on the diagonal), and `chances`, the shares of records that two lists have in common by chance."""
     squares = []
     order = ordered(table.threat_model, THREAT_MODELS)
     models = table.groupby(["threat_model", "way"], sort=False)

@@ -8,7 +8,7 @@ ORDER = 80
 
 
 def section(page: Page) -> Section | None:
-    """Accuracy of source inference; None if the attack was not run."""
+    """The section of accuracies of source inference (whose record it is); None if the attack was not run."""
     rows = page.shared_rows("attribution")
     links = [("attribution", "Whose record")]
     return Section(links, {"attribution": rows}, tables=page.files("attribution")) if rows else None

@@ -15,14 +15,16 @@ ORDER = 74
 
 
 def section(page: Page) -> Section | None:
-    """AUROCs beside that of the calibrated loss; None if no other attack was compared with it."""
+    """The section of attacks' AUROCs beside that of the calibrated loss; None if no other attack was compared with
+    it."""
     parts = page.parts("beside_loss", _square)
     links = [("beside-loss", "Beside the loss")]
     return Section(links, {"beside_loss": parts}, tables=page.files("beside_loss")) if parts else None
 
 
 def _square(table: pd.DataFrame) -> Row:
-    """`lines` of cells (None: not measured) by score, and their `columns`, pairs of adversary and model."""
+    """The table as `columns`, pairs of adversary and kind of model, and `lines`, pairs of a score and its cells by
+    column (None: not measured)."""
     order = ordered(table.threat_model, THREAT_MODELS)
     models = table[["threat_model", "way"]].drop_duplicates().itertuples(index=False, name=None)
     columns = sorted(models, key=lambda model: order.index(model[0]))

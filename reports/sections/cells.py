@@ -20,8 +20,8 @@ def section(page: Page) -> Section | None:
 
 
 def _blocks(cells: pd.DataFrame) -> list[Row]:
-    """A block per comparison: `grids`, a heat table per slice of tokens (a row per kind and order of entropy, a column
-    per K), and `single`, the signals without K."""
+    """A block per comparison (`place`), with `n` scores: `grids`, a heat table per part of the text (a row per kind and
+    order of entropy, a column per K), and `single`, the signals without K."""
     blocks: list[Row] = []
     for place, part in cells.groupby(list(COMPARISON), sort=False):
         grids: dict[str, dict[str, dict[int, Any]]] = {}

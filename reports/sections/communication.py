@@ -11,7 +11,7 @@ MANY = 6  # with more runs there is no figure
 
 
 def section(page: Page) -> Section | None:
-    """Bytes per client and round; None if messages were not counted."""
+    """The section of bytes per client and round; None if messages were not counted."""
     rows = [{"name": v.title} | sent for v in page.runs if (sent := v.sent)]
     if not rows:
         return None

@@ -17,7 +17,7 @@ CAPTION = (
 
 
 def section(page: Page) -> Section | None:
-    """Costs of settings at equal utility; None if the audit `cost` was not run."""
+    """The section of costs of settings at equal utility; None if the audit `cost` was not run."""
     audit = page.across.get("cost")
     if audit is None:
         return None

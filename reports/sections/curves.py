@@ -28,7 +28,7 @@ SWEEP = (
 
 
 def section(page: Page) -> Section | None:
-    """Every setting's utility and leakage; None if the audit `curves` was not run."""
+    """The section of every setting's utility and leakage; None if the audit `curves` was not run."""
     audit = page.across.get("curves")
     if audit is None:
         return None

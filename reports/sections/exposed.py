@@ -20,7 +20,8 @@ NO_SCORES = {"method", "seed", *TABLES["records"].split()}  # all other columns 
 
 
 def section(page: Page) -> Section | None:
-    """Figures, exposed records and their scores; None without rows about single clients, classes, rounds or records."""
+    """The section of figures, exposed records and their scores; None without rows about single clients, classes, rounds
+    or records."""
     names = [f["signal"] for f in page.findings if f.get("headline")]
     lead = headline_signal(page.runs)
     signals = sorted(dict.fromkeys(names), key=lambda name: name != lead)
@@ -46,8 +47,9 @@ def _shots(table: pd.DataFrame) -> list[Row]:
 
 
 def _top_records(v: MethodRow) -> Row:
-    """The `LISTED` highest ranked records (`rows`, of `total`) and the names of their `scores`, for the adversary and
-    model of the exposed records, or the first ones of the table if no record is exposed."""
+    """Template variables of a run: the `LISTED` highest ranked records (`rows`, of `total`) and the names of their
+    `scores`, under the adversary (`threat`) and `model` of the exposed records, or the first ones of the table if no
+    record is exposed; `name` is the run's title."""
     table, shots = v.table("records"), v.table("exposed")
     threat, model = (shots if len(shots) else table)[["threat_model", "way"]].iloc[0]
     part = table[(table.threat_model == threat) & (table.way == model)]

@@ -21,7 +21,7 @@ FEW = 4  # at most so many runs have their verdict in words at the top of the pa
 
 
 def section(page: Page) -> Section | None:
-    """Cards, matrices and tables; None if nothing was attacked."""
+    """The sections with verdict cards and leakage tables; None if nothing was attacked."""
     findings = membership_findings(page.findings)
     if not findings:
         return None
@@ -106,7 +106,8 @@ def _threat_parts(threat: str, first: Sequence[Finding], others: Sequence[Findin
 
 
 def _epsilon_lines(findings: Sequence[Finding], threats: Sequence[str]) -> list[Row]:
-    """Lines of claimed, provable and measured epsilon (`three`), each with the `threats` that share them."""
+    """A line per distinct claimed, provable and measured epsilon (`three`, in words), with the `threats` (adversaries)
+    that share them."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for threat in threats:
         for three in dict.fromkeys(
@@ -137,7 +138,8 @@ def _matrices(rows: Sequence[MethodRow], threats: Sequence[str]) -> list[Row]:
 
 
 def _matrix(rows: Sequence[MethodRow], threat: str) -> Row:
-    """Headings of `attacks`, and `lines` with one finding per run and attack (None: not run), picked by `freshest`."""
+    """The table of one adversary (`threat`), attacks against runs: headings of `attacks`, and `lines`, one per run,
+    with a finding per attack (None: not run), picked by `freshest`."""
     by_run = [_quotable_findings(membership_findings(v.evidence[0].findings), threat) for v in rows]
     distinct = dict.fromkeys(_attack_key(f) for findings in by_run for f in findings)
     attacks = sorted(distinct, key=lambda attack: attack[0])  # the best of several comes last

@@ -12,7 +12,7 @@ ORDER = 76
 
 
 def section(page: Page) -> Section | None:
-    """Bits about membership and about classes; None if the audit `mutual_information` was not run."""
+    """The section of bits about membership and about classes; None if the audit `mutual_information` was not run."""
     membership = page.parts("information", _rows)
     prompts = page.parts("prompt_information", lambda table: table.to_dict("records"))
     if not membership and not prompts:

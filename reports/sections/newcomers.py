@@ -24,7 +24,7 @@ PRINTED = {"global": "global_model", "init_glo": "init_glo", "init": "init", "pe
 
 
 def section(page: Page) -> Section | None:
-    """Accuracy of clients that join after the run; None if none joined."""
+    """The section of accuracies of clients that join after the run; None if none joined."""
     rows = {
         method.title: [_row(page, method.label, start) for start in STARTS]
         for method in page.runs
@@ -38,8 +38,9 @@ def section(page: Page) -> Section | None:
 
 
 def _row(page: Page, label: str, start: str) -> Row:
-    """A row of the run `label` from one of `STARTS`: `cells` by `PLACES` (None if not measured), each the mean over
-    seeds with the interval over seeds, or that of a single seed, and the `paper`'s numbers."""
+    """A row of the run `label` for one start (a key of `STARTS`): its `name`, `cells`, one per time and test set in
+    `PLACES` (None if not measured), each the mean over seeds with the interval over seeds, or that of a single seed;
+    and the `paper`'s numbers."""
     cells: list[Row | None] = []
     for place in PLACES:
         metric = "/".join(("newcomers", *place, start))
@@ -56,7 +57,8 @@ def _row(page: Page, label: str, start: str) -> Row:
 
 
 def paper(when: str, test: str, start: str) -> str:
-    """The paper's mean over eight data sets as printed ("" if none); for a start "a-b" the difference of two."""
+    """The paper's mean over eight data sets as printed, in percent ("" if none), by time ("before", "after"), test set
+    and start; for a start "a-b" the difference of two."""
     if "-" not in start:
         return printed().get((when, test, PRINTED[start]), "")
     better, worse = (printed()[when, test, PRINTED[one]] for one in start.split("-"))

@@ -16,7 +16,7 @@ PRINTED = {"local": "Local", "fedprox": "FP+P", "pfedme": "pF+P", "dp2fl": "DP2F
 
 
 def section(page: Page) -> Section | None:
-    """Accuracies of personal and global models; None if they were not measured."""
+    """The section of accuracies of personal and global models; None if they were not measured."""
     measured = dict.fromkeys(f["method"] for f in page.findings if f["metric"] == SHOWN[0])
     if not measured:
         return None
@@ -43,8 +43,8 @@ def _row(page: Page, label: str) -> dict[str, Any]:
 
 @functools.cache
 def printed() -> dict[str, dict[str, str]]:
-    """The paper's averages over eight data sets, as printed, by method and metric: accuracy and micro_f1; for dp2fl
-    also Table 2's global and difference (global minus local)."""
+    """The paper's averages over eight data sets as printed, {method: {metric: number}}, with accuracy and micro_f1; for
+    dp2fl also Table 2's global and difference (global minus local)."""
     by_method: dict[str, dict[str, str]] = {}
     names = {theirs: ours for ours, theirs in PRINTED.items()}
     for row in averages(1):

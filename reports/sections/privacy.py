@@ -19,7 +19,7 @@ FEW = 12  # a longer noise table is folded
 
 
 def section(page: Page) -> Section | None:
-    """Claimed, proven and measured epsilons, and noise; None if there is none of them."""
+    """The section of claimed, proven and measured epsilons, and noise; None if there is none of them."""
     claims = _claim_blocks(page.runs)
     # of every run's first seed; a run without noise has no mechanism
     measured = [row for v in page.runs for row in _with_title(v.title, rows(v.evidence[0].findings))]
@@ -46,8 +46,8 @@ def section(page: Page) -> Section | None:
 
 
 def _claim_blocks(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """Blocks of claimed beside provable epsilons. Methods (with their settings) that have equal claims share a block;
-    epsilons and adversaries with equal numbers share a row."""
+    """Blocks of claimed beside provable epsilons, each {"title": methods in words, "rows"}. Methods (with their
+    settings) that have equal claims share a block; epsilons and adversaries with equal numbers share a row."""
     families: dict[tuple[str, str], list[MethodRow]] = {}  # the runs of a method and setting, one per epsilon
     for v in (v for v in runs if v.claims):
         families.setdefault((v.method, v.setting), []).append(v)
@@ -74,7 +74,8 @@ def _method_names(alike: Sequence[Sequence[MethodRow]], total: Mapping[str, int]
 
 
 def _claim_rows(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """A row per distinct claim: the epsilons, adversaries and record owners that it holds for."""
+    """A row per distinct claim of a method's runs (`family`, one per epsilon): `noise`, `threats` (adversaries) and
+    `records` (whose) that it holds for, in words, and the `claim`."""
     levels: dict[tuple[Any, ...], list[MethodRow]] = {}
     for v in family:
         owners_of: dict[tuple[Any, ...], dict[str, list[str]]] = {}  # by numbers and threat model
@@ -97,7 +98,8 @@ def _claim_rows(family: Sequence[MethodRow]) -> list[dict[str, Any]]:
 
 
 def _noise_in_words(some: Sequence[MethodRow], family: Sequence[MethodRow]) -> str:
-    """The noise of some runs of a family in words."""
+    """The noise of some runs of a family (a method's runs over epsilons) in words: their levels, or a phrase for all,
+    or for all with noise."""
     if len(some) > 1 and len(some) == len(family):
         return ALWAYS
     if len(some) > 1 and len(some) == sum(v.private for v in family) and all(v.private for v in some):

@@ -12,7 +12,7 @@ ORDER = 70
 
 
 def section(page: Page) -> Section | None:
-    """How well the server rebuilds clients' models; None if it was not tried."""
+    """The section on how well the server rebuilds clients' models; None if it was not tried."""
     parts = page.parts("coverage", _coverage_by_client)
     whole = page.parts("cost", _whole_messages)
     links = [("reconstruction", "Reconstruction")]

@@ -15,7 +15,7 @@ TABLES = ("revealed", "sent", "located", "distance_information", "colluding")
 
 
 def section(page: Page) -> Section | None:
-    """Tables of decoded numbers, traffic and attacks on them; None unless clients computed on secret shares."""
+    """The section of decoded numbers, traffic and attacks on them; None unless clients computed on secret shares."""
     names = [part["name"] for part in page.parts("revealed", len)]
     if not names:
         return None
@@ -40,7 +40,8 @@ def _some_rows(table: pd.DataFrame) -> list[Row]:
 
 
 def _traffic(rows: list[Row]) -> list[dict[str, Any]]:
-    """Bytes that a client sent in a round, a row per kind: `mean` and largest (`most`) over rounds and clients."""
+    """Bytes that a client sent in a round, a row per kind of message (in words): `mean` and largest (`most`) over
+    rounds and clients."""
     table = pd.DataFrame(rows)
     kinds = {"shares": "shares, to the other clients", "masks": "masks of distances, to the other clients",
              "answers": "answers, to the server"}  # fmt: skip

@@ -15,7 +15,7 @@ ORDER = 65
 
 
 def section(page: Page) -> Section | None:
-    """Entropies token by token; None unless records are texts."""
+    """The section of entropies token by token; None unless records are texts."""
     table = page.table("tokens")
     if table.empty:
         return None
@@ -25,8 +25,9 @@ def section(page: Page) -> Section | None:
 
 
 def _panels(tokens: pd.DataFrame) -> dict[str, Any]:
-    """`panels` by method and kind of record: `runs` [(slice, tokens)], a token's `now` and `base` (tuned, base
-    model): (entropy, ground, text colour). `top`, `ends`: upper end (nats), both end colours of the scale."""
+    """`panels` by method and kind of record: `runs`, pairs of a part of the text and its tokens, each with its `word`,
+    and `now` and `base` (tuned, base model): (entropy in nats, background, text colour). `top`, `ends`: upper end in
+    nats and both end colours of the scale."""
     tokens = tokens.astype({"entropy": float, "base_entropy": float})
     top = scale(tokens)
     panels = []

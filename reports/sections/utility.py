@@ -26,7 +26,8 @@ MODELS = {
 
 
 def section(page: Page) -> Section | None:
-    """Accuracies, or the utility of texts; None if neither was measured."""
+    """The section with tables of accuracies, of the utility of texts, or both, and figures; None if neither was
+    measured."""
     runs = [v for v in page.runs if v.scores]
     accuracy, answers = (page.table(name, seeds=None) for name in ("accuracy", "utility"))
     lines = figures.by_round(accuracy, answers, accuracies(runs))
@@ -57,7 +58,8 @@ def _accuracies(runs: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, An
 
 
 def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """A card per method: `lines`, a sentence per epsilon, and `notes` on the server where its proof differs."""
+    """A card per method with its `name`: `lines`, a sentence per epsilon, and `notes` on the epsilon proven against the
+    server where it differs from that against a user."""
     cards = []
     for method, name in {v.method: v.name for v in runs}.items():
         lines: list[dict[str, str]] = []
@@ -74,8 +76,8 @@ def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
 
 
 def sentence(v: MethodRow, without: MethodRow | None) -> str:
-    """Describe one run: accuracy and its change, the noise, and the claimed and proven epsilon. The change is against
-    the run `without` noise, or against before training if that is None."""
+    """Sentences on one run: accuracy and its change, the noise, and the claimed and proven epsilon. The change is
+    against the run `without` noise, or against before training if that is None."""
     splits = _quoted_splits(v)
     text = _join_accuracies({split: _accuracy_in_words(v.scores[split]) for split in splits})
     if not v.trained:
@@ -134,7 +136,8 @@ def _claim_in_words(v: MethodRow) -> str:
 
 
 def _against_server(v: MethodRow) -> str:
-    """The proven epsilon of a client's own record against the server, in words; "" if it is the prompt-user's."""
+    """The proven epsilon of a client's own record against the server, in words; "" if it is that against the
+    prompt-user, or either is missing."""
     claims = {c.threat_model: c for c in v.claims if c.whose == "own"}
     server, user = claims.get(SERVER), claims.get(PROMPT_USER)
     if server is None or user is None or server.numbers[:3] == user.numbers[:3]:
@@ -143,7 +146,7 @@ def _against_server(v: MethodRow) -> str:
 
 
 def _proven_in_words(claim: Claim) -> str:
-    """The proven epsilon in words."""
+    """The proven epsilon of a claim in words, as the run was and, where this differs, if a record is in every step."""
     if math.isinf(claim.provable):
         return "nothing is proven (∞)"
     if claim.provable == claim.every_step:
@@ -168,8 +171,8 @@ def _noise_floor(runs: Sequence[MethodRow]) -> str | None:
 
 
 def _answers(utility: pd.DataFrame) -> tuple[list[Row], list[str]]:
-    """Rows of the table of texts' utility, before the first and after the last round, per run and model, and the names
-    of the metrics in the order of a row's `numbers`."""
+    """Rows of the table of texts' utility, before the first and after the last round, per run and model, each with its
+    `numbers`; and the names of their metrics, in order."""
     about = {"method", "seed", "round", "model"}
     metrics = [name for name in utility if name not in about and utility[name].notna().any()]
     rows = []
