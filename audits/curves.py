@@ -108,8 +108,9 @@ def _leaks(point: Point, metric: str, labels: Mapping[tuple[str, str], str]) -> 
 
 
 def _world(name: str, attacked: Sequence[Point], labels: Mapping[tuple[str, str], str], params: Params) -> pd.DataFrame:
-    """The rows of all attacked points of the world called `name`, with the columns `front`, whether a row is on its
-    Pareto front, and `front_p`, the probability that it is."""
+    """The rows of the world called `name`: one per attacked point and score, and one for the best of them. The column
+    `front` says whether a row is on the Pareto front of all points' rows with the same score (False without an AUROC),
+    `front_p` how probable that is. InputError: the points have no utility in common, or there are none."""
     utility = _utility(name, attacked, params)
     shared = _common(attacked, labels)
     rows = [row for p in attacked for row in _of_point(name, p, utility, labels, shared, params)]

@@ -9,8 +9,8 @@ a control itself is off 0.5, or if members and non-members are of two distributi
 its members; *leak* if its interval is clear of 0.5 and it beats every control on the same records; *inconclusive* if it
 is clear of 0.5 and so many records cannot tell it from a control; *no leak found* if the interval covers 0.5.
 
-A score that is the same for all records of a comparison can show no leak, whatever there is: *inconclusive* in any
-case.
+A score that is the same for all records of a comparison can show no leak, whatever there is: *inconclusive*, unless a
+control is off.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ def _order_rows(
 
 
 def agreement(ours: Cells, paper: Cells, seeds: Sequence[Cells] = ()) -> Agreement:
-    """Agreement of the order of `ours`, {(method, epsilon): number}, with the same cells of `paper`, and of each of our
-    `seeds` alone. Its p is None unless every method has every epsilon.
+    """Agreement of the order of `ours`, {(method, epsilon): number}, with the same cells of `paper`, which must all be
+    there, and of each of our `seeds` alone. Its p is None unless every method has every epsilon and tau is a number.
 
     Relabelling permutes methods, not cells, because the accuracies of one method depend on each other.
     """

@@ -20,8 +20,8 @@ P_VALUES = {"provable": "p_provable", "claimed": "p_claimed"}  # field of a find
 
 
 def rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """One row per run and adversary with two findings from the same guesses: `any`, the bound for any mechanism, and
-    `gaussian`, the bound for a Gaussian one (None where it was not computed)."""
+    """One row {"any", "gaussian"} per run and adversary: the whole findings whose bounds rest on the same guesses, for
+    any mechanism and for a Gaussian one; None where there is no such finding."""
     pairs: dict[tuple[Any, ...], dict[str, Any]] = {}
     for f in (f for f in findings if f["metric"] in METRICS):
         pair = pairs.setdefault((f["method"], f["seed"], f["threat_model"]), {"any": None, "gaussian": None})

@@ -24,6 +24,7 @@ from fedaudit.backbones.vlm import FrozenVLM
 from fedaudit.command import exits, gates, matrix
 from fedaudit.command.config import presets
 from fedaudit.command.listing import KINDS
+from fedaudit.external import round_notes
 from fedaudit.external import run as own_run
 from fedaudit.machinery import plugins
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
@@ -350,7 +351,7 @@ def test_keys_of_an_own_run() -> None:
     }
     assert optional == keys.keys()
     of_rounds = first("docs/own-runs.md", "key", section="rounds.json")
-    assert sorted(of_rounds) == sorted({**own_run._ROUND, **own_run._UPLOAD})
+    assert sorted(of_rounds) == sorted({**round_notes.ROUND, **round_notes.UPLOAD})
 
 
 def test_hooks_of_a_backbone() -> None:

@@ -41,7 +41,7 @@ class Counts:
 
 def counts(x: Floats, y: Floats, k: int, *, shape: Shape = "cube", engine: Engine | None = None) -> Counts:
     """For every point, how many others lie, in x and in y alone, in the shape that its k nearest others in (x, y) span;
-    and how many are equal to it. ValueError: not 1 <= k < n."""
+    and how many are equal to it in both, where at least k are (else 0). ValueError: not 1 <= k < n."""
     if not 1 <= k < len(x):
         raise ValueError(f"k must be at least 1 and below the number of points ({len(x)}), not {k}.")
     faster = engine or faster_engine(len(x), x.shape[1] + y.shape[1])

@@ -22,7 +22,8 @@ CLIENTS = "threat_model way client signal auroc members nonmembers".split()
 
 def rounds_table(run: ScoredRun, confidence: float) -> pd.DataFrame:
     """AUROC of the released model after each attacked round, a row per round, population and headline score: round,
-    population, signal, auroc, low, high, members. Only scores that the models of all rounds have."""
+    population, signal, auroc, low, high, members. Only scores that the models of all rounds have, and rows with enough
+    members and non-members to be measured."""
     table, rows = [], by_round(run)
     for row in rows:
         for signal in (s for s in run.headline if all(s in other.scores for other in rows)):

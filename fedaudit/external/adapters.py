@@ -169,7 +169,7 @@ Uploads = Sequence[Mapping[int, Adapter]]
 def scaled(
     models: Sequence[Adapter], uploads: Uploads, owners: Mapping[int, Adapter], config: PeftConfig
 ) -> tuple[list[Adapter], list[dict[int, Adapter]], dict[int, Adapter]]:
-    """The same adapters, to be read so that one scale holds for all layers: that of the configuration's alpha and
+    """Return the adapters so that they are read with one scale for all layers, that of the configuration's alpha and
     rank. In a layer with a scale of its own the factor B is multiplied by the ratio."""
     ratio = {name: config.scale(name[:-2]) / config.scale("") for name in models[0].shapes if name.endswith(".B")}
     factors = {name: factor for name, factor in ratio.items() if factor != 1}
@@ -194,8 +194,8 @@ def _numbered(
         if path.name == NAME and word == "round":
             continue
         match = re.fullmatch(rf"{word}-(.+){re.escape(suffix)}", path.name)
-        known = names if word == "client" else NUMBERED
-        number = known.number(match[1]) if match else None
+        all_names = names if word == "client" else NUMBERED
+        number = all_names.number(match[1]) if match else None
         if match is None or number is None:
             example = (f"client-{names.example}" if word == "client" else "round-000") + suffix
             raise InputError(

@@ -84,8 +84,8 @@ def fit_stated(tensors: Mapping[str, Tensor], stated: Mapping[int, float]) -> Fi
     senders."""
     weights = {}
     for senders, part in _by_senders(tensors).items():
-        own = np.array([stated[client] for client in senders], np.float64)
-        share = own / own.sum() if len(own) and own.sum() else np.ones(len(_gram(part)))
+        counts = np.array([stated[client] for client in senders], np.float64)
+        share = counts / counts.sum() if len(counts) and counts.sum() else np.ones(len(_gram(part)))
         weights[senders] = np.pad(share, (0, len(_gram(part)) - len(share)))
     return _fit(tensors, weights)
 
@@ -104,13 +104,13 @@ def simplex_weights(gram: Matrix) -> Matrix:
     return np.asarray(weights / weights.sum(), np.float64)
 
 
-def permutation(found: Mapping[int, float], stated: Mapping[int, float]) -> dict[int, int]:
-    """For each client of `found` the client whose stated weight is nearest to its own, each once: the clients from
-    whom the files named by `found` would have come."""
+def permutation(weights: Mapping[int, float], stated: Mapping[int, float]) -> dict[int, int]:
+    """Return for each client of `weights` the client whose stated weight is nearest to its own, each once: from whom its
+    file would have come."""
     from scipy.optimize import linear_sum_assignment
 
-    clients, total = sorted(found), sum(stated[client] for client in found) or 1.0
-    distance = [[abs(found[k] - stated[j] / total) for j in clients] for k in clients]
+    clients, total = sorted(weights), sum(stated[client] for client in weights) or 1.0
+    distance = [[abs(weights[k] - stated[j] / total) for j in clients] for k in clients]
     rows, columns = linear_sum_assignment(np.array(distance))
     return {clients[i]: clients[j] for i, j in zip(rows, columns, strict=True)}
 

@@ -1,4 +1,4 @@
-"""What a run calls its clients: by numbers, or by the names that a framework gives, as 64-bit node ids."""
+"""Names of clients in a run's files: their numbers, or what a framework calls them, as 64-bit node ids."""
 
 from __future__ import annotations
 

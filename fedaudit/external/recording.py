@@ -1,4 +1,4 @@
-"""What a run that was recorded elsewhere does not explain: sentences for its report, or a refusal.
+"""Sentences about what a run that was recorded elsewhere does not explain, for its report, or a refusal.
 
 A recording error must not turn a leak into "no leak found" without a word. Files are read round by round; no more than
 two rounds are in memory.
@@ -7,7 +7,7 @@ two rounds are in memory.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,25 +36,25 @@ class Remark:
     value: float | None = None
 
 
-def remarks(own: OwnRun) -> list[Remark]:
+def remarks(run: OwnRun) -> list[Remark]:
     """Check a run, reading all of its tensors once, and return what is to be said about it.
 
     InputError: nothing was trained, the uploads are changes and not said to be, a global model does not follow from
     what was received, or a tensor is unreadable or not finite.
     """
-    for owner in own.owners.values():
+    for owner in run.owners.values():
         owner.load()
-    checks = _Checks(own)
-    for received in _rounds(own):
+    checks = _Checks(run)
+    for received in _rounds(run):
         checks.add(received)
     return checks.remarks()
 
 
 def of_records(copies: int, shared_pictures: int) -> list[Remark]:
-    """What is to be said of the candidates: how many are left out, and how many non-members have a member's picture."""
-    said = []
+    """Return remarks on the candidates: how many are left out, and how many non-members have a member's picture."""
+    noted = []
     if copies:
-        said.append(
+        noted.append(
             Remark(
                 "records",
                 f"{copies} candidates are left out: each has picture, prompt and text of one on the other side, so "
@@ -63,7 +63,7 @@ def of_records(copies: int, shared_pictures: int) -> list[Remark]:
             )
         )
     if shared_pictures:
-        said.append(
+        noted.append(
             Remark(
                 "pictures",
                 f"{shared_pictures} non-members have the picture of a member, with another prompt or text: what a "
@@ -71,14 +71,16 @@ def of_records(copies: int, shared_pictures: int) -> list[Remark]:
                 shared_pictures,
             )
         )
-    return said
+    return noted
 
 
 @dataclass(frozen=True)
 class _Round:
-    """What is on record of one round, and of the rounds beside it."""
+    """The files of one round, read, and those of the rounds beside it."""
 
-    number: int
+    index: int  # among those that are recorded
+    number: int  # in the training
+    following: int  # number of the next model that is recorded: 1 more, but for gaps
     before: State
     after: State
     sent: Mapping[int, State]
@@ -86,21 +88,22 @@ class _Round:
     precision: float
 
 
-def _rounds(own: OwnRun) -> Iterator[_Round]:
-    before, earlier = own.models[0].load(), dict[int, "State"]()
-    for r in range(own.rounds):
-        after, sent = own.models[r + 1].load(), own.received(r, before)
-        files = (own.models[r], own.models[r + 1], *own.uploads[r].values())
-        yield _Round(r, before, after, sent, earlier, max(file.precision for file in files))
-        before, earlier = after, sent
+def _rounds(run: OwnRun) -> Iterator[_Round]:
+    before, sent_before = run.models[0].load(), dict[int, "State"]()
+    for i in range(run.rounds):
+        after, sent = run.models[i + 1].load(), run.received(i, before)
+        files = (run.models[i], run.models[i + 1], *run.uploads[i].values())
+        precision = max(file.precision for file in files)
+        yield _Round(i, run.numbers[i], run.numbers[i + 1], before, after, sent, sent_before, precision)
+        before, sent_before = after, sent
 
 
 class _Checks:
     """Collects what the rounds of a run show."""
 
-    def __init__(self, own: OwnRun) -> None:
-        self.own = own
-        self.start: State = own.models[0].load()
+    def __init__(self, run: OwnRun) -> None:
+        self.run = run
+        self.start: State = run.models[0].load()
         self.trained = False
         self.still: list[int] = []  # rounds in which clients sent something else, and the model stays as it was
         self.fits: dict[int, Fit] = {}  # of rounds that are not explained
@@ -108,6 +111,7 @@ class _Checks:
         self.early: list[int] = []  # rounds whose model follows from what was received a round later
         self.weights: dict[int, tuple[float, str]] = {}  # by round: rest under the stated weights, what fits instead
         self.alike: list[str] = []
+        self.gaps: list[int] = []  # rounds after which no model is recorded
         self.untrained: list[int] = []  # rounds in which every upload equals the model that was sent out
 
     def add(self, now: _Round) -> None:
@@ -120,22 +124,24 @@ class _Checks:
         self.trained |= moved or len(still) < len(sending)
         if sending and len(still) == len(sending):
             self.untrained.append(now.number)
-        elif sending and not moved:
+        elif sending and not moved and now.following == now.number + 1:
             self.still.append(now.number)
         self._note_alike(now)
-        if moved and self.own.aggregation in (MEAN, PARTIAL):
+        if now.following > now.number + 1:
+            self.gaps.append(now.number)
+        elif moved and self.run.aggregation in (MEAN, PARTIAL):
             self._explain(now)
 
     def _explain(self, now: _Round) -> None:
         """Fit the next model by what was received, and by what else may lie in the files if that fails."""
         from fedaudit.external import explain
 
-        still = self.own.aggregation == PARTIAL
+        still = self.run.aggregation == PARTIAL
         tensors = explain.tensors_of(now.before, now.after, now.sent, now.precision, still=still)
         best = explain.fit(tensors)
         if now.number in self.untrained:
             raise InputError(
-                f"--run {self.own.path}: every upload of round {now.number} equals the model that was sent out, and "
+                f"--run {self.run.path}: every upload of round {now.number} equals the model that was sent out, and "
                 "the next model does not; were the states taken before training?"
             )
         if best.explained:
@@ -149,7 +155,7 @@ class _Checks:
                 return
         if best.unexplained >= explain.REFUSED > best.tolerance:
             raise InputError(
-                f"--run {self.own.path}: models/{self.own.models[now.number + 1].path.name} does not follow from the "
+                f"--run {self.run.path}: models/{self.run.models[now.index + 1].path.name} does not follow from the "
                 f"uploads of round {now.number}: every mean of them leaves {best.unexplained:.2g} of a client's step "
                 f"unexplained (a right recording {best.tolerance:.1g} at most); a file holds something else, or the "
                 f'server takes no mean and {RUN} must name its rule: "aggregation", one of {_named(AGGREGATIONS[1:])}'
@@ -157,8 +163,8 @@ class _Checks:
         self.fits[now.number] = best
 
     def _sent_after(self, now: _Round) -> dict[int, State]:
-        """What is recorded of the round after `now`; {} after the last one."""
-        return self.own.received(now.number + 1, now.after) if now.number + 1 < self.own.rounds else {}
+        """Return the uploads of the round after `now`; {} after the last one."""
+        return self.run.received(now.index + 1, now.after) if now.index + 1 < self.run.rounds else {}
 
     def _require_states(self, now: _Round, best: Fit) -> None:
         """InputError if the uploads of a round explain the next model as changes of the model before it."""
@@ -170,7 +176,7 @@ class _Checks:
             other = explain.fit(explain.tensors_of(now.before, now.after, states, now.precision))
             if other.explained:
                 raise InputError(
-                    f"--run {self.own.path}: the uploads of round {now.number} are no states but {words} (read as "
+                    f"--run {self.run.path}: the uploads of round {now.number} are no states but {words} (read as "
                     f"states they leave {best.unexplained:.2g} of a client's step in the next model unexplained, read "
                     f"so {other.unexplained:.1g})"
                 )
@@ -179,7 +185,7 @@ class _Checks:
         """Compare the weights that explain a round with those that the numbers of records ask for."""
         from fedaudit.external import explain
 
-        stated = self.own.record_counts(now.number)
+        stated = self.run.record_counts(now.index)
         by_records = explain.fit_stated(tensors, stated)
         if by_records.explained or explain.fit_stated(tensors, dict.fromkeys(stated, 1)).explained:
             return
@@ -187,7 +193,7 @@ class _Checks:
         exchanged = {k: stated[moved_files.get(k, k)] for k in stated}
         if moved_files and explain.fit_stated(tensors, exchanged).explained:
             pairs = ", ".join(f"client {k}'s file fits the records of client {j}" for k, j in moved_files.items())
-        elif self.own.counts_stated(now.number) or max(best.weights.values()) > ONE:
+        elif self.run.counts_stated(now.index) or max(best.weights.values()) > ONE:
             shares = ", ".join(f"{k}: {weight:.2f}" for k, weight in sorted(best.weights.items())[:6])
             pairs = f"weights that fit are {shares}" + (", ..." if len(best.weights) > 6 else "")
         else:
@@ -197,16 +203,16 @@ class _Checks:
     def _note_alike(self, now: _Round) -> None:
         """Note clients whose files of a round are byte-identical."""
         clients = defaultdict(list)
-        for client, message in self.own.uploads[now.number].items():
+        for client, message in self.run.uploads[now.index].items():
             if message.shapes:  # uploads without tensors are all alike
-                clients[self.own.digest(message)].append(str(client))
+                clients[self.run.digest(message)].append(str(client))
         self.alike += [f"{' and '.join(alike)} in round {now.number}" for alike in clients.values() if len(alike) > 1]
 
     def remarks(self) -> list[Remark]:
-        """What is to be said about all rounds. InputError: nothing was trained."""
+        """Return the remarks on all rounds. InputError: nothing was trained."""
         if not self.trained:
             raise InputError(
-                f"--run {self.own.path}: nothing was trained: all models and uploads equal the first global model "
+                f"--run {self.run.path}: nothing was trained: all models and uploads equal the first global model "
                 "(were all states taken before training?)"
             )
         return [*self._of_models(), *self._of_weights(), *self._of_uploads(), *self._of_start()]
@@ -214,16 +220,25 @@ class _Checks:
     def _of_models(self) -> Iterator[Remark]:
         from fedaudit.external.explain import words
 
-        if self.own.aggregation not in (MEAN, PARTIAL):
+        if self.run.aggregation not in (MEAN, PARTIAL):
             yield Remark(
                 "aggregation",
-                f"The server's rule is said to be: {self.own.aggregation}. Whether each global model follows from what "
+                f"The server's rule is said to be: {self.run.aggregation}. Whether each global model follows from what "
                 "was received could not be checked.",
+            )
+        if self.gaps:
+            last = self.run.numbers[-1]
+            yield Remark(
+                "gaps",
+                f"Of {last} rounds {self.run.rounds} are recorded: after {words(self.gaps)} there is a gap. What "
+                "clients sent in it is not attacked, members of these rounds may count as not seen, and whether the "
+                "models after it follow from what was received cannot be checked. Rounds of the tables are the "
+                f"recorded ones in turn: {_table(self.run.numbers)}.",
             )
         if self.still:
             yield Remark(
                 "models",
-                f"The global model does not change in {words(self.still)} of {self.own.rounds}, though clients sent "
+                f"The global model does not change in {words(self.still)} of {self.run.rounds}, though clients sent "
                 "other tensors than it has: perhaps what was released was not recorded, and then rows of the released "
                 "model say nothing.",
             )
@@ -287,6 +302,12 @@ class _Checks:
                 "The adapter is not zero before the first round (a warm start, or an initialisation such as PiSSA): "
                 "controls ask the model with this adapter, which is not the backbone.",
             )
+
+
+def _table(numbers: Sequence[int]) -> str:
+    """ "0 is 0, 1 is 10, 2 is 20 and so on" for the rounds of tables and of the training."""
+    few = ", ".join(f"{i} is {r}" for i, r in enumerate(numbers[:4]))
+    return few + (" and so on" if len(numbers) > 4 else "")
 
 
 def _named(values: tuple[str, ...]) -> str:

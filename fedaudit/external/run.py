@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
-import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -43,22 +42,19 @@ from fedaudit.external.records import (
     read_lists,
     without_copies,
 )
+from fedaudit.external.round_notes import notes_by_interval, read_notes
 from fedaudit.external.schema import (
-    CLIENTS_LIST,
     COUNT,
     FORMATS,
     LINE,
     NAME,
-    OBJECT,
     PATH,
     POSITIVE,
     ROUNDS,
     RUN,
     SCORES,
     TEXT,
-    TEXTS,
     UNIQUE_NAMES,
-    UTILITY,
     fields,
     one_line,
     one_of,
@@ -90,8 +86,6 @@ _SINCE_2 = {
     "clients": UNIQUE_NAMES,
     "gaps": one_of(True, False),
 }
-_ROUND = {"uploads": OBJECT, "failed": CLIENTS_LIST, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
-_UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +133,7 @@ class OwnRun:
 
     @functools.cached_property
     def remarks(self) -> list[Remark]:
-        """What is to be said about how the run was recorded, after reading every tensor and decoding every picture.
+        """Remarks on how the run was recorded, made after reading every tensor and decoding every picture.
         InputError: the run cannot be right, or a file is truncated or holds values that are no numbers."""
         return [*of_records(self.copies, check_pixels(self.lists)), *remarks(self)]
 
@@ -186,7 +180,7 @@ class OwnRun:
         return all("records" in self._upload_note(r, k) for k in self.uploads[r])
 
     def _upload_note(self, r: int, client: int) -> Mapping[str, Any]:
-        """What rounds.json says of a client's upload."""
+        """The note of a client's upload in rounds.json; {} without one."""
         note: Mapping[str, Any] = self.notes.get(str(r), {}).get("uploads", {}).get(str(client), {})
         return note
 
@@ -230,7 +224,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     names, gaps = ClientNames(tuple(about.get("clients", ()))), about.get("gaps", False)
     models_by_round = read_models(files, gaps=gaps)
     uploads_by_round = read_uploads(files, models_by_round, names)
-    notes_by_round = _notes(files, uploads_by_round, max(models_by_round), names)
+    notes_by_round = read_notes(files, uploads_by_round, max(models_by_round), names)
     if gaps and 0 not in models_by_round:  # the adapter is zero before training, as peft starts it
         models_by_round = {0: without_b(next(iter(models_by_round.values()))), **models_by_round}
     numbers, models = [*models_by_round], [*models_by_round.values()]
@@ -252,7 +246,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     all_lists = read_lists(sources, about.get("prompt"), names=names)
     lists, copies = without_copies(all_lists)
     check_clients(folder, lists, uploads)
-    notes = _by_interval(notes_by_round, numbers)
+    notes = notes_by_interval(notes_by_round, numbers)
     texts = [folder / RUN, *(sources[name].path for name, entries in all_lists.items() if entries)]
     texts += [folder / ROUNDS] * bool(notes_by_round) + [config.path for config in (config,) if config]
     return OwnRun(
@@ -358,52 +352,6 @@ def _alpha(path: Path, about: Mapping[str, Any], config: PeftConfig | None) -> f
             f"{config.rank} * B A); leave alpha out"
         )
     return alpha
-
-
-def _notes(
-    files: OwnFiles, uploads: Mapping[int, Mapping[int, Adapter]], rounds: int, names: ClientNames
-) -> dict[str, Any]:
-    """Content of rounds.json, with clients by number; {} if there is none. InputError: rounds, clients or tensors in it
-    do not exist."""
-    path = files.root / ROUNDS
-    if not os.path.lexists(path):
-        return {}
-    kinds = {str(r): OBJECT for r in range(rounds)}
-    notes = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | kinds)
-    fields(notes.get("initial", {}), f"{path}, initial", {}, {"utility": UTILITY})
-    return {key: note if key == "initial" else _note(f"{path}, round {key}", note, uploads.get(int(key), {}), names)
-            for key, note in notes.items()}  # fmt: skip
-
-
-def _note(where: str, note: Any, sent: Mapping[int, Adapter], names: ClientNames) -> dict[str, Any]:
-    """What rounds.json says of one round, in which `sent` was received; clients by number."""
-    note = fields(note, where, {}, _ROUND)
-    for client in note.get("failed", []):
-        if names.number(client) is None:
-            raise InputError(f"{where}, failed: {one_line(str(client))} is no client")
-    known = {names.names[k] if names.names else str(k): k for k in sorted(sent)}
-    messages = fields(note.get("uploads", {}), f"{where}, uploads", {}, dict.fromkeys(known, OBJECT))
-    for client, message in messages.items():
-        fields(message, f"{where}, client {client}", {}, _UPLOAD)
-        both = {canonical(name) for name in message.get("kept", [])} & sent[known[client]].shapes.keys()
-        if both:
-            raise InputError(f"{where}, client {client}: kept names {min(map(str, both))}, which its upload holds")
-    return note | {"uploads": {str(known[client]): message for client, message in messages.items()}}
-
-
-def _by_interval(notes: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
-    """What rounds.json says by the number of the recorded round: of what was sent in its own round, and of the utility
-    before its next model."""
-    by_interval = {key: note for key, note in notes.items() if key == "initial"}
-    for i, (r, following) in enumerate(itertools.pairwise(numbers)):
-        note = {**notes.get(str(r), {})}
-        if following > r + 1:
-            note.pop("utility", None)
-            last = notes.get(str(following - 1), {})
-            note |= {"utility": last["utility"]} if "utility" in last else {}
-        if note:
-            by_interval[str(i)] = note
-    return by_interval
 
 
 def _digest(path: Path) -> bytes:

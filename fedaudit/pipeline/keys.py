@@ -85,8 +85,9 @@ def bank_answers(cell: Cell) -> dict[str, Any]:
 
 
 def analysis(cell: Cell) -> dict[str, Any]:
-    """Describe all that a cell's findings depend on, as a dict whose hash names their folder: training, attacks,
-    adversary, audits, code, versions."""
+    """Describe all that a cell's findings depend on, as a dict whose hash names their folder: the training's key,
+    parameters and order of the attacks, parameters of the audits, code and versions, and the adversary where attacks
+    have shadow models."""
     plan = cell.plan
     adversary = {"adversary": fields(plan.adversary)} if plan.trained.shadows and plan.attacks else {}
     return {

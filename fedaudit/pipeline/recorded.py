@@ -43,7 +43,7 @@ def _losses(bench: Bench, job: _Job) -> tuple[list[float], list[int]]:
 
 
 def model_remarks(cell: Cell, workshop: Workshop) -> list[Remark]:
-    """What the models themselves say against the recording of a cell's run."""
+    """Return the remarks on how a cell's run was recorded that only its models allow; [] without any."""
     own = cell.plan.own
     assert own is not None
     transcript = transcript_of(cell)
@@ -72,8 +72,8 @@ def _stated_losses(own: OwnRun, transcript: Transcript, workshop: Workshop) -> I
         r = max(wrong, key=off.__getitem__)
         yield Remark(
             "losses",
-            f"The loss that is stated for the global model before round {r} is {stated[r]:.3g}, and on test.jsonl it "
-            f"is {measured[r]:.3g}: perhaps alpha, the backbone, the prompt or the test records are not those of the "
+            f"The loss that is stated for the global model before round {own.numbers[r]} is {stated[r]:.3g}, and on "
+            f"test.jsonl it is {measured[r]:.3g}: perhaps alpha, the backbone, the prompt or the test records are not those of the "
             "training.",
             off[r],
         )
@@ -89,8 +89,9 @@ def _own_members(own: OwnRun, transcript: Transcript, workshop: Workshop) -> Ite
         clients = " and ".join(str(k) for r, k in odd if r == first)
         yield Remark(
             "members",
-            f"In {words(sorted({r for r, _ in odd}))} messages fit other clients' members better than their own (in "
-            f"round {first} those of clients {clients}): were clients' files, or their lists of members, exchanged?",
+            f"In {words(sorted({own.numbers[r] for r, _ in odd}))} messages fit other clients' members better than "
+            f"their own (in round {own.numbers[first]} those of clients {clients}): were clients' files, or their lists "
+            "of members, exchanged?",
         )
 
 
@@ -102,10 +103,13 @@ def _excess_losses(r: int, transcript: Transcript, workshop: Workshop) -> dict[i
     members = {k: [record.id for record in clients[k].training_records][:MEMBERS] for k in cohort}
     others = {k: [cohort[(i + step) % len(cohort)] for step in range(1, 1 + min(OTHERS, len(cohort) - 1))]
               for i, k in enumerate(cohort)}  # fmt: skip
-    asked = {j: [m for k in cohort if j == k or j in others[k] for m in members[k]] for j in cohort}
-    jobs = (_Job(pack(transcript.model(before | transcript.upload(r, j))), records) for j, records in asked.items())
-    answers = zip(asked.items(), workshop.executor.map(_losses, jobs), strict=True)
-    losses = {j: dict(zip(records, found, strict=True)) for (j, records), (found, _) in answers}
+    records_of_message = {j: [m for k in cohort if j == k or j in others[k] for m in members[k]] for j in cohort}
+    jobs = (
+        _Job(pack(transcript.model(before | transcript.upload(r, j))), records)
+        for j, records in records_of_message.items()
+    )
+    answers = zip(records_of_message.items(), workshop.executor.map(_losses, jobs), strict=True)
+    losses = {j: dict(zip(records, per_record, strict=True)) for (j, records), (per_record, _) in answers}
     excess = {k: [losses[k][m] - float(np.mean([losses[j][m] for j in others[k]])) for m in members[k]] for k in cohort}
     return {k: _p_value(differences) for k, differences in excess.items() if len(differences) > 1}
 

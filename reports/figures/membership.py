@@ -221,8 +221,8 @@ def _success_rates(classes: Table, signals: Sequence[str]) -> Table:
 
 
 def _classes_plot(data: Table, methods: Sequence[str]) -> Plot:
-    """The figure of success rates by client and class, a panel per adversary, with its data; None without data. `data`
-    comes from `_success_rates`."""
+    """The figure of success rates by client and class, a panel per adversary, with its data; None without data. Of
+    `data`, from `_success_rates`, the first CLASSES names are drawn, and all rows are returned."""
     if data.empty:
         return None
     names, threats = list(dict.fromkeys(data.name))[:CLASSES], ordered(data.threat_model, THREAT_MODELS)

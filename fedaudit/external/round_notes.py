@@ -1,0 +1,63 @@
+"""Reads rounds.json of an external run: what the tensors of a round do not tell."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedaudit.external.adapters import Adapter, canonical
+from fedaudit.external.files import OwnFiles
+from fedaudit.external.names import ClientNames
+from fedaudit.external.schema import CLIENTS_LIST, COUNT, OBJECT, ROUNDS, TEXTS, UTILITY, fields, one_line, parse
+from fedaudit.machinery.errors import InputError
+
+ROUND = {"uploads": OBJECT, "failed": CLIENTS_LIST, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
+UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
+
+
+def read_notes(
+    files: OwnFiles, uploads: Mapping[int, Mapping[int, Adapter]], rounds: int, names: ClientNames
+) -> dict[str, Any]:
+    """Content of rounds.json, with clients by number; {} if there is none. InputError: rounds, clients or tensors in it
+    do not exist."""
+    path = files.root / ROUNDS
+    if not os.path.lexists(path):
+        return {}
+    kinds = {str(r): OBJECT for r in range(rounds)}
+    notes = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | kinds)
+    fields(notes.get("initial", {}), f"{path}, initial", {}, {"utility": UTILITY})
+    return {key: note if key == "initial" else _note(f"{path}, round {key}", note, uploads.get(int(key), {}), names)
+            for key, note in notes.items()}  # fmt: skip
+
+
+def _note(where: str, note: Any, sent: Mapping[int, Adapter], names: ClientNames) -> dict[str, Any]:
+    """Return what rounds.json says of one round, in which `sent` was received; clients by number."""
+    note = fields(note, where, {}, ROUND)
+    for client in note.get("failed", []):
+        if names.number(client) is None:
+            raise InputError(f"{where}, failed: {one_line(str(client))} is no client")
+    clients_by_name = {names.names[k] if names.names else str(k): k for k in sorted(sent)}
+    messages = fields(note.get("uploads", {}), f"{where}, uploads", {}, dict.fromkeys(clients_by_name, OBJECT))
+    for client, message in messages.items():
+        fields(message, f"{where}, client {client}", {}, UPLOAD)
+        both = {canonical(name) for name in message.get("kept", [])} & sent[clients_by_name[client]].shapes.keys()
+        if both:
+            raise InputError(f"{where}, client {client}: kept names {min(map(str, both))}, which its upload holds")
+    return note | {"uploads": {str(clients_by_name[client]): message for client, message in messages.items()}}
+
+
+def notes_by_interval(notes: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return the notes by the number of the recorded round: of what was sent in its own round, and of the utility
+    before its next model."""
+    by_interval = {key: note for key, note in notes.items() if key == "initial"}
+    for i, (r, following) in enumerate(itertools.pairwise(numbers)):
+        note = {**notes.get(str(r), {})}
+        if following > r + 1:
+            note.pop("utility", None)
+            last = notes.get(str(following - 1), {})
+            note |= {"utility": last["utility"]} if "utility" in last else {}
+        if note:
+            by_interval[str(i)] = note
+    return by_interval
