@@ -281,6 +281,43 @@ def same_pictures(run: Path) -> None:
     lists("nonmembers", lambda lines: [line | {"image": members[0]["image"]} for line in lines[:2]] + lines[2:])(run)
 
 
+def named(run: Path) -> None:
+    """Clients have 64-bit node ids, in files, lists and rounds.json; the list of names gives them their numbers."""
+    clients = sorted({path.stem[7:] for paths in rounds(run) for path in paths})
+    names = {int(k): str(2**63 + 7919 * (len(clients) - i)) for i, k in enumerate(clients)}
+    for path in [*(path for paths in rounds(run) for path in paths), *run.glob("owners/*")]:
+        path.rename(path.with_name(f"client-{names[int(path.stem[7:])]}.safetensors"))
+    for name in ("members", "nonmembers", "reference"):
+        if (run / f"{name}.jsonl").exists():
+            lists(name, lambda lines: [line | {"client": names[int(str(line["client"]))]} for line in lines])(run)
+    notes = json.loads((run / "rounds.json").read_text())
+    for r in range(len(rounds(run))):
+        notes[str(r)]["uploads"] = {names[int(k)]: note for k, note in notes[str(r)]["uploads"].items()}
+    (run / "rounds.json").write_text(json.dumps(notes))
+    edit("run.json", clients=[*names.values()])(run)
+
+
+def nobody_came(run: Path) -> None:
+    """A further round, in which all clients failed: the model stays as it is."""
+    last = len(rounds(run))
+    shutil.copy(models(run)[-1], run / f"models/round-{last + 1:03d}.safetensors")
+    edit("rounds.json", **{str(last): {"failed": [0, 1]}})(run)
+
+
+def last_round_only(run: Path) -> None:
+    """Only what the last round began with, what was sent in it, and what came out of it."""
+    for path in [*models(run)[:-2], *sorted((run / "uploads").iterdir())[:-1]]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    edit("run.json", gaps=True)(run)
+
+
+def no_second_round(run: Path) -> None:
+    """Neither the model that the second round began with nor what was sent in it."""
+    models(run)[1].unlink()
+    shutil.rmtree(run / "uploads/round-001")
+    edit("run.json", gaps=True)(run)
+
+
 CHANGES = edit("run.json", uploads="changes")
 RECORDINGS = {
     "as exported": Recording(lambda run: None, RIGHT),
@@ -304,6 +341,10 @@ RECORDINGS = {
     "states before training": Recording(uploads(lambda sent, before: before), REFUSED, "before training"),
     "states that share memory": Recording(shared_memory, "uploads", "byte-identical"),
     "the model of one client": Recording(one_client, "weights"),
+    "clients by 64-bit names": Recording(named, RIGHT),
+    "a round in which all clients failed": Recording(nobody_came, RIGHT),
+    "without the second round": Recording(no_second_round, "gaps", "1 is 2"),
+    "the last round only": Recording(last_round_only, "gaps"),
     "nothing trained": Recording(untrained, REFUSED, "nothing was trained"),
     "a global model that never changes": Recording(still, "models", "does not change"),
     "a client is missing in the last round": Recording(missing_client, "aggregation"),

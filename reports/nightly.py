@@ -241,7 +241,8 @@ def _with_short_name(row: Mapping[str, Any], common: Sequence[str]) -> dict[str,
 
 def sparkline(nights: pd.DataFrame, percent: bool) -> Markup:
     """A followed number over the nights as a small SVG: a dot for the last one, a ring around alarms. `nights` has the
-    columns night, value and alarm, and at least one row. The axis spans at least 4 points where it is `percent`, else 0.08."""
+    columns night, value and alarm, and at least one row. The axis spans at least 4 points where it is `percent`, else
+    0.08."""
     first, last = int(nights.night.min()), int(nights.night.max())
     values = nights.value.astype(float)
     least, most = values.min(), values.max()

@@ -80,8 +80,8 @@ def _misfit(model: Any, source: ClipSource) -> str:
 
 
 def _difference(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> str:
-    """The first difference in names and shapes between two sets of tensors, as part of a sentence; "its tensors cannot be
-    copied" if there is none."""
+    """The first difference in names and shapes between two sets of tensors, as part of a sentence; "its tensors cannot
+    be copied" if there is none."""
     lacking = [name for name in expected if name not in actual]
     if lacking:
         return f"it lacks {len(lacking)} of {len(expected)} tensors, {_shown(lacking[0])} first"

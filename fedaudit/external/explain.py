@@ -105,8 +105,8 @@ def simplex_weights(gram: Matrix) -> Matrix:
 
 
 def permutation(weights: Mapping[int, float], stated: Mapping[int, float]) -> dict[int, int]:
-    """Return for each client of `weights` the client whose stated weight is nearest to its own, each once: from whom its
-    file would have come."""
+    """Return for each client of `weights` the client whose stated weight is nearest to its own, each once: from whom
+    its file would have come."""
     from scipy.optimize import linear_sum_assignment
 
     clients, total = sorted(weights), sum(stated[client] for client in weights) or 1.0

@@ -18,23 +18,26 @@ UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
 
 def read_notes(
-    files: OwnFiles, uploads: Mapping[int, Mapping[int, Adapter]], rounds: int, names: ClientNames
+    files: OwnFiles, uploads: Mapping[int, Mapping[int, Adapter]], rounds: int, names: ClientNames, *, gaps: bool
 ) -> dict[str, Any]:
-    """Content of rounds.json, with clients by number; {} if there is none. InputError: rounds, clients or tensors in it
-    do not exist."""
+    """Content of rounds.json, with clients by number; {} if there is none. With `gaps` it may name uploads of rounds
+    that were not kept. InputError: rounds, clients or tensors in it do not exist."""
     path = files.root / ROUNDS
     if not os.path.lexists(path):
         return {}
     kinds = {str(r): OBJECT for r in range(rounds)}
     notes = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | kinds)
     fields(notes.get("initial", {}), f"{path}, initial", {}, {"utility": UTILITY})
-    return {key: note if key == "initial" else _note(f"{path}, round {key}", note, uploads.get(int(key), {}), names)
-            for key, note in notes.items()}  # fmt: skip
+    by_round = {key: note for key, note in notes.items() if key == "initial"}
+    for key in notes.keys() - {"initial"}:
+        where, recorded = f"{path}, round {key}", int(key) in uploads or not gaps
+        note = fields(notes[key], where, {}, ROUND)
+        by_round[key] = _note(where, note if recorded else note | {"uploads": {}}, uploads.get(int(key), {}), names)
+    return by_round
 
 
-def _note(where: str, note: Any, sent: Mapping[int, Adapter], names: ClientNames) -> dict[str, Any]:
+def _note(where: str, note: Mapping[str, Any], sent: Mapping[int, Adapter], names: ClientNames) -> dict[str, Any]:
     """Return what rounds.json says of one round, in which `sent` was received; clients by number."""
-    note = fields(note, where, {}, ROUND)
     for client in note.get("failed", []):
         if names.number(client) is None:
             raise InputError(f"{where}, failed: {one_line(str(client))} is no client")
@@ -45,7 +48,7 @@ def _note(where: str, note: Any, sent: Mapping[int, Adapter], names: ClientNames
         both = {canonical(name) for name in message.get("kept", [])} & sent[clients_by_name[client]].shapes.keys()
         if both:
             raise InputError(f"{where}, client {client}: kept names {min(map(str, both))}, which its upload holds")
-    return note | {"uploads": {str(clients_by_name[client]): message for client, message in messages.items()}}
+    return {**note, "uploads": {str(clients_by_name[client]): message for client, message in messages.items()}}
 
 
 def notes_by_interval(notes: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     names, gaps = ClientNames(tuple(about.get("clients", ()))), about.get("gaps", False)
     models_by_round = read_models(files, gaps=gaps)
     uploads_by_round = read_uploads(files, models_by_round, names)
-    notes_by_round = read_notes(files, uploads_by_round, max(models_by_round), names)
+    notes_by_round = read_notes(files, uploads_by_round, max(models_by_round), names, gaps=gaps)
     if gaps and 0 not in models_by_round:  # the adapter is zero before training, as peft starts it
         models_by_round = {0: without_b(next(iter(models_by_round.values()))), **models_by_round}
     numbers, models = [*models_by_round], [*models_by_round.values()]

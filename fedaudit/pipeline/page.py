@@ -70,8 +70,8 @@ def manifests(cell: Cell) -> dict[str, str]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """The SHA-256 of those `files` that exist: of the only one, or of the list of several files' SHA-256s; "not on disk"
-    if none does."""
+    """The SHA-256 of those `files` that exist: of the only one, or of the list of several files' SHA-256s; "not on
+    disk" if none does."""
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
     if len(digests) == 1:
         return digests[0]

@@ -73,8 +73,8 @@ def _stated_losses(own: OwnRun, transcript: Transcript, workshop: Workshop) -> I
         yield Remark(
             "losses",
             f"The loss that is stated for the global model before round {own.numbers[r]} is {stated[r]:.3g}, and on "
-            f"test.jsonl it is {measured[r]:.3g}: perhaps alpha, the backbone, the prompt or the test records are not those of the "
-            "training.",
+            f"test.jsonl it is {measured[r]:.3g}: perhaps alpha, the backbone, the prompt or the test records are not "
+            "those of the training.",
             off[r],
         )
 
@@ -90,8 +90,8 @@ def _own_members(own: OwnRun, transcript: Transcript, workshop: Workshop) -> Ite
         yield Remark(
             "members",
             f"In {words(sorted({own.numbers[r] for r, _ in odd}))} messages fit other clients' members better than "
-            f"their own (in round {own.numbers[first]} those of clients {clients}): were clients' files, or their lists "
-            "of members, exchanged?",
+            f"their own (in round {own.numbers[first]} those of clients {clients}): were clients' files, or their "
+            "lists of members, exchanged?",
         )
 
 

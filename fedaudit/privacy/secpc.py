@@ -126,8 +126,8 @@ class Meeting:
         return shares
 
     def _masks(self, sharing: Sharing, count: int) -> Residues:
-        """Shares [n, count], a row per user, of random polynomials whose values at the slices sum to zero. Added to answers
-        they hide all of these but the sum over slices. Each is a sum of polynomials from t + 1 users, so that t
+        """Shares [n, count], a row per user, of random polynomials whose values at the slices sum to zero. Added to
+        answers they hide all of these but the sum over slices. Each is a sum of polynomials from t + 1 users, so that t
         colluders do not know it."""
         dealers = range(self.protocol.tolerance.colluders + 1)
         dealt = np.stack([sharing.zero_sums(count, self.generators[user]) for user in dealers])
