@@ -380,7 +380,9 @@ HEADLINE = ("server", "loss/base")  # the row that is printed: threat model and 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="audit only recordings whose name holds these words")
+    parser.add_argument(
+        "--only", default="", help="audit only recordings whose names hold one of these words, separated by commas"
+    )
     parser.add_argument("--out", default="recordings.csv", help="CSV file of all rows")
     options = parser.parse_args()
     rows = []
@@ -391,7 +393,7 @@ def main() -> None:
             out=f"{place}/out", quiet=True,
         )  # fmt: skip
         for name, recording in RECORDINGS.items():
-            if options.only in name:
+            if any(words in name for words in options.only.split(",")):
                 run = shutil.copytree(right, Path(place) / "run")
                 recording.change(run)
                 rows.append({"recording": name, "expected": recording.expected, **audited(run, Path(place) / "out")})
