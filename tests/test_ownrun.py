@@ -553,6 +553,20 @@ class TestExport:
         assert own.claimed == "not stated"
         assert own.provable.startswith("unknown")
 
+    def test_a_claim_that_can_be_compared(self, run):
+        claim = {"epsilon": 8, "delta": 1e-5, "unit": "record", "neighbours": "zero-out"}
+        put(run / "run.json", RUN | {"format": 2, "claim": claim})
+        assert read(run).claimed == "8 at delta 1e-05 for a record (zero-out)"
+        for changes, message in (
+            ({"claimed": "8"}, "claimed and claim say the same"),
+            ({"claim": {"epsilon": 8}}, "run.json, claim lacks the key 'delta'"),
+            ({"claim": claim | {"unit": "user"}}, 'claim: unit must be "record" or "client"'),
+            ({"claim": claim | {"delta": 1}}, "delta must be a number from 0 to below 1"),
+        ):
+            put(run / "run.json", RUN | {"format": 2, "claim": claim} | changes)
+            with pytest.raises(InputError, match=message):
+                read(run)
+
     def test_a_score_that_the_format_cannot_name(self, plain, tmp_path):
         with pytest.raises(InputError, match="utility is scored by my_scores; valid are captions and answers"):
             exported(plain, tmp_path / "run", score="my_scores")

@@ -48,11 +48,13 @@ from fedaudit.external.schema import (
     FORMATS,
     LINE,
     NAME,
+    OBJECT,
     PATH,
     POSITIVE,
     ROUNDS,
     RUN,
     SCORES,
+    SHARE,
     TEXT,
     UNIQUE_NAMES,
     fields,
@@ -85,6 +87,13 @@ _SINCE_2 = {
     "aggregation": one_of(*AGGREGATIONS),
     "clients": UNIQUE_NAMES,
     "gaps": one_of(True, False),
+    "claim": OBJECT,
+}
+CLAIM = {
+    "epsilon": POSITIVE,
+    "delta": SHARE,
+    "unit": one_of("record", "client"),
+    "neighbours": one_of("zero-out", "add or remove", "replace"),
 }
 
 
@@ -259,7 +268,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         changes=about.get("uploads") == "changes",
         alpha=alpha,
         score=about.get("score", SCORES[0]),
-        claimed=about.get("claimed", NOT_STATED),
+        claimed=_claimed(files.root / RUN, about),
         provable=about.get("provable", UNKNOWN),
         rank=rank,
         targets=tuple(sorted({name.split(".")[-2] for name in models[0].shapes})),
@@ -336,6 +345,17 @@ def _about(files: OwnFiles) -> dict[str, Any]:
     if "prompt" in about and about["prompt"].count(IMAGE) != 1:
         raise InputError(f"{path}: prompt must hold {IMAGE} once, not {about['prompt'].count(IMAGE)} times")
     return about
+
+
+def _claimed(path: Path, about: Mapping[str, Any]) -> str:
+    """The claimed epsilon in words: as `claimed` says it, or made of `claim`. InputError: both are there, or `claim`
+    lacks a part without which it cannot be compared."""
+    if "claim" not in about:
+        return str(about.get("claimed", NOT_STATED))
+    if "claimed" in about:
+        raise InputError(f"{path}: claimed and claim say the same; one of them is enough")
+    claim = fields(about["claim"], f"{path}, claim", CLAIM, {})
+    return f"{claim['epsilon']:g} at delta {claim['delta']:g} for a {claim['unit']} ({claim['neighbours']})"
 
 
 def _alpha(path: Path, about: Mapping[str, Any], config: PeftConfig | None) -> float:

@@ -96,6 +96,7 @@ CLIENTS_LIST = Kind(
     lambda v: isinstance(v, list) and all(isinstance(c, (str, int)) and not isinstance(c, bool) for c in v),
 )
 POSITIVE = Kind("a number above 0, at most 1000000", lambda v: _number(v) and 0 < v <= 1e6)
+SHARE = Kind("a number from 0 to below 1", lambda v: _number(v) and 0 <= v < 1)
 OBJECT = Kind("an object", lambda v: isinstance(v, dict))
 UTILITY = Kind(
     f'an object as {{"global": {{"loss": 1.5}}}}, with numbers below 1e15 and none called {", ".join(_COLUMNS)}',
