@@ -1,0 +1,141 @@
+"""Checks of an external run by its own models: members' losses under messages, and the losses that are stated."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp
+
+from benchmarks.recordings import both, counts, permuted, plain_mean, served
+from fedaudit.external.run import read
+from fedaudit.machinery.store import claim
+from fedaudit.pipeline import recorded
+from tests.test_recording import right
+from trainers.base import Schedule, State
+from trainers.protocols import Bench
+from trainers.transcript import Transcript
+
+assert right  # a fixture
+
+
+class Losses:
+    """A learner under which a record of client k fits the states that client k really sent, the nearer the better."""
+
+    def __init__(self, true: Sequence[Sequence[State]], noise: float) -> None:
+        self.true, self.noise = true, noise  # states by round and client
+        self.data = {}
+
+    def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
+        return [self.loss(adapter, record) for record in records]
+
+    def loss(self, adapter: State, record: str) -> float:
+        client = int(record.split("-")[1])
+        jitter = np.random.default_rng(zlib.crc32(f"{record}{adapter_sum(adapter)}".encode())).normal()
+        nearest = min(sum(float((adapter[n] - t).abs().sum()) for n, t in sent[client].items()) for sent in self.true)
+        return nearest + self.noise * float(jitter)
+
+    chunks = words = tokens = gradients = inputs = evaluate = losses
+
+
+def adapter_sum(adapter: State) -> float:
+    return sum(float(tensor.sum()) for tensor in adapter.values())
+
+
+class Data(dict[str, Any]):
+    """Every record has two tokens of text after one of a prompt; records of odd numbers have twelve."""
+
+    def __missing__(self, record: str) -> SimpleNamespace:
+        return SimpleNamespace(ids=range(13 if record[-1] in "13579" else 3), prompt=1)
+
+
+def found(run: Path, folder: Path, noise: float, true: Path | None = None) -> list[recorded.Remark]:
+    """The remarks by models whose losses are those of the messages in `true` (else `run`)."""
+    own, truth = read(run), read(true or run)
+    states = [truth.received(r, truth.models[r].load()) for r in range(truth.rounds)]
+    learner = Losses([[sent[k] for k in sorted(sent)] for sent in states], noise)
+    learner.data = Data()
+    own.write_transcript(claim(folder))
+    transcript = Transcript(claim(folder), Schedule(own.rounds, own.clients, own.clients, 0))
+    bench = Bench(learner, [], [])
+
+    def each(function: Callable[[Bench, Any], Any], jobs: Iterator[Any]) -> Iterator[Any]:
+        return (function(bench, job) for job in jobs)
+
+    workshop: Any = SimpleNamespace(federation=own.federation, executor=SimpleNamespace(map=each))
+    return [*recorded._own_members(own, transcript, workshop), *recorded._stated_losses(own, transcript, workshop)]
+
+
+EQUAL = (counts(lambda n: [10] * len(n)), served(plain_mean))
+
+
+def test_a_right_recording_has_no_remark(right: Path, tmp_path: Path) -> None:
+    assert found(right, tmp_path / "t", 0.1) == []
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_files_of_clients_that_were_exchanged_are_found_though_the_mean_is_the_same(
+    right: Path, tmp_path: Path, last: bool
+) -> None:
+    true, run = (shutil.copytree(right, tmp_path / name) for name in ("true", "run"))
+    both(*EQUAL)(true)
+    both(*EQUAL, permuted(last=last))(run)
+    assert [remark.check for remark in read(run).remarks] == [], "no mean tells"
+    (remark,) = found(run, tmp_path / "t", 0.1, true)
+    assert remark.check == "members"
+    assert remark.sentence.startswith("In round 3 messages" if last else "In rounds 0, 1, 2 and 3 messages")
+    assert "those of clients 0 and 1 and 2 and 3 and 4" in remark.sentence
+
+
+def test_where_messages_tell_nothing_no_more_than_one_run_in_a_hundred_has_a_remark(
+    right: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p-values of losses that are noise alone are uniform, and the number of messages is corrected for."""
+    rng = np.random.default_rng(0)
+    p = [recorded._p_value(rng.normal(size=recorded.MEMBERS).tolist()) for _ in range(4000)]
+    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.012)
+    assert recorded._p_value([0.0, 0.0, 0.0]) == 1
+    assert recorded._p_value([1.0, 2.0, 4.0]) == pytest.approx(ttest_1samp([1, 2, 4], 0, alternative="greater").pvalue)
+
+
+class TestStatedLosses:
+    def run(self, right: Path, tmp_path: Path, change: Callable[[list[float], list[int]], float]) -> list[str]:
+        """Checks that have a remark if the loss `change(losses, tokens)` is stated for the last model."""
+        run = shutil.copytree(right, tmp_path / "run")
+        lines = [json.loads(line) for line in (run / "members.jsonl").read_text().splitlines()][:6]
+        tests = [
+            {k: v for k, v in line.items() if k != "client"} | {"id": f"test-0-{i}"} for i, line in enumerate(lines)
+        ]
+        (run / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in tests))
+        truth = read(run)
+        states = [truth.received(r, {}) for r in range(truth.rounds)]
+        learner = Losses([[sent[k] for k in sorted(sent)] for sent in states], 0.5)
+        losses = learner.losses(truth.models[-1].load(), [line["id"] for line in tests])
+        notes = json.loads((run / "rounds.json").read_text())
+        tokens = [12 if i % 2 else 2 for i in range(6)]
+        notes[str(truth.rounds - 1)]["utility"] = {"global": {"loss": change(losses, tokens)}}
+        (run / "rounds.json").write_text(json.dumps(notes))
+        return [remark.check for remark in found(run, tmp_path / "t", 0.5)]
+
+    def test_a_mean_over_records_or_tokens_is_right(self, right: Path, tmp_path: Path) -> None:
+        assert self.run(right, tmp_path / "a", lambda losses, tokens: float(np.mean(losses))) == []
+        assert self.run(right, tmp_path / "b", lambda losses, t: float(np.average(losses, weights=t))) == []
+
+    @pytest.mark.parametrize("factor", [0.9, 1.1])
+    def test_another_number_is_said(self, right: Path, tmp_path: Path, factor: float) -> None:
+        assert self.run(right, tmp_path, lambda losses, tokens: factor * float(np.mean(losses))) == ["losses"]
+
+
+@pytest.mark.parametrize(("n", "most"), [(1, 5), (4, 5), (5, 5), (30, 5), (100, 20)])
+def test_rounds_are_spread_from_the_first_to_the_last(n: int, most: int) -> None:
+    chosen = recorded.spread(list(range(n)), most)
+    assert len(chosen) == min(n, most)
+    assert (chosen[0], chosen[-1]) == (0, n - 1)
+    assert max(np.diff(chosen), default=1) - min(np.diff(chosen), default=1) <= 1
