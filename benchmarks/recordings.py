@@ -9,7 +9,6 @@ must get the numbers of the run itself and no remark, and no other may lose its 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shutil
 import tempfile
@@ -383,7 +382,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="audit only recordings whose names hold one of these words, separated by commas"
     )
-    parser.add_argument("--out", default="recordings.csv", help="CSV file of all rows")
+    parser.add_argument("--out", default="recordings.jsonl", help="file of all rows, as JSON lines")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as place:
@@ -399,10 +398,7 @@ def main() -> None:
                 rows.append({"recording": name, "expected": recording.expected, **audited(run, Path(place) / "out")})
                 print(*rows[-1].values(), sep=" · ", flush=True)
                 shutil.rmtree(run)
-    with open(options.out, "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    Path(options.out).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def audited(run: Path, out: Path) -> dict[str, object]:

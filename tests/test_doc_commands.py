@@ -175,7 +175,7 @@ def known_flags() -> set[str]:
     """Every flag that some command of the program takes."""
     parser = flags.Parser(add_help=True, allow_abbrev=False, conflict_handler="resolve")
     flags.add_choices(parser)
-    flags.add_linked_files(parser)
+    flags.add_own_run(parser)
     flags.add_general_options(parser)
     for learner in every_learner():
         flags.add_schedule(parser, learner)

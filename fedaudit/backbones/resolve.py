@@ -106,7 +106,7 @@ def _quantisation(config: Path) -> str:
         about = json.loads(user_files.read_bytes(config))
         quantised = about.get("quantization_config") or about.get("text_config", {}).get("quantization_config")
         return str(quantised.get("quant_method", "unknown method")) if quantised else ""
-    except (OSError, ValueError, AttributeError):  # another check names what is wrong with the file
+    except (OSError, ValueError, AttributeError, RecursionError):  # another check names what is wrong with the file
         return ""
 
 
