@@ -219,7 +219,7 @@ class OwnRun:
 def read(folder: Path, *, linked: bool = False) -> OwnRun:
     """Read and check an external run. With `linked`, links and paths of pictures may lead outside of the folder.
 
-    InputError names what is wrong. Values of tensors and pixels are checked by `check_values` only, and whether the
+    InputError names what is wrong. Values of tensors and pixels are checked by `OwnRun.remarks` only, and whether the
     adapter fits the backbone later still.
     """
     folder = Path(os.path.expanduser(folder))
@@ -230,21 +230,8 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         )
     files = OwnFiles(folder, linked)
     about = _about(files)
-    names, gaps = ClientNames(tuple(about.get("clients", ()))), about.get("gaps", False)
-    models_by_round = read_models(files, gaps=gaps)
-    uploads_by_round = read_uploads(files, models_by_round, names)
-    notes_by_round = read_notes(files, uploads_by_round, max(models_by_round), names, gaps=gaps)
-    if gaps and 0 not in models_by_round:  # the adapter is zero before training, as peft starts it
-        models_by_round = {0: without_b(next(iter(models_by_round.values()))), **models_by_round}
-    numbers, models = [*models_by_round], [*models_by_round.values()]
-    for r in numbers[:-1]:
-        if not (uploads_by_round.get(r) or gaps or notes_by_round.get(str(r), {}).get("failed")):
-            raise InputError(
-                f"{folder / 'uploads'}/round-{r:03d} is missing or empty; it holds what the server received in round "
-                f"{r}, one file client-{names.example}.safetensors per client (if all clients failed, {ROUNDS} names "
-                'them under "failed")'
-            )
-    uploads = [uploads_by_round.get(r, {}) for r in numbers[:-1]]
+    names = ClientNames(tuple(about.get("clients", ())))
+    numbers, models, uploads, notes = _read_rounds(files, names, gaps=about.get("gaps", False))
     owners = read_owners(files, names)
     config = read_peft_config(files, (folder, folder / "models"))
     rank = check_tensors(models, uploads, owners, config)
@@ -255,9 +242,8 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     all_lists = read_lists(sources, about.get("prompt"), names=names)
     lists, copies = without_copies(all_lists)
     check_clients(folder, lists, uploads)
-    notes = notes_by_interval(notes_by_round, numbers)
     texts = [folder / RUN, *(sources[name].path for name, entries in all_lists.items() if entries)]
-    texts += [folder / ROUNDS] * bool(notes_by_round) + [config.path for config in (config,) if config]
+    texts += [folder / ROUNDS] * bool(notes) + [config.path for config in (config,) if config]
     return OwnRun(
         path=folder,
         method=about["method"],
@@ -282,6 +268,28 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         numbers=numbers,
         names=names,
     )
+
+
+def _read_rounds(
+    files: OwnFiles, names: ClientNames, *, gaps: bool
+) -> tuple[list[int], list[Adapter], list[dict[int, Adapter]], dict[str, Any]]:
+    """The recorded rounds: numbers of their models in the training and the models themselves [rounds + 1], uploads by
+    client [rounds], and what rounds.json says by recorded round. InputError: a file is missing or wrong."""
+    models_by_round = read_models(files, gaps=gaps)
+    uploads_by_round = read_uploads(files, models_by_round, names)
+    notes_by_round = read_notes(files, uploads_by_round, max(models_by_round), names, gaps=gaps)
+    if gaps and 0 not in models_by_round:  # the adapter is zero before training, as peft starts it
+        models_by_round = {0: without_b(next(iter(models_by_round.values()))), **models_by_round}
+    numbers, models = [*models_by_round], [*models_by_round.values()]
+    for r in numbers[:-1]:
+        if not (uploads_by_round.get(r) or gaps or notes_by_round.get(str(r), {}).get("failed")):
+            raise InputError(
+                f"{files.root / 'uploads'}/round-{r:03d} is missing or empty; it holds what the server received in "
+                f"round {r}, one file client-{names.example}.safetensors per client (if all clients failed, {ROUNDS} names "
+                'them under "failed")'
+            )
+    uploads = [uploads_by_round.get(r, {}) for r in numbers[:-1]]
+    return numbers, models, uploads, notes_by_interval(notes_by_round, numbers)
 
 
 def _tensors(own: OwnRun, r: int) -> dict[str, Any]:
