@@ -285,8 +285,8 @@ def _read_rounds(
         if not (uploads_by_round.get(r) or gaps or notes_by_round.get(str(r), {}).get("failed")):
             raise InputError(
                 f"{files.root / 'uploads'}/round-{r:03d} is missing or empty; it holds what the server received in "
-                f"round {r}, one file client-{names.example}.safetensors per client (if all clients failed, {ROUNDS} names "
-                'them under "failed")'
+                f"round {r}, one file client-{names.example}.safetensors per client (if all clients failed, "
+                f'{ROUNDS} names them under "failed")'
             )
     uploads = [uploads_by_round.get(r, {}) for r in numbers[:-1]]
     return numbers, models, uploads, notes_by_interval(notes_by_round, numbers)
