@@ -49,7 +49,7 @@ def write(run: Path, clients: int, rounds: int) -> None:
 
 def check(run: Path) -> None:
     """Check a run and print seconds and peak memory in MB."""
-    from fedaudit.external.run import read
+    from fedaudit.external.reading import read
 
     start = time.perf_counter()
     read(run).remarks  # noqa: B018

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.command import cli
-from fedaudit.external.run import read
+from fedaudit.external.reading import read
 from fedaudit.machinery.errors import InputError
 from tests.bad_run_files import FILES, VALUES
 from tests.bad_run_texts import JSON

@@ -22,7 +22,7 @@ from fedaudit.command import cli
 from fedaudit.command.argv import words_of
 from fedaudit.external.adapters import canonical
 from fedaudit.external.export import export_run
-from fedaudit.external.run import read
+from fedaudit.external.reading import read
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name

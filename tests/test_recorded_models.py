@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from benchmarks.recordings import both, counts, permuted, plain_mean, served
-from fedaudit.external.run import read
+from fedaudit.external.reading import read
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import recorded
 from tests.test_recording import right

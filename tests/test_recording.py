@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 
 from benchmarks.recordings import RECORDINGS, REFUSED, RIGHT
 from fedaudit.external import explain
-from fedaudit.external.run import read
+from fedaudit.external.reading import read
 from fedaudit.machinery.errors import InputError
 from tests.small_run import RUN, line, put
 

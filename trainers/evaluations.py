@@ -208,7 +208,7 @@ def own_test_chances(federation: Federation) -> list[list[float]]:
     tested = Counter((r.domain, r.group) for r in federation.test)
     chances = []
     for counts in counts_by_client:
-        total = sum(n for kind, n in counts.items() if kind in tested)
+        total = max(1, sum(n for kind, n in counts.items() if kind in tested))
         kinds = ((r.domain, r.group) for r in federation.test)
         chances.append([counts[kind] / tested[kind] / total for kind in kinds])
     return chances

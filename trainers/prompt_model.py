@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures
+from fedaudit.machinery.errors import InputError
 from trainers.base import State
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
 ROWS = 8  # least number of prompts times records in a backward pass; measured on two kinds of text encoder
 EVALUATED = 256  # test images at once
+HALF = 2e-3  # relative: what storing a start token in half precision changes
 
 # text features [N, .., C, E] and images [N or 1, B, ..] to similarities [N, B, C]
 Scores = Callable[[Tensor, Tensor], Tensor]
@@ -53,6 +55,20 @@ class PromptModel:
     def clients_per_batch(self) -> int:
         """Number of clients that are trained, and of prompts that are evaluated, as one batch."""
         return self.settings.clients_per_batch
+
+    def check_start(self, embedding: Tensor) -> None:
+        """InputError unless `embedding` [.., d], the start token's where prompts were trained, is this text encoder's:
+        prompts of another model mean nothing here."""
+        own = self.clip.start_token
+        rows = embedding.reshape(-1, embedding.shape[-1])
+        if rows.shape[1] != len(own):
+            raise InputError(f"its text encoder has width {rows.shape[1]}, and this CLIP has width {len(own)}")
+        distance = float((rows - own).norm(dim=1).max() / own.norm())
+        if distance > HALF:
+            raise InputError(
+                f"its start token (token_prefix) is {distance:.2g} of its length away from that of this CLIP: the "
+                "prompts were trained on another model"
+            )
 
     def text(self, prompt: Tensor) -> Tensor:
         """Class features [.., C, E], of length 1 and on the model's device, of prompts [.., b, d] on any device."""

@@ -121,6 +121,9 @@ class Classifier(Protocol):
     def log_probs(self, method: Any, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
         """Log-probabilities [M, n, C] of the classes by M models, in nats and float64."""
 
+    def check_start(self, embedding: Tensor) -> None:
+        """InputError unless `embedding` [.., d] is that of the text encoder's start token."""
+
     def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
         """Log-probabilities [n, C] by the public model before any training, in nats and float64."""
 

@@ -47,21 +47,24 @@ def train(
     advance: Callable[[], None],
     until: int | None = None,
     name: str = "",
+    start: State | None = None,
     note: Callable[[int, ResourceUsage], None] = lambda r, spent: None,
 ) -> Transcript:
     """Run the rounds (below `until`, if given) that `folder` does not hold yet, and return the reader of all.
 
     All state passes through the folder's files, so a resumed run equals an uninterrupted one. `say` prints a message;
     `advance` is called once per round, `note` with each round that was trained now and its resource usage. `name` is
-    what error messages call the training, by default the method's name.
+    what error messages call the training, by default the method's name. `start` is the public start, by default the one
+    that the learner draws by the schedule's seed.
 
     Diverged: a party's numbers are not finite; nothing of that round is written. InputError: an earlier round was
     damaged or deleted.
     """
     transcript = Transcript.of(folder, schedule, method)
     if not (folder.usable("initial.safetensors", say) and folder.usable("initial.json", say)):
-        (offered,) = executor.map(_initial, [schedule.public_seed])
-        start = method.start(unpack(offered))
+        if start is None:
+            (offered,) = executor.map(_initial, [schedule.public_seed])
+            start = method.start(unpack(offered))
         folder.write_tensors("initial.safetensors", start)
         folder.write_json("initial.json", {"utility": evaluation.before(executor, method, method.broadcast(start))})
     rounds = [f"round-{r:03d}" for r in range(schedule.rounds if until is None else until)]

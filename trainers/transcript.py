@@ -115,6 +115,10 @@ class Transcript:
         """All tensors that a client holds after round r. For the owner and for evaluation only."""
         return self.upload(r, client) | self._part(r, f"private/{client}")
 
+    def own_part(self, r: int, client: int) -> State:
+        """The tensors that a client holds after round r and did not upload as they are. For the owner only."""
+        return self._part(r, f"private/{client}")
+
     def revealed(self, r: int) -> State:
         """Tensors that a computation on secret shares revealed to the server in round r; {} if there was none."""
         return self._part(r, "revealed")

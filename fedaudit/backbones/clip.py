@@ -148,6 +148,11 @@ class FrozenCLIP:
         """
         return self._tower(context, texts, deeper)
 
+    @property
+    def start_token(self) -> Tensor:
+        """The embedding [d] of the token that begins every text, on the CPU."""
+        return self._tower.embedding[self._tower.start].cpu()
+
     def words(self, text: str) -> Tensor:
         """Token embeddings [n, d] of a hard prompt such as "a photo of a", without SOS and EOS, on the CPU."""
         return self._tower.words(text).cpu()

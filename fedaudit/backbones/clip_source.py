@@ -67,6 +67,14 @@ class ClipSource:
         return f"Backbone: {self.name}, activation {self.activation}{'; ' if self.doubt else ''}{self.doubt}."
 
     @property
+    def flags(self) -> dict[str, str]:
+        """The values of --backbone and, if it has any, --weights that name this model."""
+        if self.folder is not None:
+            embedded = next((name for name, folder in EMBEDDED_CLIP.items() if folder == self.folder and name), "")
+            return {"backbone": embedded or str(self.folder)}
+        return {"backbone": self.architecture, "weights": self.tag or str(self.weights or RANDOM)}
+
+    @property
     def sha256(self) -> str:
         """SHA-256, in hexadecimal, of everything that decides the model's output; for "random" weights of architecture
         and seed."""

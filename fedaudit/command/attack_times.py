@@ -172,7 +172,8 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
         folder = claim(Path(path))
         if (external := cell.plan.own) is not None:
             external.write_transcript(folder)
-            yield Transcript(folder, schedule_of(cell))
+            schedule = schedule_of(cell)
+            yield Transcript.of(folder, schedule, method_of(cell)) if cell.variant else Transcript(folder, schedule)
             return
         yield train(
             method_of(cell, federation.sizes), schedule, NoEvaluation(), folder=folder, executor=executor,

@@ -54,14 +54,20 @@ def read_methods(chosen: argparse.Namespace) -> tuple[sweeps.Named, Plugin[TaskF
     return methods, task, learner
 
 
-def read_attacks(text: str | None, learner: str, *, trained_here: bool) -> list[Plugin[AttackFacts]]:
+_RECIPE = ' ("recipe" in run.json tells it)'
+
+
+def read_attacks(
+    text: str | None, learner: str, *, of_own_run: bool = False, shadows: bool = True
+) -> list[Plugin[AttackFacts]]:
     """The attacks that --attack names, in that order; for `all` the strongest first; [] for `none`; None: the learner's
-    usual one. Shadow models need a training that is done here. InputError: an attack does not work on what `learner`
-    trains."""
+    usual one, or if that is `none` and an own run is audited, the first that stands for all. With `shadows`, shadow
+    models can be trained. InputError: an attack does not work on what `learner` trains."""
     trained = facts(learner)
     able = {name: p for name, p in ATTACKS.items() if lacks(p, trained) is None}
-    fitting = {name: p for name, p in able.items() if trained_here or not p.facts.shadows}
-    words = [word.strip() for word in (text or trained.attack).split(",")]
+    fitting = {name: p for name, p in able.items() if shadows or not p.facts.shadows}
+    usual = trained.alone[0] if of_own_run and trained.attack == "none" else trained.attack
+    words = [word.strip() for word in (text or usual).split(",")]
     if words == ["all"]:
         together = [p for name, p in fitting.items() if name not in trained.alone[1:]]
         return sorted(together, key=lambda p: -p.facts.strength)
@@ -79,7 +85,7 @@ def read_attacks(text: str | None, learner: str, *, trained_here: bool) -> list[
         if attack.name not in fitting:
             raise InputError(
                 f"--attack {word}: needs shadow models, which are trained as the target was, and how the run in --run "
-                f"was trained is not known; valid there: {', '.join(valid)}"
+                f"was trained is not known{_RECIPE if trained.shadows else ''}; valid there: {', '.join(valid)}"
             )
     if len(set(words)) < len(words):
         raise InputError(f"--attack {text}: name each attack once")

@@ -20,7 +20,6 @@ from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.listing import listing
 from fedaudit.command.window import columns_of_window
-from fedaudit.external.run import OwnRun
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
@@ -172,7 +171,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
         options, plan = _read_own_run(chosen, sources)
     else:
         methods, task, learner = choices.read_methods(chosen)
-        attacks = choices.read_attacks(chosen.attack, learner, trained_here=True)
+        attacks = choices.read_attacks(chosen.attack, learner)
         options, made = _read_training(methods, task, learner, attacks, chosen.audit, sources)
         plan = plans.training_plan(options, made, methods, task, facts(learner))
         plan = choices.without_comparisons(plan, chosen.audit)
@@ -206,14 +205,21 @@ def _read_own_run(chosen: argparse.Namespace, sources: choices.Sources) -> tuple
     if chosen.method or chosen.task:
         flag = "--method" if chosen.method else "--task"
         raise InputError(f"{flag} does not go with --run {chosen.run}: what was trained on what is in that folder")
-    learner = OwnRun.learner
-    attacks, parser = choices.read_attacks(chosen.attack, learner, trained_here=False), _parser()
+    first = flags.Parser(add_help=False, allow_abbrev=False)
+    flags.add_own_run(first)
+    lists, _ = first.parse_known_args([*itertools.chain(*sources.values())])
+    external = plans.external_run(chosen.run, lists)
+    learner, repeatable = external.learner, external.repeatable
+    attacks, parser = choices.read_attacks(chosen.attack, learner, of_own_run=True, shadows=repeatable), _parser()
     flags.add_own_run(parser)
     flags.add_backbone(parser, learner)
     flags.add_general_options(parser)
-    audits = choices.audit_groups(chosen.audit, attacks, learner, trained_here=False)
-    options, made = _parse(parser, choices.attack_groups(attacks) | audits, sources)
-    return options, plans.own_run_plan(options, made)
+    groups = choices.attack_groups(attacks)
+    if attacks and repeatable:
+        groups["the adversary"] = choices.adversary_class(facts(learner))
+    groups |= choices.audit_groups(chosen.audit, attacks, learner, trained_here=False)
+    options, made = _parse(parser, groups, sources)
+    return options, plans.own_run_plan(options, made, external)
 
 
 def _read_training(

@@ -55,7 +55,7 @@ def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> 
     federation = federation_of(plan)
     check(plan, federation, progress)
     missing = [cell for cell in plan.cells if not _on_disk(cell.analysis_folder)]
-    cells = {c.training_key: c for c in missing if c.variant and not _on_disk(c.training_folder)}.values()
+    cells = {c.training_key: c for c in missing if c.trained_here and not _on_disk(c.training_folder)}.values()
     federations, clients = untrained(missing, federation, _on_disk)
     of_bank = {cell.bank_folder: cell for cell in missing if cell.needs_shadows}
     simulated = [of_bank[recipe.folder] for recipe, _ in federations]

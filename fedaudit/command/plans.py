@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attacks import settings as adversaries
 from audits.facts import AUDITS
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
@@ -16,15 +15,17 @@ from fedaudit.backbones.resolve import resolve
 from fedaudit.command import sweeps
 from fedaudit.command.argv import LARGEST, LARGEST_SEED
 from fedaudit.command.choices import adversary_class, canaries_class
-from fedaudit.external import run as own_run
 from fedaudit.external import single
+from fedaudit.external.prompts import Prompts
+from fedaudit.external.reading import read
+from fedaudit.external.run import OwnRun
 from fedaudit.external.schema import RUN
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
-from fedaudit.pipeline.plan import Plan
+from fedaudit.pipeline.plan import Plan, Variant
 from fedaudit.tasks.facts import TaskFacts
-from trainers.learners import METHODS, LearnerFacts
+from trainers.learners import METHODS, LearnerFacts, facts
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -83,41 +84,49 @@ def _backbone(options: argparse.Namespace, kind: str) -> Path | ClipSource:
     return resolve(options.backbone or str(EMBEDDED), processor=not options.backbone_code)
 
 
-def _external(options: argparse.Namespace) -> own_run.OwnRun:
+def external_run(run: str, options: argparse.Namespace) -> OwnRun:
     """The external run of --run: a folder with run.json, or one adapter with --members and --nonmembers."""
-    place = Path(os.path.expanduser(options.run))
+    place = Path(os.path.expanduser(run))
     if os.path.lexists(place / RUN) or not (place.suffix == ".safetensors" or os.path.lexists(place / single.TENSORS)):
         for flag, value in (("--members", options.members), ("--nonmembers", options.nonmembers)):
             if value:
                 raise InputError(f"{flag} {value}: goes with one adapter, and --run {place} is no adapter's folder")
-        return own_run.read(place, linked=options.linked_files)
+        return read(place, linked=options.linked_files)
     return single.read_single(place, options.members, options.nonmembers, linked=options.linked_files)
 
 
-def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any]) -> Plan:
-    """The plan that audits the external run in the folder of --run."""
-    external = _external(options)
-    folder = plugins.package_folder("trainers")
+def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any], external: OwnRun) -> Plan:
+    """The plan that audits an external run."""
+    folder, trained = plugins.package_folder("trainers"), external.trained
     settings: Callable[..., DataclassInstance] = plugins.dataclass_of(folder / f"{external.learner}.py", "Settings")
-    backbone = options.backbone or (str(EMBEDDED) if external.backbone == "embedded" else external.backbone)
-    if not backbone:
-        raise InputError(f"--run {external.path}: does not name the model that was adapted; --backbone must")
+    variant = Variant(trained.rule, trained.params, trained.privacy) if isinstance(trained, Prompts) else None
     return Plan(
-        methods={external.method: None},
-        settings=settings(rank=external.rank, alpha=external.alpha, target_modules=",".join(external.targets)),
+        methods={external.method: variant},
+        settings=settings(**trained.settings),
         task=external.task,
         task_params=None,
         rounds=external.rounds,
         clients=external.clients,
-        per_round=max(map(len, external.cohorts)),
+        per_round=max(1, *map(len, external.cohorts)),
         seed=external.seed,
         seeds=1,
         **_shared(options, made),
-        adversary=adversaries.Adversary(),
+        adversary=made.get("the adversary") or adversary_class(facts(external.learner))(),
         canaries=canaries_class()(),
-        backbone=resolve(backbone, processor=not options.backbone_code),
+        backbone=_backbone_of(external, options),
         own=external,
     )
+
+
+def _backbone_of(external: OwnRun, options: argparse.Namespace) -> Path | ClipSource:
+    """The frozen model of an external run: the one that the command names, or else the run itself."""
+    name = options.backbone or external.backbone
+    if not name:
+        raise InputError(f"--run {external.path}: does not name the model that was trained on; --backbone must")
+    if not isinstance(external.trained, Prompts):
+        return resolve(str(EMBEDDED) if name == "embedded" else name, processor=not options.backbone_code)
+    weights = options.weights or ("" if options.backbone else external.trained.weights)
+    return resolve_clip("" if name == "embedded" else name, weights)
 
 
 def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,9 +156,9 @@ def check_exports(plan: Plan, options: argparse.Namespace) -> None:
     flags = [flag for flag in ("--export-run", "--export-adapters") if getattr(options, flag[2:].replace("-", "_"))]
     if flags and len(plan.cells) > 1:
         raise InputError(f"{flags[0]}: exports one training, and this command asks for {len(plan.cells)}")
-    if flags and plan.learner != own_run.OwnRun.learner:
+    if options.export_adapters and plan.learner != "lora":
         raise InputError(
-            f"{flags[0]}: exports LoRA trainings, and {next(iter(plan.methods))} trains {plan.trained.noun}"
+            f"--export-adapters: exports LoRA trainings, and {next(iter(plan.methods))} trains {plan.trained.noun}"
         )
     if options.export_run and plan.canaries.canaries:
         raise InputError("--export-run: the format of docs/own-runs.md knows no canaries; leave out --canaries")

@@ -6,71 +6,57 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedaudit.external.files import OwnFiles
-from fedaudit.external.headers import ITEM, read_header
-from fedaudit.external.names import NUMBERED, ClientNames
+from fedaudit.external.headers import read_header
+from fedaudit.external.names import ClientNames
 from fedaudit.external.peft_config import NAME, PeftConfig
-from fedaudit.external.schema import CLIENT, RUN, one_line
-from fedaudit.machinery import user_files
+from fedaudit.external.schema import one_line
+from fedaudit.external.tensors import ROUNDING, Shape, TensorFile, numbered, precision_of, size_of
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from trainers.base import State
 
-ROUNDING = {"F64": 2**-24, "F32": 2**-24, "F16": 2**-11, "BF16": 2**-8}  # relative, as tensors are read in float32
-LARGEST = 10_000  # absolute value in a factor: trained ones lie far below; above it a model's activations overflow
 _HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.(?P<name>\w+))?\.weight)", re.ASCII)
 _OF_PICTURES = re.compile(
     r"vision|visual|image_encoder|clip|siglip|projector|connector|resampler|qformer|perceiver", re.I
 )
 
-Shape = tuple[int, int]
-
 
 @dataclass(frozen=True)
-class Adapter:
-    """An adapter file as its header describes it. Factor A is [rank, in], factor B is [out, rank]."""
+class Adapters:
+    """What is said of the adapters of an external run. Factor A is [rank, in], factor B is [out, rank]."""
 
-    path: Path
-    names: Mapping[str, str]  # name in the file, by this project's name
-    shapes: Mapping[str, Shape]  # by this project's name
-    size: int  # bytes of all tensors
-    precision: float = 0.0  # largest relative rounding error of a tensor's dtype, once read in float32
-    factors: Mapping[str, float] = field(default_factory=dict)  # by name: what a factor B is multiplied by when read
+    learner: ClassVar[str] = "lora"
+    nothing_private: ClassVar[bool] = False  # what clients send need not be their whole model
+    start_token: ClassVar[None] = None  # adapters tell nothing of the text encoder
 
-    def load(self) -> State:
-        """The tensors in float32, by this project's names. InputError: unreadable, NaN, infinite or huge values."""
-        import torch
-        from safetensors import SafetensorError
-        from safetensors.torch import load
+    alpha: float
+    rank: int  # of the global model
+    targets: tuple[str, ...]  # last components of the adapted layers' names: k_proj, q_proj
 
-        try:
-            tensors = load(user_files.read_bytes(self.path))
-        except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{self.path} cannot be read as safetensors ({reason})") from error
-        state = {name: tensors[in_file].to(torch.float32) for name, in_file in self.names.items()}
-        for name, tensor in state.items():
-            _check_values(tensor, f"{self.path}: {name}")
-        return {name: tensor * self.factors.get(name, 1.0) for name, tensor in state.items()}
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Fields of the learner's Settings that the run states."""
+        return {"rank": self.rank, "alpha": self.alpha, "target_modules": ",".join(self.targets)}
 
+    @property
+    def files(self) -> list[TensorFile]:
+        """Tensor files that belong to whole rounds, beside the global models: none."""
+        return []
 
-def _check_values(tensor: Tensor, name: str) -> None:
-    if not tensor.isfinite().all():
-        raise InputError(f"{name} holds NaN or infinite values, where a model holds finite numbers")
-    extreme = tensor.flatten()[tensor.abs().argmax()].item()
-    if abs(extreme) > LARGEST:
-        raise InputError(
-            f"{name} holds {extreme:g}, where a model's numbers lie between -{LARGEST} and {LARGEST} "
-            "(did the training diverge?)"
-        )
+    def more_tensors(self, r: int) -> State:
+        """Tensors of round r as in a transcript that are neither models nor clients': none."""
+        return {}
+
+    def sent_state(self, before: State, upload: State) -> State:
+        """The state that an upload is, if the model `before` was sent out."""
+        return upload
 
 
 def adapter_name(name: str) -> str:
@@ -94,53 +80,16 @@ def canonical(name: str) -> str | None:
     return ".".join([*parts[start:], half["own"] or half["peft"]])
 
 
-def read_models(files: OwnFiles, *, gaps: bool) -> dict[int, Adapter]:
-    """The global models in `models/` by the number of the round that they are sent out in, sorted; only headers are
-    read. InputError: fewer than two, or without `gaps` a number is missing."""
-    folder = files.root / "models"
-    paths = _numbered(files, folder, "round")
-    if len(paths) < (1 if gaps else 2):
-        raise InputError(
-            f"{folder} holds {len(paths)} models; a run has at least two, before and after its first round"
-        )
-    for r in range(max(paths)):
-        if r not in paths and not gaps:
-            raise InputError(
-                f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(paths)} (if not "
-                f'every round was kept, {RUN} says "gaps": true)'
-            )
-    return {r: read_adapter(files, paths[r]) for r in sorted(paths)}
-
-
-def read_uploads(files: OwnFiles, models: Collection[int], names: ClientNames) -> dict[int, dict[int, Adapter]]:
-    """Uploads by round and client. InputError: a round whose own or whose next model is not among `models`."""
-    folder = files.root / "uploads"
-    uploads = {}
-    for r, path in sorted(_numbered(files, folder, "round", suffix="").items()):
-        if r >= max(models):
-            raise InputError(
-                f"{path} has no model after it: {files.root / 'models'}/round-{r + 1:03d}.safetensors is missing"
-            )
-        if r not in models:
-            raise InputError(
-                f"{path} has no model that its clients started from: "
-                f"{files.root / 'models'}/round-{r:03d}.safetensors is missing"
-            )
-        sent = _numbered(files, path, "client", names=names)
-        uploads[r] = {k: read_adapter(files, sent[k]) for k in sorted(sent)}
-    return uploads
-
-
-def read_owners(files: OwnFiles, names: ClientNames) -> dict[int, Adapter]:
+def read_owners(files: OwnFiles, names: ClientNames) -> dict[int, TensorFile]:
     """The true models of clients in `owners/`, by client; {} if there is no such folder. InputError: an unexpected or
     unreadable file."""
     folder = files.root / "owners"
-    paths = _numbered(files, folder, "client", names=names) if os.path.lexists(folder) else {}
+    paths = numbered(files, folder, "client", names=names) if os.path.lexists(folder) else {}
     return {k: read_adapter(files, path) for k, path in paths.items()}
 
 
 def check_tensors(
-    models: Sequence[Adapter], uploads: Sequence[Mapping[int, Adapter]], owners: Mapping[int, Adapter],
+    models: Sequence[TensorFile], uploads: Sequence[Mapping[int, TensorFile]], owners: Mapping[int, TensorFile],
     config: PeftConfig | None,
 ) -> int:  # fmt: skip
     """Check names and shapes of all tensors against the first global model, and return its rank, with a `config` the
@@ -158,23 +107,23 @@ def check_tensors(
     return rank
 
 
-def without_b(adapter: Adapter) -> Adapter:
+def without_b(adapter: TensorFile) -> TensorFile:
     """The adapter with B zero, so that it changes nothing: what peft starts from."""
     return dataclasses.replace(adapter, factors={name: 0.0 for name in adapter.shapes if name.endswith(".B")})
 
 
-Uploads = Sequence[Mapping[int, Adapter]]
+Uploads = Sequence[Mapping[int, TensorFile]]
 
 
 def scaled(
-    models: Sequence[Adapter], uploads: Uploads, owners: Mapping[int, Adapter], config: PeftConfig
-) -> tuple[list[Adapter], list[dict[int, Adapter]], dict[int, Adapter]]:
+    models: Sequence[TensorFile], uploads: Uploads, owners: Mapping[int, TensorFile], config: PeftConfig
+) -> tuple[list[TensorFile], list[dict[int, TensorFile]], dict[int, TensorFile]]:
     """Return the adapters so that they are read with one scale for all layers, that of the configuration's alpha and
     rank. In a layer with a scale of its own the factor B is multiplied by the ratio."""
     ratio = {name: config.scale(name[:-2]) / config.scale("") for name in models[0].shapes if name.endswith(".B")}
     factors = {name: factor for name, factor in ratio.items() if factor != 1}
 
-    def change(adapter: Adapter) -> Adapter:
+    def change(adapter: TensorFile) -> TensorFile:
         return dataclasses.replace(adapter, factors={**factors, **adapter.factors})
 
     return (
@@ -184,37 +133,12 @@ def scaled(
     )
 
 
-def _numbered(
-    files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safetensors", names: ClientNames = NUMBERED
-) -> dict[int, Path]:
-    """Paths by number in a folder of `round-000` or `client-03` with a suffix; clients go by `names`. InputError:
-    anything else in it."""
-    paths: dict[int, Path] = {}
-    for path in files.listed(folder):
-        if path.name == NAME and word == "round":
-            continue
-        match = re.fullmatch(rf"{word}-(.+){re.escape(suffix)}", path.name)
-        all_names = names if word == "client" else NUMBERED
-        number = all_names.number(match[1]) if match else None
-        if match is None or number is None:
-            example = (f"client-{names.example}" if word == "client" else "round-000") + suffix
-            raise InputError(
-                f"{one_line(str(path), most=5000)} is not expected here; valid are names such as {example}"
-            )
-        if word == "client" and not CLIENT.holds(number):
-            raise InputError(f"{path}: {number} must be {CLIENT.words}")
-        if number in paths:
-            raise InputError(f"{path} and {paths[number]} are both {word} {number}; each once")
-        paths[number] = path
-    return paths
-
-
-def read_adapter(files: OwnFiles, path: Path) -> Adapter:
+def read_adapter(files: OwnFiles, path: Path) -> TensorFile:
     """Read the header of an adapter file. InputError: unreadable, truncated, or a tensor that is no factor."""
     names: dict[str, str] = {}
     shapes: dict[str, Shape] = {}
-    size, precision = 0, 0.0
-    for in_file, entry in read_header(files, path).items():
+    entries = read_header(files, path)
+    for in_file, entry in entries.items():
         name, shape = canonical(in_file), entry["shape"]
         if tower := _OF_PICTURES.search(in_file.partition(".layers.")[0]):
             raise InputError(
@@ -230,18 +154,16 @@ def read_adapter(files: OwnFiles, path: Path) -> Adapter:
         if name in names:
             both = f"{one_line(names[name])} and {one_line(in_file)} are both {one_line(name)}"
             raise InputError(f"{path}: {both}; each tensor once")
-        if entry["dtype"] not in ITEM or len(shape) != 2 or 0 in shape:
+        if entry["dtype"] not in ROUNDING or len(shape) != 2 or 0 in shape:
             raise InputError(
                 f"{path}: {in_file} is {one_line(entry['dtype'])} {one_line(str(shape))}, where a factor of an "
-                f"adapter is a matrix of {', '.join(ITEM)}"
+                f"adapter is a matrix of {', '.join(ROUNDING)}"
             )
         names[name], shapes[name] = in_file, (shape[0], shape[1])
-        size += entry["data_offsets"][1] - entry["data_offsets"][0]
-        precision = max(precision, ROUNDING[entry["dtype"]])
-    return Adapter(path, names, shapes, size, precision)
+    return TensorFile(path, names, shapes, size_of(entries), precision_of(entries))
 
 
-def _check_adapter_names(adapters: Sequence[Adapter]) -> None:
+def _check_adapter_names(adapters: Sequence[TensorFile]) -> None:
     """InputError if tensors belong to adapters of several names, of which attacks could ask one only."""
     files: dict[str, Path] = {}
     for adapter in adapters:
@@ -255,7 +177,7 @@ def _check_adapter_names(adapters: Sequence[Adapter]) -> None:
         )
 
 
-def _check_global(adapter: Adapter, config: PeftConfig | None) -> int:
+def _check_global(adapter: TensorFile, config: PeftConfig | None) -> int:
     """The rank of a global model. InputError: no tensors, A without B or B without A, or several ranks that no `config`
     states."""
     shapes = adapter.shapes
@@ -285,7 +207,7 @@ def _check_global(adapter: Adapter, config: PeftConfig | None) -> int:
     return config.rank if config else rank
 
 
-def _check_message(adapter: Adapter, model: Adapter, *, whole: bool) -> None:
+def _check_message(adapter: TensorFile, model: TensorFile, *, whole: bool) -> None:
     """InputError unless the tensors fit the global `model`; with `whole`, none of its tensors may be missing."""
     for name, shape in adapter.shapes.items():
         if name not in model.shapes:
@@ -299,7 +221,7 @@ def _check_message(adapter: Adapter, model: Adapter, *, whole: bool) -> None:
         raise InputError(f"{adapter.path} lacks {absent[0]}, which {model.path} has")
 
 
-def _check_owner(adapter: Adapter, model: Adapter) -> None:
+def _check_owner(adapter: TensorFile, model: TensorFile) -> None:
     """InputError unless the adapter has both factors A and B, of a rank of its own in each layer, for exactly the
     layers of the global `model`."""
     for name in sorted(model.shapes.keys() | adapter.shapes.keys()):

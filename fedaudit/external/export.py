@@ -3,6 +3,7 @@ records."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -25,59 +26,81 @@ _SCORES = {"caption_scores": SCORES[0], "answer_scores": SCORES[1]}  # by functi
 
 
 def export_run(
-    transcript: Transcript, federation: Federation, destination: Path, *, method: str, task: str, seed: int,
-    backbone: str, alpha: float, score: str, aggregation: str, epsilon: Claims,
+    transcript: Transcript, federation: Federation, destination: Path, *, about: Mapping[str, Any], score: str,
+    epsilon: Claims,
 ) -> None:  # fmt: skip
     """Write a run into the folder `destination`, which must be empty or absent; `run.json` is written last.
 
-    `epsilon` has the keys "claimed" and "provable", in words. `score` is "captions", "answers" or the name of one of
-    their functions. Background records of clients are left out: no attack looks at them. InputError: the destination
-    is not empty, the disk refuses, or the task is scored in another way.
+    `about` is the content of run.json without format, score and epsilon. `epsilon` has the keys "claimed" and
+    "provable", in words. `score` is "captions", "answers" or the name of one of their functions. Background records of
+    clients are left out: no attack looks at them. InputError: the destination is not empty, the disk refuses, or the
+    task is scored in another way.
     """
     scored = _SCORES.get(score, score)
     if scored not in SCORES:
         raise InputError(f"--export-run {destination}: utility is scored by {score}; valid are {' and '.join(SCORES)}")
     out = _Destination(destination)
     out.claim()
-    _models(transcript, out)
+    _messages(transcript, out)
+    if federation.classes:
+        _parts(transcript, out)
+    else:
+        _owners(transcript, out)
     _records(federation, out)
     out.write(ROUNDS, _json(_notes(transcript)))
-    about = {"format": FORMATS[-1], "method": method, "task": task, "backbone": backbone, "alpha": alpha, "seed": seed}
-    about |= {"score": scored, "aggregation": aggregation}
-    out.write(RUN, _json(about | dict(epsilon)), last=True)
+    said = {name: epsilon[name] for name in ("claimed", "provable")}
+    scores = {} if federation.classes else {"score": scored}
+    out.write(RUN, _json({"format": FORMATS[-1], **about, **scores, **said}), last=True)
 
 
-def _models(transcript: Transcript, out: _Destination) -> None:
-    """Write global models, uploads, and each client's model after its last round, if the transcript has it."""
-    rounds, last = transcript.schedule.rounds, {}
+def _messages(transcript: Transcript, out: _Destination) -> None:
+    """Write global models and uploads."""
+    rounds = transcript.schedule.rounds
     for r in range(rounds + 1):
         out.write(f"models/round-{r:03d}.safetensors", _tensors(transcript.broadcast(r)))
     for r in range(rounds):
         for client in transcript.cohort(r):
             sent = _tensors(transcript.upload(r, client))
             out.write(f"uploads/round-{r:03d}/client-{client:02d}.safetensors", sent)
-            last[client] = r
-    for client, r in last.items():
-        model: State | None = transcript.own_model(r, client)
+
+
+def _owners(transcript: Transcript, out: _Destination) -> None:
+    """Write each client's adapter after its last round, if the transcript has it."""
+    rounds = range(transcript.schedule.rounds)
+    for client, last in {k: r for r in rounds for k in transcript.cohort(r)}.items():
+        model: State | None = transcript.own_model(last, client)
         if model is not None:  # a run from elsewhere need not have it
             out.write(f"owners/client-{client:02d}.safetensors", _tensors(model))
+
+
+def _parts(transcript: Transcript, out: _Destination) -> None:
+    """Write what clients keep in each round, and what a computation on secret shares reveals and leaves behind."""
+    for r in range(transcript.schedule.rounds):
+        for client in transcript.cohort(r):
+            if transcript.round(r)["uploads"][str(client)]["owner"]:
+                kept = _tensors(transcript.own_part(r, client))
+                out.write(f"private/round-{r:03d}/client-{client:02d}.safetensors", kept)
+        for name, state in (("revealed", transcript.revealed(r)), ("held", transcript.held_shares(r))):
+            if state:
+                out.write(f"{name}/round-{r:03d}.safetensors", _tensors(state))
 
 
 def _records(federation: Federation, out: _Destination) -> None:
     """Write the lists of records (members.jsonl, ...) and their images."""
     lists: dict[str, list[dict[str, Any]]] = {"members": [], "nonmembers": [], "reference": []}
+    written = functools.partial(_line, out=out, of_classes=bool(federation.classes))
     for k, client in enumerate(federation.clients):
         for i, (record, used) in enumerate(zip(client.records, client.member, strict=True)):
-            line = {"client": k, "position": i} | _line(record, out)
+            line = {"client": k, "position": i} | written(record)
             lists["members" if used else "nonmembers"].append(line)
-        lists["reference"] += [{"client": k} | _line(record, out) for record in client.reference]
+        lists["reference"] += [{"client": k} | written(record) for record in client.reference]
     for name in ("novel", "test", "novel_test"):
-        lists[name] = [_line(record, out) for record in getattr(federation, name)]
+        lists[name] = [written(record) for record in getattr(federation, name)]
     for name, lines in lists.items():
         out.write(f"{name}.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
 
 
-def _line(record: Record, out: _Destination) -> dict[str, Any]:
+def _line(record: Record, out: _Destination, *, of_classes: bool) -> dict[str, Any]:
     """Write a record's image, named by its content, and return the fields of the record's line."""
     from PIL import Image
 
@@ -85,14 +108,11 @@ def _line(record: Record, out: _Destination) -> dict[str, Any]:
     Image.fromarray(record.image).save(png, "PNG")
     name = f"images/{hashlib.sha256(png.getvalue()).hexdigest()[:20]}.png"
     out.write(name, png.getvalue())
-    return {
-        "id": record.id,
-        "image": name,
-        "prompt": record.prompt,
-        "text": record.text,
-        "references": list(record.references),
-        "group": record.group,
-    }
+    line = {"id": record.id, "image": name}
+    if of_classes:
+        return line | {"class": record.group}
+    more = {"text": record.text, "references": list(record.references), "group": record.group}
+    return line | {"prompt": record.prompt} | more
 
 
 def _notes(transcript: Transcript) -> dict[str, Any]:
@@ -104,7 +124,8 @@ def _notes(transcript: Transcript) -> dict[str, Any]:
             client: {name: message[name] for name in ("records", "facts", "bytes", "kept")}
             for client, message in entry["uploads"].items()
         }
-        notes[str(r)] = {"uploads": messages} | {name: entry[name] for name in ("bytes_down", "bytes_up", "utility")}
+        parts = ("bytes_down", "bytes_up", "utility", "revealed")
+        notes[str(r)] = {"uploads": messages} | {name: entry[name] for name in parts if name in entry}
     return notes
 
 

@@ -12,7 +12,7 @@ from fedaudit.external.files import LONGEST, OwnFiles
 from fedaudit.external.schema import OBJECT, TEXT, Kind, counts, fields, one_line, parse
 from fedaudit.machinery.errors import InputError
 
-ITEM = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes per number, by the dtypes that an adapter may have
+ITEM = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1}  # bytes per number, by dtype
 _METADATA = "__metadata__"
 _OF_METADATA = Kind(
     "an object of texts", lambda v: isinstance(v, dict) and all(isinstance(text, str) for text in v.values())

@@ -42,9 +42,10 @@ def remarks(run: OwnRun) -> list[Remark]:
     InputError: nothing was trained, the uploads are changes and not said to be, a global model does not follow from
     what was received, or a tensor is unreadable or not finite.
     """
-    for owner in run.owners.values():
-        owner.load()
     checks = _Checks(run)
+    for held in run.private:
+        for file in held.values():
+            checks.add_private(file.load())
     for received in _rounds(run):
         checks.add(received)
     return checks.remarks()
@@ -91,11 +92,17 @@ class _Round:
 def _rounds(run: OwnRun) -> Iterator[_Round]:
     before, sent_before = run.models[0].load(), dict[int, "State"]()
     for i in range(run.rounds):
-        after, sent = run.models[i + 1].load(), run.received(i, before)
+        after, sent = run.models[i + 1].load(), _sent(run, i, before)
         files = (run.models[i], run.models[i + 1], *run.uploads[i].values())
         precision = max(file.precision for file in files)
         yield _Round(i, run.numbers[i], run.numbers[i + 1], before, after, sent, sent_before, precision)
         before, sent_before = after, sent
+
+
+def _sent(run: OwnRun, r: int, before: State) -> dict[int, State]:
+    """What was received in round r, by client, as states of those tensors that the model `before` has."""
+    states = {k: run.trained.sent_state(before, upload) for k, upload in run.received(r, before).items()}
+    return {k: {name: tensor for name, tensor in state.items() if name in before} for k, state in states.items()}
 
 
 class _Checks:
@@ -113,6 +120,13 @@ class _Checks:
         self.alike: list[str] = []
         self.gaps: list[int] = []  # rounds after which no model is recorded
         self.untrained: list[int] = []  # rounds in which every upload equals the model that was sent out
+
+    def add_private(self, held: State) -> None:
+        """Note whether what a client held is trained: other numbers than the first global model has."""
+        from fedaudit.external.explain import same
+
+        known = {name: tensor for name, tensor in held.items() if name in self.start}
+        self.trained |= len(known) < len(held) or not same(known, {name: self.start[name] for name in known})
 
     def add(self, now: _Round) -> None:
         """Check one round. InputError: its uploads are changes, or nothing explains the model after it."""
@@ -164,7 +178,7 @@ class _Checks:
 
     def _sent_after(self, now: _Round) -> dict[int, State]:
         """Return the uploads of the round after `now`; {} after the last one."""
-        return self.run.received(now.index + 1, now.after) if now.index + 1 < self.run.rounds else {}
+        return _sent(self.run, now.index + 1, now.after) if now.index + 1 < self.run.rounds else {}
 
     def _require_states(self, now: _Round, best: Fit) -> None:
         """InputError if the uploads of a round explain the next model as changes of the model before it."""

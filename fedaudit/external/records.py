@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.names import NUMBERED, ClientNames
-from fedaudit.external.schema import ANY_TEXT, INTEGER, LINE, PATH, TEXT, TEXTS, fields, parse
+from fedaudit.external.schema import ANY_TEXT, IMAGE, INTEGER, LINE, PATH, TEXT, TEXTS, Kind, fields, one_of, parse
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
@@ -24,8 +24,8 @@ CANDIDATES = ("members", "nonmembers")  # required lists
 OF_CLIENTS = (*CANDIDATES, "reference")
 LISTS = (*OF_CLIENTS, "novel", "test", "novel_test")
 
-_NEEDED = {"id": LINE, "image": PATH, "text": TEXT}
-_OPTIONAL = {"prompt": TEXT, "references": TEXTS, "group": ANY_TEXT}
+_OF_ALL = {"id": LINE, "image": PATH}
+_OF_TEXTS = {"prompt": TEXT, "references": TEXTS, "group": ANY_TEXT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +57,15 @@ class ListFile:
 
 
 def read_lists(
-    sources: Mapping[str, ListFile], prompt: str | None, *, client: int | None = None, names: ClientNames = NUMBERED
-) -> Lists:
+    sources: Mapping[str, ListFile], prompt: str | None, *, client: int | None = None,
+    names: ClientNames = NUMBERED, classes: Sequence[str] = (),
+) -> Lists:  # fmt: skip
     """{list name: entries} for all LISTS; an optional list without file is empty. Lines without a prompt get `prompt`,
-    with a `client` all are of that one and need no id; other clients go by `names`. InputError: a list of candidates is
-    missing, a line is wrong, an id comes twice, an image is missing or no image."""
-    lists = {name: _read(sources[name], name, prompt, client, names) if name in sources else [] for name in LISTS}
+    with a `client` all are of that one and need no id; other clients go by `names`. With `classes` each line names one
+    of them, and has no text. InputError: a list of candidates is missing, a line is wrong, an id comes twice, an image
+    is missing or no image."""
+    form = _Form(prompt, client, names, tuple(classes))
+    lists = {name: _read(sources[name], name, form) if name in sources else [] for name in LISTS}
     entry_by_id: dict[str, Entry] = {}
     for entry in itertools.chain.from_iterable(lists.values()):
         other = entry_by_id.setdefault(entry.record.id, entry)
@@ -134,8 +137,9 @@ def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) 
             )
 
 
-def federation(lists: Lists, clients: int, score: str) -> Federation:
-    """The federation of the lists with `clients` clients; pictures are read when used. `score`: as in `run.json`."""
+def federation(lists: Lists, clients: int, score: str, classes: Sequence[str] = ()) -> Federation:
+    """The federation of the lists with `clients` clients, with `classes` one of pictures that have these; pictures are
+    read when used. `score`: as in `run.json`."""
     import numpy as np
 
     from fedaudit.tasks.base import Client, Federation, client_name
@@ -149,13 +153,17 @@ def federation(lists: Lists, clients: int, score: str) -> Federation:
     for k in range(clients):
         entries = candidates(lists, k)
         used = np.array([entry.record.id in members for entry in entries], bool)
-        made.append(Client(client_name(k), tuple(entry.record for entry in entries), records("reference", k), used))
+        own_records, reference = tuple(entry.record for entry in entries), records("reference", k)
+        present = {record.group for record in (*own_records, *reference)}
+        own_classes = tuple(name for name in classes if name in present)
+        made.append(Client(client_name(k), own_records, reference, used, classes=own_classes))
     return Federation(
         clients=tuple(made),
         novel=records("novel"),
         test=records("test"),
-        score=answer_scores if score == "answers" else caption_scores,
+        score=answer_scores if score == "answers" or classes else caption_scores,
         novel_test=records("novel_test"),
+        classes=tuple(classes),
     )
 
 
@@ -174,34 +182,54 @@ def _id_hash(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
-def _read(source: ListFile, name: str, prompt: str | None, client: int | None, names: ClientNames) -> list[Entry]:
+@dataclass(frozen=True)
+class _Form:
+    """What the lines of a run's lists hold."""
+
+    prompt: str | None  # of lines without one
+    client: int | None  # of all lines; None: each line names its own
+    names: ClientNames
+    classes: tuple[str, ...]  # of which each line names one; without any, lines have a text
+
+    def keys(self, name: str) -> tuple[dict[str, Kind], dict[str, Kind]]:
+        """(Needed keys, optional keys) of a line in the list `name`."""
+        needed: dict[str, Kind] = {**_OF_ALL, **({"class": one_of(*self.classes)} if self.classes else {"text": TEXT})}
+        optional: dict[str, Kind] = {} if self.classes else {**_OF_TEXTS}
+        if name in OF_CLIENTS and self.client is None:
+            needed["client"] = self.names.kind
+        if name in CANDIDATES:
+            optional["position"] = INTEGER
+        if self.client is not None:
+            optional["id"] = needed.pop("id")
+        return needed, optional
+
+
+def _read(source: ListFile, name: str, form: _Form) -> list[Entry]:
     if name not in CANDIDATES and not os.path.lexists(source.path):
         return []
     lines = source.files.lines(source.path, purpose=f"it lists the {name} of all clients, one JSON object a line")
-    return [_entry(source.files, name, line, where, prompt, client, names) for line, where in lines]
+    return [_entry(source.files, name, line, where, form) for line, where in lines]
 
 
-def _entry(
-    files: OwnFiles, name: str, line: bytes, where: str, prompt: str | None, client: int | None, names: ClientNames
-) -> Entry:
+def _entry(files: OwnFiles, name: str, line: bytes, where: str, form: _Form) -> Entry:
     from fedaudit.tasks.base import Record
 
-    of_client = {"client": names.kind} if name in OF_CLIENTS and client is None else {}
-    position = {"position": INTEGER} if name in CANDIDATES else {}
-    needed, optional = _NEEDED | of_client, _OPTIONAL | position
-    if client is not None:
-        optional |= {"id": needed.pop("id")}
-    values: dict[str, Any] = fields(parse(line, where), where, needed, optional)
-    prompt = values.get("prompt", prompt)
-    if prompt is None:
-        raise InputError(
-            f"{where} lacks a prompt; give it one" + (", or run.json one for all" if client is None else "")
-        )
-    references = tuple(values.get("references", [values["text"]]))
-    number = names.number(values["client"]) if of_client else client
+    values: dict[str, Any] = fields(parse(line, where), where, *form.keys(name))
+    number = form.names.number(values["client"]) if "client" in values else form.client
     picture = (files.root / values["image"]).absolute()
     name_of_record = values.get("id", f"{name} {where.rpartition(' ')[2]}")
-    record = Record(name_of_record, values.get("group", ""), picture, prompt, values["text"], references, where=where)
+    if form.classes:
+        label = values["class"]
+        record = Record(name_of_record, label, picture, IMAGE, label, (label,), where=where)
+    else:
+        prompt = values.get("prompt", form.prompt)
+        if prompt is None:
+            more = ", or run.json one for all" if form.client is None else ""
+            raise InputError(f"{where} lacks a prompt; give it one{more}")
+        references = tuple(values.get("references", [values["text"]]))
+        record = Record(
+            name_of_record, values.get("group", ""), picture, prompt, values["text"], references, where=where
+        )
     return Entry(record, values["image"], where, number, values.get("position"), files)
 
 

@@ -7,18 +7,22 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedaudit.external.adapters import Adapter, canonical
+from fedaudit.external.adapters import canonical
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.names import ClientNames
 from fedaudit.external.schema import CLIENTS_LIST, COUNT, OBJECT, ROUNDS, TEXTS, UTILITY, fields, one_line, parse
+from fedaudit.external.tensors import TensorFile
 from fedaudit.machinery.errors import InputError
 
-ROUND = {"uploads": OBJECT, "failed": CLIENTS_LIST, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY}
+ROUND = {
+    "uploads": OBJECT, "failed": CLIENTS_LIST, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY,
+    "revealed": OBJECT,
+}  # fmt: skip
 UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
 
 def read_notes(
-    files: OwnFiles, uploads: Mapping[int, Mapping[int, Adapter]], rounds: int, names: ClientNames, *, gaps: bool
+    files: OwnFiles, uploads: Mapping[int, Mapping[int, TensorFile]], rounds: int, names: ClientNames, *, gaps: bool
 ) -> dict[str, Any]:
     """Content of rounds.json, with clients by number; {} if there is none. With `gaps` it may name uploads of rounds
     that were not kept. InputError: rounds, clients or tensors in it do not exist."""
@@ -36,7 +40,7 @@ def read_notes(
     return by_round
 
 
-def _note(where: str, note: Mapping[str, Any], sent: Mapping[int, Adapter], names: ClientNames) -> dict[str, Any]:
+def _note(where: str, note: Mapping[str, Any], sent: Mapping[int, TensorFile], names: ClientNames) -> dict[str, Any]:
     """Return what rounds.json says of one round, in which `sent` was received; clients by number."""
     for client in note.get("failed", []):
         if names.number(client) is None:
@@ -45,7 +49,9 @@ def _note(where: str, note: Mapping[str, Any], sent: Mapping[int, Adapter], name
     messages = fields(note.get("uploads", {}), f"{where}, uploads", {}, dict.fromkeys(clients_by_name, OBJECT))
     for client, message in messages.items():
         fields(message, f"{where}, client {client}", {}, UPLOAD)
-        both = {canonical(name) for name in message.get("kept", [])} & sent[clients_by_name[client]].shapes.keys()
+        both = {canonical(name) or name for name in message.get("kept", [])} & sent[
+            clients_by_name[client]
+        ].shapes.keys()
         if both:
             raise InputError(f"{where}, client {client}: kept names {min(map(str, both))}, which its upload holds")
     return {**note, "uploads": {str(clients_by_name[client]): message for client, message in messages.items()}}

@@ -14,6 +14,7 @@ from fedaudit.machinery.errors import InputError, nearest
 
 FORMATS = (1, 2)  # versions of the format in docs/own-runs.md; the last one is written
 RUN, ROUNDS = "run.json", "rounds.json"
+IMAGE = "<image>"  # where a prompt has its picture
 SCORES = ("captions", "answers")  # how utility is scored
 CLIENTS = 100_000  # client numbers lie below: a typing error would create as many clients
 DEEPEST = 20  # levels of lists and objects
@@ -106,7 +107,8 @@ UTILITY = Kind(
 
 def one_of(*values: Any) -> Kind:
     """The kind of values that equal one of `values` and have its type: true is not 1."""
-    words = " or ".join(json.dumps(value) for value in values)
+    some = [json.dumps(value, ensure_ascii=False) for value in values[:20]]
+    words = " or ".join(some) + (f" or {len(values) - 20} more" if len(values) > 20 else "")
     return Kind(words, lambda v: any(type(v) is type(value) and v == value for value in values))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedaudit.external.adapters import check_tensors, read_adapter, scaled, without_b
+from fedaudit.external.adapters import Adapters, check_tensors, read_adapter, scaled, without_b
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.peft_config import NAME, read_peft_config
 from fedaudit.external.recording import MEAN
@@ -45,15 +45,15 @@ def read_single(place: Path, members: str | None, nonmembers: str | None, *, lin
         backbone=config.base,
         aggregation=MEAN,
         changes=False,
-        alpha=config.scale("") * config.rank,
         score=SCORES[0],
         claimed=NOT_STATED,
         provable=UNKNOWN,
-        rank=rank,
-        targets=tuple(sorted({name.split(".")[-2] for name in adapter.shapes})),
+        trained=Adapters(
+            config.scale("") * config.rank, rank, tuple(sorted({name.split(".")[-2] for name in adapter.shapes}))
+        ),
         models=[without_b(adapter), *models],
         uploads=uploads,
-        owners={},
+        private=[{}],
         lists=lists,
         copies=copies,
         texts={NAME: config.path} | {f"{name}.jsonl": file.path for name, file in sources.items()},

@@ -97,8 +97,8 @@ def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject
     plan, clients = cell.plan, workshop.federation.clients
     return Subject(
         transcript=transcript_of(cell),
-        method=method_of(cell, workshop.federation.sizes) if cell.variant else None,
-        privacy=cell.variant.privacy if cell.variant else None,
+        method=method_of(cell, workshop.federation.sizes) if cell.trained_here else None,
+        privacy=cell.variant.privacy if cell.variant and cell.trained_here else None,
         threat_models=cell.threat_models,
         names=cell.names,
         attacked=run,

@@ -118,7 +118,7 @@ def _scored_run(
     signals = dict.fromkeys(signal for model in models for signal in model.scores)
     clients = {k: federation.clients[k] for k in cell.targets}
     pooled = any(model.client is None for model in models)
-    trained = {k: trained_records(cell, federation, k) for k in clients} if cell.variant else {}
+    trained = {k: trained_records(cell, federation, k) for k in clients} if cell.trained_here else {}
     transcript = question_plan.training.transcript
     run = ScoredRun(
         models=models,
@@ -131,7 +131,7 @@ def _scored_run(
         # few rounds leave members out of every batch; they stay members, as canaries do: what is guessed is the coin
         unused={k: _unused(federation, k, trained[k]) for k in trained},
         shared={k: sorted(shared_of(cell, federation, k)) for k in trained},
-        coins={} if cell.plan.own else federation.coins,
+        coins=federation.coins if cell.trained_here else {},
         seed=cell.seed,
         truth=federation.truth,
         group={name: record.group for name, record in federation.records.items()},

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedaudit.backbones import EMBEDDED
+from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.texts import check_texts
+from fedaudit.external.prompts import START_TOKEN
+from fedaudit.external.reading import PROMPTS
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, refuse_files, undisturbed
@@ -19,9 +26,9 @@ from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
-from fedaudit.terms.threat_models import SERVER
-from trainers.base import pack, unpack
-from trainers.protocols import Bench
+from fedaudit.terms.threat_models import CLUSTERING_SERVER, SERVER
+from trainers.base import Method, pack, plugin_name, unpack
+from trainers.protocols import Bench, Classifier
 
 
 def compute(plan: Plan, progress: Progress) -> list[str]:
@@ -51,19 +58,54 @@ def _open(plan: Plan, workshop: Workshop) -> None:
     """Load the model in the workers. InputError: it cannot be used, or somebody's own run does not fit it."""
     executor = workshop.executor
     if plan.own is not None:
+        (cell,) = plan.cells
+        token = plan.own.trained.start_token
+        trial = _Trial(
+            method_of(cell) if cell.variant else None,
+            [pack(plan.own.models[r].load()) for r in (0, -1)],
+            pack(token.load()) if token else None,
+        )
         try:
-            next(executor.map(_put, [pack(plan.own.models[0].load())]))
+            next(executor.map(_try_models, [trial]))
         except InputError as error:
             raise InputError(
                 f"--run {plan.own.path}: {error}; name the model that it was trained on by --backbone"
             ) from error
 
 
-def _put(bench: Bench, adapter: bytes) -> None:
+@dataclass(frozen=True)
+class _Trial:
+    """Global models of somebody's own run, to be put into the frozen model."""
+
+    method: Method[Any] | None  # that they are read by; None for adapters
+    models: Sequence[bytes]  # the start, and another one
+    start_token: bytes | None  # {START_TOKEN: the start token's embedding in the text encoder of the training}
+
+
+def _try_models(bench: Bench, trial: _Trial) -> None:
+    """Use the models of a trial once. InputError: they do not fit, or were trained on another frozen model."""
     from trainers.lora import Learner
 
-    assert isinstance(bench.learner, Learner)
-    bench.learner.load_adapter(unpack(adapter))
+    if isinstance(bench.learner, Learner):
+        bench.learner.load_adapter(unpack(trial.models[0]))
+        return
+    assert isinstance(bench.learner, Classifier)
+    assert trial.method is not None
+    if trial.start_token is not None:
+        bench.learner.check_start(unpack(trial.start_token)[START_TOKEN])
+    public = unpack(trial.models[0])
+    records = [record for candidates in bench.candidates for record in candidates][:1]
+    try:
+        models = [trial.method.model(public | unpack(model)) for model in trial.models]
+        bench.learner.log_probs(trial.method, models, records)
+    except InputError:
+        raise
+    except (KeyError, ValueError, RuntimeError, IndexError) as error:
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in public.items())
+        raise InputError(
+            f"its models ({shapes}) cannot be read by {plugin_name(trial.method)} in this CLIP "
+            f"({str(error).splitlines()[0]})"
+        ) from error
 
 
 def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
@@ -97,6 +139,32 @@ def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     return [f"training of {c.method}, seed {c.seed}" for c in todo if c.training_key in reused]
 
 
+def _of_adapters(plan: Plan) -> dict[str, Any]:
+    """Fields of an exported run's run.json that only runs of adapters have."""
+    from trainers.lora import Settings
+
+    assert isinstance(plan.backbone, Path)
+    backbone = "embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute())
+    return {"backbone": backbone, "alpha": Settings(**dataclasses.asdict(plan.settings)).alpha}
+
+
+def _of_prompts(cell: Cell, data: Federation) -> dict[str, Any]:
+    """Fields of an exported run's run.json that only runs of prompts have."""
+    variant, model = cell.variant, cell.plan.backbone
+    assert variant is not None
+    assert isinstance(model, ClipSource)
+    noise = {} if variant.privacy is None else dataclasses.asdict(variant.privacy)
+    finite = {name: value for name, value in noise.items() if value != math.inf}
+    return {
+        "kind": PROMPTS,
+        **model.flags,
+        "classes": list(data.classes),
+        "rule": {"method": variant.method, **dataclasses.asdict(variant.params)},
+        "recipe": dataclasses.asdict(cell.plan.settings),
+        **({"privacy": finite} if finite else {}),
+    }
+
+
 def _aggregation(cell: Cell, data: Federation) -> str:
     """The server's rule of a cell's training, as run.json names it."""
     return cell.plan.own.aggregation if cell.plan.own else method_of(cell, data.sizes).aggregation
@@ -110,17 +178,13 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
     transcript, workshop = transcript_of(cell), Workshop(plan, progress)
     if run_to is not None:
         from fedaudit.external.export import export_run
-        from trainers.lora import Settings
 
         data, subject = workshop.federation, subject_of(cell, None, workshop)
         subject = dataclasses.replace(subject, before={"epsilon": audit(cell, "epsilon", subject)})
-        assert isinstance(plan.backbone, Path)  # prompts are not exported
-        export_run(
-            transcript, data, run_to, method=cell.method, task=plan.task, seed=cell.seed,
-            backbone="embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute()),
-            alpha=Settings(**dataclasses.asdict(plan.settings)).alpha, score=data.score.__name__,
-            aggregation=_aggregation(cell, data), epsilon=subject.claims(SERVER),
-        )  # fmt: skip
+        about = {"method": cell.method, "task": plan.task, "seed": cell.seed, "aggregation": _aggregation(cell, data)}
+        about |= _of_prompts(cell, data) if data.classes else _of_adapters(plan)
+        against = next(one for one in (SERVER, CLUSTERING_SERVER) if one in cell.threat_models)
+        export_run(transcript, data, run_to, about=about, score=data.score.__name__, epsilon=subject.claims(against))
         progress.say(f"exported: {run_to}")
     if adapters_to is not None:
         from trainers.lora import export_adapters

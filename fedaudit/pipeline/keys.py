@@ -44,8 +44,10 @@ def training_modules(cell: Cell) -> tuple[str, ...]:
     """Dotted names of the modules whose code, with all that they import, makes a training: loop, learner, method,
     task."""
     loop = "fedaudit.pipeline.trainings", f"trainers.{cell.plan.learner}"
-    if cell.variant is None:
-        return *loop, "fedaudit.external.run"
+    if not cell.trained_here:
+        rule = (f"trainers.{cell.variant.method}",) if cell.variant else ()
+        return *loop, *rule, "fedaudit.external.run"
+    assert cell.variant is not None
     return *loop, f"trainers.{cell.variant.method}", f"fedaudit.tasks.{cell.plan.task}"
 
 

@@ -34,7 +34,8 @@ def canary_notes(plan: Plan) -> list[str]:
 
 def cautions(plan: Plan) -> list[str]:
     """The methods' own warnings about their parameters with these settings and data, each once; [] if none has any."""
-    checks = [getattr(variant.params, "caution", None) for variant in plan.methods.values() if variant]
+    variants = plan.methods.values() if plan.own is None else ()
+    checks = [getattr(variant.params, "caution", None) for variant in variants if variant]
     sentences = (check(plan.settings, plan.task_params) for check in checks if check)
     return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
@@ -60,8 +61,15 @@ def limits(plan: Plan) -> list[str]:
             *first,
             *([small] if embedded else []),
             *([plan.backbone.summary] if plan.backbone.doubt else []),
-            ALL_TRAINED if not getattr(plan.task_params, "holdout", 0.5) else PART_TRAINED,
-            "The intervals of accuracy are over the clients of one training; --seeds adds the spread over trainings.",
+            *(
+                [elsewhere]
+                if plan.own
+                else [
+                    ALL_TRAINED if not getattr(plan.task_params, "holdout", 0.5) else PART_TRAINED,
+                    "The intervals of accuracy are over the clients of one training; --seeds adds the spread over "
+                    "trainings.",
+                ]
+            ),
             *(ATTACKED if plan.attacks else [UNATTACKED]),
         ]
     return [

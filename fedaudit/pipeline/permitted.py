@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from attacks.facts import ATTACKS
+from attacks.facts import ATTACKS, AttackFacts
 from attacks.questions.kinds import KINDS
 from attacks.threats import refusal
 from fedaudit.pipeline.methods import method_of
@@ -16,6 +16,8 @@ from fedaudit.terms.threat_models import PEER, RELEASED_MODEL, SERVER
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from trainers.base import Method
 
 
 def refusal_reasons(cell: Cell, threat_model: str) -> dict[str, str | None]:
@@ -30,6 +32,8 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
     if cell.variant is None:  # somebody's own training
         return why
     method = method_of(cell)
+    if untold := _untold(cell, method, plugin.facts, threat_model):
+        return untold
     if not cell.variant.plugin.facts.trains:
         return "this method trains nothing"
     if not method.sends and (threat_model in (RELEASED_MODEL, SERVER) or (plugin.facts.needs and why is None)):
@@ -41,6 +45,19 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
     if plugin.facts.mixtures and why is None:
         return method.messages.nonlinear or None
     return why
+
+
+def _untold(cell: Cell, method: Method[Any], attack: AttackFacts, threat_model: str) -> str | None:
+    """Why an attack cannot run on somebody's own run that does not tell how it was trained; None if it can."""
+    if cell.plan.own is None or not (untold := getattr(cell.plan.own.trained, "untold", "")):
+        return None
+    if attack.shadows:
+        return f"shadow models are trained as the target was, and {untold}"
+    if attack.mixtures:
+        return f"messages are solved with the batches and rates of the training, and {untold}"
+    if threat_model == SERVER and method.local:
+        return f"a server rebuilds what clients keep with the rates of the training, and {untold}"
+    return None
 
 
 def permitted_attacks(cell: Cell) -> dict[str, dict[str, DataclassInstance]]:

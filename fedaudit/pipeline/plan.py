@@ -49,7 +49,8 @@ class Variant:
 class Plan:
     """One command, checked: what to train, attack and audit."""
 
-    methods: Mapping[str, Variant | None]  # by label in tables; None for somebody's own run
+    # by label in tables; of somebody's own run the method that its files are read by, None for adapters
+    methods: Mapping[str, Variant | None]
     settings: DataclassInstance  # the learner's Settings
     task: str
     task_params: DataclassInstance | None  # None for somebody's own run
@@ -162,9 +163,9 @@ class Cell:
             "seed": self.seed,
             "device": p.device,
         }
-        if variant is None:
-            assert p.own is not None
+        if p.own is not None:
             return {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}} | shared
+        assert variant is not None
         holders = {"holders": p.canary_holders} if p.adversary.targets else {}
         return {
             "task": {"name": p.task, **self._task_fields},
@@ -264,6 +265,10 @@ class Cell:
         """The adversaries that can attack the cell's method."""
         learner = self.plan.trained
         return learner.adversaries(self.variant.plugin.facts) if self.variant else learner.threat_models
+
+    @property
+    def trained_here(self) -> bool:
+        return self.plan.own is None
 
     @property
     def variant(self) -> Variant | None:

@@ -38,6 +38,7 @@ class ShadowRecipe:
     trajectories: int  # simulated federations along which shadow clients are trained
     seed: int
     description: dict[str, Any]  # written as run.json of each simulated federation
+    start: Path | None = None  # the folder of the attacked training, if its start was not drawn by its seed
 
     @property
     def federations(self) -> range:
@@ -94,6 +95,7 @@ def recipe_of(cell: Cell, federation: Federation) -> ShadowRecipe | None:
     return ShadowRecipe(
         method, schedule_of(cell), cell.bank_folder, observed, whole, plan.trained.together, plan.adversary.shadows,
         plan.adversary.trajectories, plan.seed, cell.bank_description,
+        start=None if cell.trained_here else cell.training_folder,
     )  # fmt: skip
 
 
@@ -154,6 +156,7 @@ def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> No
         shadow_models.NoEvaluation(),
         recipe.federation(shadow),
         recipe.description,
+        start=recipe.start,
         timed=False,
     )
     train_block(shadow_models.simulated_bench(bench, recipe.seed, shadow), (training, until, quiet))

@@ -35,6 +35,7 @@ class Training:
     evaluation: Evaluation
     folder: Path
     description: Mapping[str, Any]  # written as run.json
+    start: Path | None = None  # the folder of a training with the same public start; None: it is drawn by the seed
     timed: bool = True  # whether seconds and memory of each round are noted; not for an adversary's simulations
 
 
@@ -90,11 +91,12 @@ def run_training(
                 spending.note(folder.path, {"round": r}, spent)
 
         if isinstance(method, Method):
+            start = claim(training.start).read_tensors("initial.safetensors") if training.start else None
             with stage(f"training {training.name}, seed {schedule.seed}", schedule.rounds) as advance:
                 train(
                     method, schedule, training.evaluation,
                     folder=folder, executor=executor, say=say, advance=advance, until=until, name=training.name,
-                    note=note,
+                    note=note, start=start,
                 )  # fmt: skip
         else:
             say(f"reading the run {method.path.name}")
