@@ -72,7 +72,7 @@ def run(tmp_path: Path) -> Path:
 def test_what_read_finds(run):
     own = read(run)
     assert (own.method, own.task, own.seed, own.backbone) == ("mine", "photos", 0, "embedded")
-    assert (own.alpha, own.score, own.rank, own.targets) == (2.0, "captions", 1, ("q_proj",))
+    assert (own.trained.alpha, own.score, own.trained.rank, own.trained.targets) == (2.0, "captions", 1, ("q_proj",))
     assert (own.rounds, own.clients, own.cohorts) == (2, 3, ((0, 2), (2,)))
 
 
@@ -465,19 +465,17 @@ def toy_federation() -> Federation:
     return Federation(tuple(clients), (record("nov", 1),), (record("t1", 2), blank), novel_test=(record("nt", 3),))
 
 
+ABOUT = {
+    "method": "fedper:shared_layers=1", "task": "captions", "seed": 3, "backbone": "embedded", "alpha": 16.0,
+    "aggregation": "mean",
+}  # fmt: skip
 EPSILON = {"claimed": "8 at delta 1e-5", "provable": "12"}
 
 
 def exported(original: Transcript, destination: Path, **changes: object) -> Path:
-    about = {
-        "method": "fedper:shared_layers=1",
-        "task": "captions",
-        "seed": 3,
-        "backbone": "embedded",
-        "alpha": 16.0,
-        "aggregation": "mean",
-    }
-    export_run(original, toy_federation(), destination, **about | {"score": "captions", "epsilon": EPSILON} | changes)
+    said = {"score": "captions", "epsilon": EPSILON}
+    said |= {name: changes.pop(name) for name in said.keys() & changes.keys()}
+    export_run(original, toy_federation(), destination, about=ABOUT | changes, **said)
     return destination
 
 
@@ -529,8 +527,7 @@ class TestRoundTrip:
         first = read(exported(original, tmp_path / "run"))
         again = transcript(first.path, tmp_path / "again")
         export_run(
-            again, first.federation, tmp_path / "second", method=first.method, task=first.task, seed=first.seed,
-            backbone=first.backbone, alpha=first.alpha, score=first.score, aggregation=first.aggregation,
+            again, first.federation, tmp_path / "second", about=ABOUT, score=first.score,
             epsilon={"claimed": first.claimed, "provable": first.provable},
         )  # fmt: skip
         assert read(tmp_path / "second").sha256 == first.sha256
@@ -545,7 +542,7 @@ class TestExport:
     def test_what_run_json_says(self, plain, tmp_path):
         own = read(exported(plain, tmp_path / "run", score="answer_scores", alpha=3.5))
         assert (own.method, own.task, own.seed, own.backbone) == ("fedper:shared_layers=1", "captions", 3, "embedded")
-        assert (own.alpha, own.rank, own.score, own.clients) == (3.5, 1, "answers", 5)
+        assert (own.trained.alpha, own.trained.rank, own.score, own.clients) == (3.5, 1, "answers", 5)
         assert {"claimed": own.claimed, "provable": own.provable} == EPSILON
 
     def test_an_epsilon_that_nobody_states_is_not_made_up(self, run):
@@ -576,7 +573,7 @@ class TestExport:
         clients = [dataclasses.replace(c, background=(record(f"back-{c.name}", 9),)) for c in data.clients]
         export_run(
             plain, dataclasses.replace(data, clients=tuple(clients)), tmp_path / "run",
-            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions", aggregation="mean", epsilon=EPSILON,
+            about=ABOUT, score="captions", epsilon=EPSILON,
         )  # fmt: skip
         assert list(read(tmp_path / "run").federation.records) == list(data.records)
 
@@ -639,7 +636,7 @@ class TestExport:
         own = read(run)
         export_run(
             transcript(run, tmp_path / "t"), own.federation, tmp_path / "out",
-            method="m", task="t", seed=0, backbone="embedded", alpha=1.0, score="captions", aggregation="mean", epsilon=EPSILON,
+            about=ABOUT, score="captions", epsilon=EPSILON,
         )  # fmt: skip
         assert [p.name for p in (tmp_path / "out" / "owners").iterdir()] == ["client-02.safetensors"]
         assert_same_transcripts(
@@ -705,7 +702,7 @@ class TestDocs:
         assert len(script.splitlines()) <= 32
         exec(script, given)
         own = read(Path("my-run"))
-        assert (own.rank, own.targets, own.cohorts) == (2, ("q_proj",), ((0, 1), (1, 2)))
+        assert (own.trained.rank, own.trained.targets, own.cohorts) == (2, ("q_proj",), ((0, 1), (1, 2)))
         assert [remark.check for remark in own.remarks] == ["pictures", "weights"], (
             "its server takes one client's state"
         )

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedaudit.external.run import OwnRun, read
+from fedaudit.external.reading import read
+from fedaudit.external.run import OwnRun
 from fedaudit.machinery.errors import InputError
 from tests.small_run import edit, put, small_run
 
@@ -52,7 +53,7 @@ def updates(own: OwnRun) -> dict[str, torch.Tensor]:
     """alpha / rank * B A by layer."""
     state = own.models[1].load()
     layers = {name[:-2] for name in state}
-    return {layer: own.alpha / own.rank * state[f"{layer}.B"] @ state[f"{layer}.A"] for layer in layers}
+    return {layer: own.trained.alpha / own.trained.rank * state[f"{layer}.B"] @ state[f"{layer}.A"] for layer in layers}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_an_update_is_that_of_peft(tmp_path: Path, settings: dict[str, Any]) -> 
 def test_the_numbers_of_peft_must_be_those_of_run_json(tmp_path: Path) -> None:
     run = recorded(tmp_path, adapted(r=4, lora_alpha=16, use_rslora=True))
     edit("run.json", alpha=32)(run)
-    assert read(run).alpha == 32
+    assert read(run).trained.alpha == 32
     edit("run.json", alpha=16)(run)
     with pytest.raises(
         InputError, match=r"run\.json: alpha is 16, and .*adapter_config\.json makes it 32 .*leave alpha out"
@@ -124,5 +125,5 @@ def test_the_file_may_lie_beside_the_models(tmp_path: Path) -> None:
     run = recorded(tmp_path, adapted(r=4, lora_alpha=16))
     before = read(run).sha256
     (run / "adapter_config.json").rename(run / "models/adapter_config.json")
-    assert (read(run).alpha, read(run).rank) == (16, 4)
+    assert (read(run).trained.alpha, read(run).trained.rank) == (16, 4)
     assert read(run).sha256 != before

@@ -37,7 +37,7 @@ def lists(place: Path) -> list[str]:
 @pytest.mark.parametrize("name", ["adapter", "adapter/adapter_model.safetensors"])
 def test_a_run_of_one_client_and_one_round(place: Path, name: str) -> None:
     own = read_single(place / name, *lists(place)[1::2], linked=False)
-    assert (own.rounds, own.clients, own.cohorts, own.rank, own.alpha) == (1, 1, ((0,),), 4, 16)
+    assert (own.rounds, own.clients, own.cohorts, own.trained.rank, own.trained.alpha) == (1, 1, ((0,),), 4, 16)
     start, end = (model.load() for model in own.models)
     assert all(torch.equal(start[n], end[n]) if n.endswith("A") else not start[n].any() for n in end)
     assert end.keys() == own.received(0, start)[0].keys()

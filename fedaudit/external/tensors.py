@@ -46,8 +46,8 @@ class TensorFile:
 
         state = {}
         for name, tensor in self.raw().items():
-            check_values(tensor, f"{self.path}: {name}")
             read = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+            check_values(read, f"{self.path}: {name}")
             state[name] = read * self.factors[name] if name in self.factors else read
         return state | {name: torch.zeros(shape) for name, shape in self.zeros.items()}
 
