@@ -70,7 +70,8 @@ def found(run: Path, folder: Path, noise: float, true: Path | None = None) -> li
         return (function(bench, job) for job in jobs)
 
     workshop: Any = SimpleNamespace(federation=own.federation, executor=SimpleNamespace(map=each))
-    return [*recorded._own_members(own, transcript, workshop), *recorded._stated_losses(own, transcript, workshop)]
+    checked = recorded.RecordedRun(own, None, transcript, workshop)
+    return [*checked.own_members(), *checked.stated_numbers()]
 
 
 EQUAL = (counts(lambda n: [10] * len(n)), served(plain_mean))

@@ -111,6 +111,10 @@ class DP2FL(DualMethod):
         return {"Pt": state["Pt"], "Pd": state["Pd"]}
 
     @property
+    def aggregation(self) -> str:
+        return "other"  # weights by losses
+
+    @property
     def messages(self) -> "DP2FLMessages":
         return DP2FLMessages(self)
 

@@ -234,6 +234,10 @@ class PromptMethod(PrivateMethod[Cohort]):
     def sends(self) -> bool:
         return bool(self.shared)
 
+    @property
+    def aggregation(self) -> str:
+        return "noise" if self.central and self.protection.private else "mean"
+
     @abstractmethod
     def prompt(self, state: State) -> Tensor:
         """The personalised prompt [.., b, d] of a client, from the server's state joined with the client's own part."""

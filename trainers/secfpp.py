@@ -230,6 +230,10 @@ class SecFPP(PromptMethod):
         return Protocol(users, tolerance, round(1 / params.precision), entries)
 
     @property
+    def aggregation(self) -> str:
+        return "secure sum"
+
+    @property
     def messages(self) -> "SecFPPMessages":
         return SecFPPMessages(self)
 

@@ -156,6 +156,9 @@ def check_exports(plan: Plan, options: argparse.Namespace) -> None:
     flags = [flag for flag in ("--export-run", "--export-adapters") if getattr(options, flag[2:].replace("-", "_"))]
     if flags and len(plan.cells) > 1:
         raise InputError(f"{flags[0]}: exports one training, and this command asks for {len(plan.cells)}")
+    silent = [label for label, variant in plan.methods.items() if variant and not variant.plugin.facts.trains]
+    if flags and silent:
+        raise InputError(f"{flags[0]}: {silent[0]} trains nothing, so that there is no run to export")
     if options.export_adapters and plan.learner != "lora":
         raise InputError(
             f"--export-adapters: exports LoRA trainings, and {next(iter(plan.methods))} trains {plan.trained.noun}"

@@ -47,6 +47,7 @@ from fedaudit.external.tensors import Read, TensorFile, numbered, read_by_round,
 from fedaudit.machinery.errors import InputError
 
 ADAPTERS, PROMPTS = "adapters", "prompts"  # kinds of what was trained
+NO_UPLOAD = TensorFile(Path(), {}, {}, 0)  # of a client that took part and sent nothing
 
 _NEEDED = {"format": one_of(*FORMATS), "method": NAME, "task": NAME, "backbone": PATH}
 _OPTIONAL = {"seed": COUNT, "claimed": LINE, "provable": LINE}
@@ -184,7 +185,9 @@ def _read_rounds(
     uploads_by_round: dict[int, dict[int, TensorFile]] = {}
     if not private_by_round or os.path.lexists(files.root / "uploads"):
         uploads_by_round = read_by_round(files, "uploads", models_by_round, names, read)
-    notes_by_round = read_notes(files, uploads_by_round, max(models_by_round), names, gaps=gaps)
+    silent = {r: dict.fromkeys(held, NO_UPLOAD) for r, held in private_by_round.items()}
+    senders = {r: {**silent.get(r, {}), **uploads_by_round.get(r, {})} for r in silent | uploads_by_round}
+    notes_by_round = read_notes(files, senders, max(models_by_round), names, gaps=gaps)
     if gaps and 0 not in models_by_round:
         models_by_round = {0: untrained(next(iter(models_by_round.values()))), **models_by_round}
     numbers, models = [*models_by_round], [*models_by_round.values()]

@@ -13,11 +13,13 @@ from scipy.stats import ttest_1samp
 
 from fedaudit.external.explain import words
 from fedaudit.external.recording import Remark
+from fedaudit.external.run import OwnRun
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
 from trainers.base import Method, State, pack, unpack
 from trainers.protocols import AdaptedModel, Bench, Classifier
+from trainers.transcript import Transcript
 
 FAR = 0.02  # relative: other precisions and other means move a loss less
 MODELS = 5  # global models whose losses are recomputed, spread over the rounds
@@ -66,17 +68,20 @@ def _losses(bench: Bench, job: _Job) -> _Losses:
 
 def model_remarks(cell: Cell, workshop: Workshop) -> list[Remark]:
     """Return the remarks on how a cell's run was recorded that only its models allow; [] without any."""
-    checked = _Run(cell, workshop)
+    assert cell.plan.own is not None
+    method = method_of(cell) if cell.variant else None
+    checked = RecordedRun(cell.plan.own, method, transcript_of(cell), workshop)
     return [*checked.stated_numbers(), *checked.own_members()]
 
 
-class _Run:
-    """A cell's external run, with the workers that hold its frozen model."""
+@dataclass(frozen=True)
+class RecordedRun:
+    """An external run, with the workers that hold its frozen model."""
 
-    def __init__(self, cell: Cell, workshop: Workshop) -> None:
-        assert cell.plan.own is not None
-        self.own, self.transcript, self.workshop = cell.plan.own, transcript_of(cell), workshop
-        self.method = method_of(cell) if cell.variant else None
+    own: OwnRun
+    method: Method[Any] | None  # that prompts are read by; None for adapters
+    transcript: Transcript
+    workshop: Workshop
 
     def _fits(self, models: Iterable[tuple[State, Sequence[str]]]) -> Iterator[_Losses]:
         """How each of several (model, records) fits its records, in order."""

@@ -1,0 +1,299 @@
+"""Runs of prompts: exported and read back, or recorded by other code, with what its files and run.json must say."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedaudit.external.export import export_run
+from fedaudit.external.prompts import Prompts
+from fedaudit.external.reading import read
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.store import claim
+from fedaudit.tasks.base import Client, Federation, Record, client_name
+from fedaudit.tasks.metrics import answer_scores
+from tests.method_worlds import CLIENTS, ROUNDS, WORLDS
+from tests.prompt_toy import NAMES
+from tests.test_ownrun import EPSILON, assert_same_transcripts
+from trainers.base import Schedule
+from trainers.learners import METHODS
+from trainers.transcript import Transcript
+
+PLUGINS = {
+    name: plugin
+    for name, plugin in METHODS.items()
+    if plugin.facts.learner in ("prompts", "maple") and plugin.facts.trains
+}
+
+
+def record(name: str, label: str) -> Record:
+    rng = np.random.default_rng(sum(map(ord, name)))
+    return Record(name, label, rng.integers(0, 255, (6, 5, 3), dtype=np.uint8), "<image>", label, (label,))
+
+
+def data_of(training: tuple[tuple[str, ...], ...]) -> Federation:
+    """Pictures of the clients' training records, and as many that are held out."""
+    clients = []
+    for k, ids in enumerate(training):
+        names = [*ids, *(f"out-{k}-{i}" for i in range(len(ids)))]
+        records = tuple(record(name, NAMES[i % len(NAMES)]) for i, name in enumerate(names))
+        member = np.array([name in ids for name in names])
+        clients.append(Client(client_name(k), records, (record(f"reference-{k}", NAMES[0]),), member, classes=NAMES))
+    return Federation(tuple(clients), (), (record("t", NAMES[0]),), score=answer_scores, classes=NAMES)
+
+
+@functools.cache
+def trained(name: str) -> Any:
+    world = WORLDS[PLUGINS[name].facts.learner]()
+    return world, world.make(PLUGINS[name])
+
+
+def exported(name: str, place: Path, **changes: object) -> tuple[Path, Transcript]:
+    """(The folder of a toy run of a method, its transcript)."""
+    world, method = trained(name)
+    original = world.run(method, place / "transcript")
+    settings = dataclasses.asdict(world.learner.settings)
+    about = {
+        "method": "ours", "task": "toys", "seed": 0, "aggregation": method.aggregation, "kind": "prompts",
+        "backbone": "vit", "classes": list(NAMES), "rule": {"method": name, **dataclasses.asdict(method.params)},
+        "recipe": settings,
+    }  # fmt: skip
+    data = data_of(world.training)
+    export_run(original, data, place / "run", about=about | changes, score="answer_scores", epsilon=EPSILON)
+    return place / "run", original
+
+
+def transcript_of(run: Path, place: Path, method: Any) -> Transcript:
+    own = read(run)
+    own.write_transcript(claim(place))
+    return Transcript.of(claim(place), Schedule(own.rounds, own.clients, own.clients, own.seed), method)
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_an_exported_run_is_the_same_run_with_the_same_method(name: str, tmp_path: Path) -> None:
+    run, original = exported(name, tmp_path)
+    _, method = trained(name)
+    again = transcript_of(run, tmp_path / "again", method)
+    assert_same_transcripts(original, again)
+    for r in range(ROUNDS):
+        for part in (Transcript.revealed, Transcript.held_shares):
+            one, other = part(original, r), part(again, r)
+            assert one.keys() == other.keys()
+            assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
+        for k in range(CLIENTS):
+            one, other = original.own_part(r, k), again.own_part(r, k)
+            assert one.keys() == other.keys()
+            assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
+    own = read(run)
+    assert isinstance(own.trained, Prompts)
+    assert PLUGINS[name].own(own.trained.params) == method.params
+    assert own.trained.settings == dataclasses.asdict(trained(name)[0].learner.settings)
+    assert own.repeatable
+    assert [remark.check for remark in own.remarks] == ["aggregation"] * (method.aggregation != "mean")
+    data = own.federation
+    assert data.classes == NAMES
+    assert [c.candidates for c in data.clients] == [c.candidates for c in data_of(trained(name)[0].training).clients]
+    assert [r.group for r in data.records.values()] == [
+        r.group for r in data_of(trained(name)[0].training).records.values()
+    ]
+
+
+Change = Callable[[Path], object]
+
+
+def edit(**values: object) -> Change:
+    """Set keys of run.json, or delete those that are None."""
+
+    def change(run: Path) -> None:
+        about = json.loads((run / "run.json").read_text()) | values
+        (run / "run.json").write_text(json.dumps({key: value for key, value in about.items() if value is not None}))
+
+    return change
+
+
+def tensors(pattern: str, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Change:
+    """Rewrite the tensor files that match."""
+
+    def rewrite(run: Path) -> None:
+        for path in run.glob(pattern):
+            save_file({name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}, path)
+
+    return rewrite
+
+
+def both(*changes: Change) -> Change:
+    return lambda run: [change(run) for change in changes]
+
+
+def removed(folder: str) -> Change:
+    def change(run: Path) -> None:
+        for path in sorted((run / folder).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        (run / folder).rmdir()
+
+    return change
+
+
+def renamed(**names: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    return lambda state: {names.get(name, name): tensor for name, tensor in state.items()}
+
+
+class TestRunsOfOtherCode:
+    """Without a rule and a recipe: what the tensors tell."""
+
+    FOREIGN: Mapping[str, tuple[str, Change, str, dict[str, object]]] = {
+        "shared contexts": ("promptfl", removed("private"), "promptfl", {}),
+        "contexts called ctx": (
+            "promptfl",
+            both(removed("private"), tensors("*/**/*.safetensors", renamed(p_G="prompt_learner.ctx"))),
+            "promptfl",
+            {},
+        ),
+        "shared and own contexts": (
+            "fedotp",
+            both(
+                tensors("private/**/*.safetensors", renamed(p_L="ctx")),
+                tensors("models/*.safetensors", lambda state: {"ctx": state["p_G"]}),
+                edit(uploads="states", aggregation="other"),
+            ),
+            "fedotp",
+            {"match": "sum"},
+        ),
+        "own factors": ("fedpgp", edit(aggregation="other"), "fedpgp", {"rank": 8, "mu": 0.0}),
+        "own contexts alone": ("local", removed("uploads"), "local", {}),
+    }
+
+    @pytest.mark.parametrize("name", FOREIGN)
+    def test_the_names_of_tensors_tell_by_which_rule_they_are_read(self, name: str, tmp_path: Path) -> None:
+        method, change, rule, params = self.FOREIGN[name]
+        run, _ = exported(method, tmp_path, rule=None)
+        both(change, edit(rule=None, recipe=None))(run)
+        own = read(run)
+        assert isinstance(own.trained, Prompts)
+        assert (own.trained.rule, own.trained.settings["prompt_length"]) == (rule, 9)
+        assert {name: getattr(own.trained.params, name) for name in params} == params
+        assert not own.repeatable
+        assert own.trained.untold == "run.json states no recipe of the training"
+        assert own.remarks is not None
+        reader = PLUGINS[rule].make(own.trained.params)
+        found = transcript_of(run, tmp_path / "again", reader)
+        assert found.own_model(ROUNDS - 1, 0) is not None
+        assert found.model(found.broadcast(0))["prompt"].shape == (9, 16)
+
+    def test_an_unrecorded_start_of_own_contexts_is_zero(self, tmp_path: Path) -> None:
+        run, original = exported("fedotp", tmp_path)
+        tensors("models/*.safetensors", lambda state: {"p_G": state["p_G"]})(run)
+        found = transcript_of(run, tmp_path / "again", trained("fedotp")[1])
+        assert not found.broadcast(0)["p_L"].any()
+        assert found.broadcast(0)["p_L"].shape == original.broadcast(0)["p_L"].shape
+
+    def test_steps_of_another_optimiser_are_not_repeated(self, tmp_path: Path) -> None:
+        run, _ = exported("promptfl", tmp_path)
+        edit(recipe={"optimizer": "adam", "batch": 4})(run)
+        own = read(run)
+        assert not own.repeatable
+        assert own.trained.settings["batch"] == 4
+        edit(recipe={"optimizer": "sgd", "global_rate": 1})(run)
+        assert read(run).repeatable
+        assert read(run).trained.settings["global_rate"] == 1.0
+
+    def test_the_start_token_is_read_and_class_names_of_the_training_are_not(self, tmp_path: Path) -> None:
+        run, _ = exported("promptfl", tmp_path)
+        token = torch.randn(5, 1, 16)
+        tensors("*/**/*.safetensors", lambda state: state | {"token_prefix": token, "token_suffix": token + 1})(run)
+        own = read(run)
+        assert torch.equal(own.trained.start_token.load()["token_prefix"], token)
+        assert all(set(file.shapes) <= {"p_G"} for file in own.files)
+
+
+class TestChecks:
+    """Recordings of prompts explain themselves as those of adapters do."""
+
+    def test_a_gradient_is_the_step_that_the_server_takes(self, tmp_path: Path) -> None:
+        run, _ = exported("fedotp", tmp_path)
+        assert "gradient" in read(run).uploads[0][0].shapes
+        assert read(run).remarks == []
+        edit(recipe=json.loads((run / "run.json").read_text())["recipe"] | {"global_rate": 0.2})(run)
+        (remark,) = read(run).remarks
+        assert remark.check == "aggregation"
+
+    def test_uploads_that_are_changes_are_recognised(self, tmp_path: Path) -> None:
+        run, original = exported("promptfl", tmp_path)
+        for r in range(ROUNDS):
+            before = original.broadcast(r)["p_G"]
+            tensors(f"uploads/round-{r:03d}/*", lambda state, b=before: {"p_G": state["p_G"] - b})(run)
+        with pytest.raises(InputError, match='add "uploads": "changes"'):
+            assert read(run).remarks
+        edit(uploads="changes")(run)
+        assert read(run).remarks == []
+
+    def test_nothing_was_trained(self, tmp_path: Path) -> None:
+        run, original = exported("local", tmp_path)
+        assert read(run).remarks == []
+        start = original.broadcast(0)["p_L"]
+        tensors("private/**/*.safetensors", lambda state: {"p_L": start})(run)
+        with pytest.raises(InputError, match="nothing was trained"):
+            assert read(run).remarks
+
+
+def more(name: str, **values: object) -> Change:
+    """Add keys to an object of run.json."""
+
+    def change(run: Path) -> None:
+        about = json.loads((run / "run.json").read_text())
+        edit(**{name: about.get(name, {}) | values})(run)
+
+    return change
+
+
+def first_line(name: str, **values: object) -> Change:
+    def change(run: Path) -> None:
+        first, *rest = (run / name).read_text().splitlines()
+        line = {key: value for key, value in (json.loads(first) | values).items() if value is not None}
+        (run / name).write_text("\n".join([json.dumps(line), *rest]) + "\n")
+
+    return change
+
+
+WRONG: Mapping[str, tuple[Change, str]] = {
+    "a rule that is no method": (edit(rule={"method": "promptfll"}), r"run\.json, rule: promptfll is no method .*did you mean 'promptfl'"),
+    "a rule of adapters": (edit(rule={"method": "fedrand"}), "rule: fedrand is no method whose files are prompts"),
+    "a parameter that the rule lacks": (more("rule", rank=3), "rule: unknown key 'rank'; valid are none"),
+    "a recipe with an unknown key": (more("recipe", lr=0.1), "recipe: unknown key 'lr'; valid are .*global_rate"),
+    "a recipe with a wrong value": (more("recipe", batch=0), "recipe: batch must be at least 1"),
+    "a recipe with a wrong type": (more("recipe", batch="8"), "recipe: batch must be as 8, not '8'"),
+    "noise with an unknown key": (edit(privacy={"sigmas": 1}), "privacy: unknown key 'sigmas'"),
+    "no classes": (edit(classes=None), "lacks the key 'classes'"),
+    "a class twice": (edit(classes=["cat", "cat"]), "classes must be a list of different names"),
+    "keys of adapters": (edit(alpha=16), "unknown key 'alpha'"),
+    "a record of another class": (first_line("members.jsonl", **{"class": "wolf"}), r'members\.jsonl line 1: class must be "cat" or'),
+    "a record without class": (first_line("members.jsonl", **{"class": None}), "members.jsonl line 1 lacks the key 'class'"),
+    "a record with a text": (first_line("members.jsonl", text="cat"), "members.jsonl line 1: unknown key 'text'"),
+    "a context twice": (tensors("models/*0.safetensors", lambda s: s | {"ctx": s["p_G"] + 1}), "are both p_G; each tensor once"),
+    "models of several shapes": (tensors("models/*1.safetensors", lambda s: {"p_G": s["p_G"][:3]}), r"p_G has shape \[3, 16\], where .*\[9, 16\]"),
+    "a prompt that is none": (tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"][0]}), r"a prompt of shape \[16\]; valid are \[b, d\]"),
+    "contexts of other classes": (
+        both(edit(rule=None), tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"].expand(7, 9, 16)})), "contexts of 7 classes, where .* names 5"
+    ),
+    "tensors that tell no rule": (both(edit(rule=None), tensors("models/*.safetensors", lambda s: {"x": s["p_G"]})), "holds x; valid are a shared context"),
+    "whole numbers of another kind": (tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"].to(torch.int8)}), "p_G is I8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    change, message = WRONG[name]
+    run, _ = exported("promptfl", tmp_path)
+    change(run)
+    with pytest.raises(InputError, match=message) as caught:
+        read(run)
+    assert "\n" not in str(caught.value)
