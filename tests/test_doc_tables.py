@@ -24,8 +24,7 @@ from fedaudit.backbones.vlm import FrozenVLM
 from fedaudit.command import exits, gates, matrix
 from fedaudit.command.config import presets
 from fedaudit.command.listing import KINDS
-from fedaudit.external import round_notes
-from fedaudit.external import run as own_run
+from fedaudit.external import reading, round_notes
 from fedaudit.machinery import plugins
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.canaries import Canaries
@@ -341,8 +340,8 @@ def test_metrics_of_gates_and_schema_of_findings() -> None:
 
 def test_keys_of_an_own_run() -> None:
     said = first("docs/own-runs.md", "key", section="run.json")
-    keys = own_run._OPTIONAL | own_run._SINCE_2
-    assert sorted(said) == sorted({**own_run._NEEDED, **keys})
+    keys = reading._OPTIONAL | reading._SINCE_2 | reading._OF_ADAPTERS | reading._OF_PROMPTS
+    assert sorted(said) == sorted({**reading._NEEDED, **reading._NEEDED_OF_PROMPTS, **keys})
     optional = {
         name
         for row in table("docs/own-runs.md", "key", section="run.json")

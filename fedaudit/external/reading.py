@@ -52,6 +52,7 @@ NO_UPLOAD = TensorFile(Path(), {}, {}, 0)  # of a client that took part and sent
 _NEEDED = {"format": one_of(*FORMATS), "method": NAME, "task": NAME, "backbone": PATH}
 _OPTIONAL = {"seed": COUNT, "claimed": LINE, "provable": LINE}
 _OF_ADAPTERS = {"alpha": POSITIVE, "score": one_of(*SCORES), "prompt": TEXT}
+_NEEDED_OF_PROMPTS = {"classes": UNIQUE_NAMES}
 _OF_PROMPTS = {"weights": PATH, "rule": OBJECT, "recipe": OBJECT, "privacy": OBJECT}
 _SINCE_2 = {
     "kind": one_of(ADAPTERS, PROMPTS),
@@ -217,7 +218,7 @@ def _about(files: OwnFiles) -> dict[str, Any]:
         if newer := [key for key in value if key in _SINCE_2 and value["format"] == 1]:
             raise InputError(f'{path}: the key {newer[0]!r} needs "format": 2')
     of_prompts = isinstance(value, dict) and value.get("kind") == PROMPTS
-    needed = _NEEDED | ({"classes": UNIQUE_NAMES} if of_prompts else {})
+    needed = _NEEDED | (_NEEDED_OF_PROMPTS if of_prompts else {})
     about = fields(value, str(path), needed, _OPTIONAL | _SINCE_2 | (_OF_PROMPTS if of_prompts else _OF_ADAPTERS))
     if "prompt" in about and about["prompt"].count(IMAGE) != 1:
         raise InputError(f"{path}: prompt must hold {IMAGE} once, not {about['prompt'].count(IMAGE)} times")
