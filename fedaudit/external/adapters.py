@@ -58,11 +58,12 @@ class Adapter:
             raise InputError(f"{self.path} cannot be read as safetensors ({reason})") from error
         state = {name: tensors[in_file].to(torch.float32) for name, in_file in self.names.items()}
         for name, tensor in state.items():
-            _check_values(tensor, f"{self.path}: {name}")
+            check_values(tensor, f"{self.path}: {name}")
         return {name: tensor * self.factors.get(name, 1.0) for name, tensor in state.items()}
 
 
-def _check_values(tensor: Tensor, name: str) -> None:
+def check_values(tensor: Tensor, name: str) -> None:
+    """InputError, which begins with `name`: the tensor holds NaN, infinite or huge values."""
     if not tensor.isfinite().all():
         raise InputError(f"{name} holds NaN or infinite values, where a model holds finite numbers")
     extreme = tensor.flatten()[tensor.abs().argmax()].item()
