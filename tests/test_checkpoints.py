@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedaudit.external.checkpoints import DUAL, PROMPTS, Checkpoint, find, read_checkpoint
 from fedaudit.external.files import OwnFiles
-from fedaudit.external.torch_files import Inert, Stored, read_objects
+from fedaudit.external.torch_files import Inert, SavedTensor, read_objects
 from fedaudit.machinery.errors import InputError
 from trainers.maple import visual_prompts
 
@@ -351,7 +351,7 @@ def test_a_tensor_that_lies_is_refused(tmp_path: Path, lie: dict[str, Any]) -> N
         b"\x95" + struct.pack("<Q", 2**60) + b".", b"h\x05.", b"Pxy\n.", b"N}Q.", b"\x82\x01.", b"}]I1\ns.", b"I1\nI1\nR.",
         b"cposix\nsystem\nI1\nR.", b"\xff", b"X\xff\xff\xff\xff.", b"}(((I1\ntttI1\nI1\ns.",
     ],
-    ids=repr,
+    ids=lambda pickled: repr(pickled[:12]),
 )  # fmt: skip
 def test_a_pickle_that_is_none_is_refused(tmp_path: Path, pickled: bytes) -> None:
     said = refused(raw(tmp_path / NAME, pickled))
@@ -540,7 +540,7 @@ def test_a_stored_tensor_is_read_only_when_it_is_asked_for(tmp_path: Path) -> No
     with saved(tmp_path / NAME, coop()).open("rb") as file:
         content, _ = read_objects(tmp_path, file)
     assert isinstance(content, dict)
-    assert all(isinstance(tensor, Stored) for tensor in content["state_dict"].values())
+    assert all(isinstance(tensor, SavedTensor) for tensor in content["state_dict"].values())
     assert isinstance(content["scheduler"]["successor"], Inert)
     assert isinstance(content["val_result"], Inert)
     assert re.fullmatch(r"\d+", content["state_dict"]["ctx"].storage.key)

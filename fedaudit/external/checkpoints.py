@@ -56,7 +56,7 @@ State = dict[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says of a model, in float32."""
+    """The prompts in a checkpoint, in float32."""
 
     path: Path
     kind: str  # PROMPTS or DUAL

@@ -60,7 +60,7 @@ class Inert:
 
 @dataclass(frozen=True)
 class _Storage:
-    """Where a tensor's numbers lie. A file may say anything here and in `Stored`, so `load_tensor` checks it."""
+    """Where a tensor's numbers lie. A file may say anything here and in `SavedTensor`, so `load_tensor` checks it."""
 
     kind: Any  # a key of _STORAGES
     key: Any
@@ -68,7 +68,7 @@ class _Storage:
 
 
 @dataclass(frozen=True)
-class Stored:
+class SavedTensor:
     """A tensor that has not been read yet."""
 
     storage: Any
@@ -85,8 +85,8 @@ class _Unpickler(pickle._Unpickler):
         super().__init__(file, encoding="utf-8")
         self.storages: dict[Any, _Storage] = {}
 
-        def tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> Stored:
-            return Stored(storage, offset, shape, strides)
+        def tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> SavedTensor:
+            return SavedTensor(storage, offset, shape, strides)
 
         def parameter(data: Any, *more: Any) -> Any:
             return data
@@ -116,7 +116,7 @@ Read = Callable[[_Storage], bytes]  # the bytes of a storage
 
 
 def read_objects(path: Path, file: IO[bytes]) -> tuple[object, Read]:
-    """What a file of torch.save holds, and a function that reads tensors' bytes from it while it is open."""
+    """The content of a file of torch.save, and a function that reads the bytes of its tensors while it is open."""
     start = file.read(4)
     file.seek(0)
     if start != _ZIP and start[:1] != pickle.PROTO:
@@ -181,8 +181,8 @@ def load_tensor(path: Path, name: str, tensor: object, read: Read) -> Tensor:
     import torch
 
     where = f"{path}: {one_line(name)}"
-    storage = tensor.storage if isinstance(tensor, Stored) else None
-    if not isinstance(tensor, Stored) or not isinstance(storage, _Storage) or storage.kind not in [*_FLOATS]:
+    storage = tensor.storage if isinstance(tensor, SavedTensor) else None
+    if not isinstance(tensor, SavedTensor) or not isinstance(storage, _Storage) or storage.kind not in [*_FLOATS]:
         kind = storage.kind if isinstance(storage, _Storage) and storage.kind in [*_STORAGES] else None
         valid = ", ".join(dtype for dtype, _ in _FLOATS.values())
         what = f"of {_STORAGES[kind][0]}" if kind else "no plain tensor"
