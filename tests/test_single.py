@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from fedaudit.command import cli
-from fedaudit.external.single import read_single
+from fedaudit.external.single import Flags, read_adapter_run
 from fedaudit.machinery.errors import InputError
 from tests.small_run import put
 from tests.test_peft_config import adapted
@@ -36,7 +36,7 @@ def lists(place: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["adapter", "adapter/adapter_model.safetensors"])
 def test_a_run_of_one_client_and_one_round(place: Path, name: str) -> None:
-    own = read_single(place / name, *lists(place)[1::2], linked=False)
+    own = read_adapter_run(place / name, Flags(False, *lists(place)[1::2]))
     assert (own.rounds, own.clients, own.cohorts, own.trained.rank, own.trained.alpha) == (1, 1, ((0,),), 4, 16)
     start, end = (model.load() for model in own.models)
     assert all(torch.equal(start[n], end[n]) if n.endswith("A") else not start[n].any() for n in end)
@@ -80,10 +80,10 @@ def test_untrained_and_shared_records(place: Path) -> None:
     model.layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(8, 8)})])
     get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(untrained)
     with pytest.raises(InputError, match="nothing was trained"):
-        assert read_single(untrained, *lists(place)[1::2], linked=False).remarks
+        assert read_adapter_run(untrained, Flags(False, *lists(place)[1::2])).remarks
     path = place / "lists/nonmembers.jsonl"
     copy = json.loads((place / "lists/members.jsonl").read_text().splitlines()[0])
     path.write_text(path.read_text() + json.dumps(copy) + "\n")
-    own = read_single(place / "adapter", *lists(place)[1::2], linked=False)
+    own = read_adapter_run(place / "adapter", Flags(False, *lists(place)[1::2]))
     assert [remark.check for remark in own.remarks] == ["records"]
     assert list(own.federation.truth.values()).count(True) == 2

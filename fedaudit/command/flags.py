@@ -59,7 +59,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--run",
         metavar="FOLDER",
-        help="audit a training done elsewhere: a folder as docs/own-runs.md says, or one peft adapter",
+        help="audit a training done elsewhere: a folder as docs/own-runs.md says, one peft adapter, or a checkpoint of "
+        "CoOp or MaPLe",
     )
     group.add_argument(
         "--preset", default=DEFAULT_PRESET, help=f"settings to start from: {', '.join(presets())} (default: embedded)"
@@ -76,7 +77,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def add_own_run(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that only --run has: --linked-files, --members, --nonmembers."""
+    """Add the flags that only --run has: --linked-files, --members, --nonmembers, --classes."""
     text = (
         "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in "
         "the report"
@@ -84,8 +85,13 @@ def add_own_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--linked-files", action="store_true", help=text)
     for flag, words in (("--members", "trained on"), ("--nonmembers", "not trained on")):
         parser.add_argument(
-            flag, metavar="LIST", help=f"if --run is one peft adapter: JSON lines of the records that it was {words}"
+            flag, metavar="LIST", help=f"if --run is one model: JSON lines of the records that it was {words}"
         )
+    parser.add_argument(
+        "--classes",
+        metavar="FILE",
+        help="if --run is one checkpoint of prompts: its class names, one a line (default: those of the lists, sorted)",
+    )
 
 
 DEFAULT_PRESET = "embedded"

@@ -85,14 +85,16 @@ def _backbone(options: argparse.Namespace, kind: str) -> Path | ClipSource:
 
 
 def external_run(run: str, options: argparse.Namespace) -> OwnRun:
-    """The external run of --run: a folder with run.json, or one adapter with --members and --nonmembers."""
+    """The external run of --run: a folder with run.json, or one model with --members and --nonmembers."""
     place = Path(os.path.expanduser(run))
-    if os.path.lexists(place / RUN) or not (place.suffix == ".safetensors" or os.path.lexists(place / single.TENSORS)):
-        for flag, value in (("--members", options.members), ("--nonmembers", options.nonmembers)):
-            if value:
-                raise InputError(f"{flag} {value}: goes with one adapter, and --run {place} is no adapter's folder")
-        return read(place, linked=options.linked_files)
-    return single.read_single(place, options.members, options.nonmembers, linked=options.linked_files)
+    named = {f"--{name}": getattr(options, name) for name in ("members", "nonmembers", "classes")}
+    read_single = None if os.path.lexists(place / RUN) else single.find_single(place)
+    if read_single is not None:
+        return read_single(place, single.Flags(options.linked_files, *named.values()))
+    for flag, value in named.items():
+        if value:
+            raise InputError(f"{flag} {value}: goes with one adapter or checkpoint, and --run {place} is none")
+    return read(place, linked=options.linked_files)
 
 
 def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any], external: OwnRun) -> Plan:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedaudit.external.checkpoints import read_checkpoint
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.headers import ITEM, read_header
 from fedaudit.external.schema import RUN, one_line
-from fedaudit.external.tensors import TensorFile, precision_of, size_of
+from fedaudit.external.tensors import ROUNDING, TensorFile, precision_of, size_of
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import dataclass_of, package_folder
 from trainers.learners import METHODS, facts, privacy_of, private
@@ -85,9 +86,40 @@ class Prompts:
         return {SHARED: before[SHARED] - rate * upload["gradient"]}
 
 
+@dataclass(frozen=True)
+class CheckpointFile(TensorFile):
+    """A checkpoint of CoOp or MaPLe. It is read again when its tensors are asked for."""
+
+    files: OwnFiles = field(kw_only=True)
+
+    @classmethod
+    def of(cls, files: OwnFiles, path: Path, *, own: bool) -> CheckpointFile:
+        """The prompts of a checkpoint. InputError as `read_checkpoint`."""
+        state = read_checkpoint(files, path).state
+        names = {tensor_name(name, own=own): name for name in state}
+        shapes = {name: tuple(state[in_file].shape) for name, in_file in names.items()}
+        size = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+        return cls(path, names, shapes, size, ROUNDING["F16"], files=files)
+
+    @classmethod
+    def start(cls, files: OwnFiles, path: Path) -> CheckpointFile | None:
+        """The start token's embedding in a checkpoint; None if it has none."""
+        token = read_checkpoint(files, path).start_token
+        return None if token is None else cls(path, {START_TOKEN: START_TOKEN}, {}, 0, files=files)
+
+    def raw(self) -> State:
+        checkpoint = read_checkpoint(self.files, self.path)
+        tensors = checkpoint.state if checkpoint.start_token is None else {
+            **checkpoint.state, START_TOKEN: checkpoint.start_token,
+        }  # fmt: skip
+        return {name: tensors[in_file] for name, in_file in self.names.items()}
+
+
 def read_prompts(files: OwnFiles, path: Path, *, own: bool = False) -> TensorFile:
-    """Read the header of a file of prompts; a context without a name of ours is a client's own if `own`, else the
-    shared one. InputError: unreadable, truncated, a tensor twice or of a dtype that is not read."""
+    """Read the header of a file of prompts, or a checkpoint; a context without a name of ours is a client's own if
+    `own`, else the shared one. InputError: unreadable, truncated, a tensor twice or of a dtype that is not read."""
+    if path.suffix != ".safetensors":
+        return CheckpointFile.of(files, path, own=own)
     entries = read_header(files, path)
     names: dict[str, str] = {}
     for in_file, entry in entries.items():
@@ -109,6 +141,8 @@ def read_prompts(files: OwnFiles, path: Path, *, own: bool = False) -> TensorFil
 
 def read_start(files: OwnFiles, path: Path) -> TensorFile | None:
     """The start token's embedding in a file of prompts, as a file that holds nothing else; None if it has none."""
+    if path.suffix != ".safetensors":
+        return CheckpointFile.start(files, path)
     entries = read_header(files, path)
     in_file = next((name for name in entries if tensor_name(name, own=False) == START_TOKEN), None)
     shape = tuple(entries[in_file]["shape"]) if in_file else ()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ROUNDING = {"F64": 2**-24, "F32": 2**-24, "F16": 2**-11, "BF16": 2**-8}  # relative, as tensors are read in float32
 LARGEST = 10_000  # absolute value of a number: trained ones lie far below; above it a model's activations overflow
 
+_ENDINGS = r"\.(?:safetensors|pth|pt|pth\.tar(?:-\d+)?)"
+
 Shape = tuple[int, ...]
 
 
@@ -134,13 +136,14 @@ def read_by_round(
 def numbered(
     files: OwnFiles, folder: Path, word: str, *, suffix: str = ".safetensors", names: ClientNames = NUMBERED
 ) -> dict[int, Path]:
-    """Paths by number in a folder of `round-000` or `client-03` with a suffix; clients go by `names`. InputError:
-    anything else in it."""
+    """Paths by number in a folder of `round-000` or `client-03` with a suffix, for .safetensors also that of a file of
+    torch.save; clients go by `names`. InputError: anything else in it."""
     paths: dict[int, Path] = {}
     for path in files.listed(folder):
         if path.name == PEFT_CONFIG and word == "round":
             continue
-        match = re.fullmatch(rf"{word}-(.+){re.escape(suffix)}", path.name)
+        endings = _ENDINGS if suffix == ".safetensors" else re.escape(suffix)
+        match = re.fullmatch(rf"{word}-(.+?){endings}", path.name)
         all_names = names if word == "client" else NUMBERED
         number = all_names.number(match[1]) if match else None
         if match is None or number is None:
