@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from fedaudit.external.export import export_run
 from fedaudit.external.prompts import Prompts
 from fedaudit.external.reading import read
+from fedaudit.external.single import Flags, find_single, read_checkpoint_run
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
@@ -297,3 +300,84 @@ def test_what_is_wrong_is_refused_in_one_sentence(name: str, tmp_path: Path) -> 
     with pytest.raises(InputError, match=message) as caught:
         read(run)
     assert "\n" not in str(caught.value)
+
+
+CLIENT_LINES = {"members": "cat", "nonmembers": "dog"}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint as Dassl saves it, and lists with two pictures each."""
+    (tmp_path / "prompt_learner").mkdir()
+    state = {"ctx": torch.nn.Parameter(torch.randn(4, 16)), "token_prefix": torch.randn(1, 1, 16).repeat(5, 1, 1)}
+    torch.save({"state_dict": state, "epoch": 50}, tmp_path / "prompt_learner" / "model.pth.tar-50")
+    for name, label in CLIENT_LINES.items():
+        lines = []
+        for i in range(2):
+            Image.fromarray(record(f"{name}-{i}", label).picture).save(tmp_path / f"{name}-{i}.png")
+            lines.append(json.dumps({"image": f"{name}-{i}.png", "class": label}))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    (tmp_path / "names.txt").write_text("\n".join(NAMES))
+    return tmp_path
+
+
+def flags(place: Path, **changes: str | None) -> Flags:
+    named = {"members": f"{place}/members.jsonl", "nonmembers": f"{place}/nonmembers.jsonl", "classes": None}
+    return Flags(False, *(named | changes).values())
+
+
+class TestOneCheckpoint:
+    @pytest.mark.parametrize("place", ["", "prompt_learner/model.pth.tar-50"])
+    def test_it_is_what_a_client_keeps(self, checkpoint: Path, tmp_path: Path, place: str) -> None:
+        assert find_single(checkpoint / place) is read_checkpoint_run
+        own = read_checkpoint_run(checkpoint / place, flags(checkpoint))
+        assert (own.rounds, own.clients, own.cohorts, own.trained.rule) == (1, 1, ((0,),), "local")
+        assert own.trained.classes == ("cat", "dog"), "those of the lists"
+        assert own.trained.start_token.load()["token_prefix"].shape == (16,)
+        assert (own.remarks, own.repeatable) == ([], False)
+        own.write_transcript(claim(tmp_path / "t"))
+        found = Transcript.of(claim(tmp_path / "t"), Schedule(1, 1, 1, 0), PLUGINS["local"].make(own.trained.params))
+        saved = torch.load(checkpoint / "prompt_learner/model.pth.tar-50", weights_only=True)["state_dict"]["ctx"]
+        assert torch.equal(found.released(0)["prompt"], saved)
+        assert not found.broadcast(0)["p_L"].any()
+        assert sum(own.federation.truth.values()) == 2
+
+    def test_classes_are_named_where_lists_do_not_have_all(self, checkpoint: Path) -> None:
+        own = read_checkpoint_run(checkpoint, flags(checkpoint, classes=f"{checkpoint}/names.txt"))
+        assert own.trained.classes == NAMES
+        (checkpoint / "names.txt").write_text("cat\n\ncat\n")
+        with pytest.raises(InputError, match=r"names.txt: must hold a list of different names"):
+            read_checkpoint_run(checkpoint, flags(checkpoint, classes=f"{checkpoint}/names.txt"))
+
+    def test_lists_are_needed(self, checkpoint: Path) -> None:
+        with pytest.raises(InputError, match="one model needs its lists of records; --members is missing"):
+            read_checkpoint_run(checkpoint, flags(checkpoint, members=None))
+
+    def test_checkpoints_may_stand_for_the_files_of_a_run(self, tmp_path: Path) -> None:
+        run, original = exported("promptfl", tmp_path)
+        for path in [*run.glob("models/*"), *run.glob("uploads/*/*")]:
+            torch.save({"state_dict": {"ctx": load_file(path)["p_G"]}}, path.with_suffix(".pth.tar"))
+            path.unlink()
+        again = transcript_of(run, tmp_path / "again", trained("promptfl")[1])
+        assert read(run).remarks == []
+        assert all(torch.equal(original.broadcast(r)["p_G"], again.broadcast(r)["p_G"]) for r in range(ROUNDS + 1))
+
+
+def test_the_example_of_the_docs_is_a_run(tmp_path: Path) -> None:
+    text = Path("docs/own-runs.md").read_text().split("## Prompts\n")[1]
+    blocks = dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    (tmp_path / "images").mkdir()
+    for name in "ab":
+        Image.fromarray(record(name, "cat").picture).save(tmp_path / f"images/{name}.png")
+    for r in range(2):
+        (tmp_path / "models").mkdir(exist_ok=True)
+        save_file({"ctx": torch.randn(4, 16)}, tmp_path / f"models/round-{r:03d}.safetensors")
+    (tmp_path / "uploads/round-000").mkdir(parents=True)
+    save_file({"ctx": torch.randn(4, 16)}, tmp_path / "uploads/round-000/client-01.safetensors")
+    (tmp_path / "run.json").write_text(blocks["run.json"])
+    (tmp_path / "members.jsonl").write_text(blocks["members.jsonl"])
+    held_out = json.loads(blocks["members.jsonl"]) | {"id": "0002", "image": "images/b.png"}
+    (tmp_path / "nonmembers.jsonl").write_text(json.dumps(held_out))
+    own = read(tmp_path)
+    assert (own.trained.rule, own.trained.classes, own.backbone) == ("promptfl", ("abyssinian", "beagle"), "ViT-B-16")
+    assert (own.repeatable, own.trained.settings["global_rate"]) == (True, 0.002)

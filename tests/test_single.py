@@ -49,7 +49,7 @@ def test_a_run_of_one_client_and_one_round(place: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
-        ("", lambda p: [], "one adapter needs its lists of records; --members is missing"),
+        ("", lambda p: [], "one model needs its lists of records; --members is missing"),
         ("", lambda p: lists(p)[:2], "--nonmembers is missing"),
         ("adapter/adapter_config.json", lists, "adapter_config.json is missing; it says how the adapter"),
         ("lists/members.jsonl", lists, "members.jsonl is missing; it lists the members"),
@@ -68,7 +68,7 @@ def test_what_is_missing_is_named(
 
 def test_lists_go_with_an_adapter_only(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--run", str(place / "lists"), *lists(place)]) == 2
-    assert "goes with one adapter, and --run" in capsys.readouterr().err
+    assert "goes with one adapter or checkpoint, and --run" in capsys.readouterr().err
 
 
 def test_untrained_and_shared_records(place: Path) -> None:
