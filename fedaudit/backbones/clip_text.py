@@ -3,7 +3,8 @@
 The prompt of class c is [SOS][b context vectors][tokens of its name]["."][EOS]; its feature is read at EOS (CoOp, Zhou
 et al. 2022). Three facts make the pass cheap without changing a number. The encoder is causal, so tokens after EOS do
 not matter. [SOS][context] gives the same for every class, so this prefix is encoded once per client, and the tokens of
-the classes attend to it. In the last layer only EOS needs a query.
+the classes attend to it. In the last layer only EOS needs a query. Where each class has a context of its own (CoOp's
+CSC), prefix and tokens of a class are one row, and the rows of equally long classes are one batch.
 
 One forward pass is followed by many backward passes, one per record. The slopes of the activations, which all of these
 need, are computed once, in the forward pass.
@@ -88,19 +89,48 @@ class TextTower:
         to D + 1 (MaPLe, Khattak et al. 2023, eq. 2).
         """
         *lead, b, d = context.shape
-        if b != texts.context:
-            raise ValueError(f"context must hold {texts.context} vectors, for which the class texts were made, not {b}")
+        _check_length(b, texts)
         flat = context.reshape(math.prod(lead), b, d)
-        sos = self.embedding[self.start].expand(len(flat), 1, d)
-        prefix = torch.cat([sos, flat], dim=1) + self.positions[: b + 1]  # [L, P, d]
-        suffix = texts.tokens[None]  # [1, T, d] and [L, T, d] from the first layer on
         replaced = [] if deeper is None else deeper.reshape(len(flat), -1, b, d).unbind(1)
-        for block, below in itertools.zip_longest(self.blocks[:-1], replaced):
-            prefix, suffix = _layer(block, prefix, suffix, texts.groups)
-            prefix = prefix if below is None else torch.cat([prefix[:, :1], below], dim=1)
-        ends = _last_layer(self.blocks[-1], prefix, suffix, texts.groups)  # [L, C, d]
-        features = F.normalize(self._project(self.ln_final(ends)), dim=-1).index_select(1, texts.places)
+        features = self._features(flat, texts.tokens[None], texts.groups, replaced).index_select(1, texts.places)
         return features.reshape(*lead, *features.shape[1:])
+
+    def by_class(self, contexts: Tensor, texts: ClassTexts) -> Tensor:
+        """L2-normalised class features [..., C, E] for context vectors [..., C, b, d], in which every class has its
+        own; differentiable."""
+        *lead, classes, b, d = contexts.shape
+        _check_length(b, texts)
+        if classes != len(texts.names):
+            raise ValueError(f"contexts must be those of {len(texts.names)} classes, not of {classes}")
+        ordered = contexts.reshape(math.prod(lead), classes, b, d).index_select(1, texts.places.argsort())
+        rows = ordered.split([of_length for of_length, _ in texts.groups], dim=1)
+        tokens = texts.tokens.split([of_length * n for of_length, n in texts.groups])
+        features = []  # of the classes of one length: [L, classes, E] of L prompts
+        for context, suffix, (of_length, n) in zip(rows, tokens, texts.groups, strict=True):
+            suffix = suffix.unflatten(0, (of_length, n)).repeat(len(context), 1, 1)
+            part = self._features(context.flatten(0, 1), suffix, ((1, n),))
+            features.append(part.reshape(-1, of_length, part.shape[-1]))
+        found = torch.cat(features, dim=1).index_select(1, texts.places)
+        return found.reshape(*lead, *found.shape[1:])
+
+    def _features(
+        self,
+        context: Tensor,
+        suffix: Tensor,
+        groups: Sequence[tuple[int, int]],
+        replaced: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Class features [L, C, E], classes in the order of the `groups`, of context vectors [L, b, d] and the tokens
+        [1 or L, T, d] behind them; `replaced`: context vectors [L, b, d] for each layer from the second on."""
+        sos = self.embedding[self.start].expand(len(context), 1, context.shape[-1])
+        prefix = torch.cat([sos, context], dim=1)
+        prefix = prefix + self.positions[: prefix.shape[1]]  # [L, P, d]
+        # the suffix is [L, T, d] from the first layer on
+        for block, below in itertools.zip_longest(self.blocks[:-1], replaced):
+            prefix, suffix = _layer(block, prefix, suffix, groups)
+            prefix = prefix if below is None else torch.cat([prefix[:, :1], below], dim=1)
+        ends = _last_layer(self.blocks[-1], prefix, suffix, groups)  # [L, C, d]
+        return F.normalize(self._project(self.ln_final(ends)), dim=-1)
 
     def _project(self, x: Tensor) -> Tensor:
         if self.projection is None:
@@ -117,6 +147,14 @@ class TextTower:
                 f"--backbone"
             )
         return ids
+
+
+def _check_length(vectors: int, texts: ClassTexts) -> None:
+    """Raise ValueError unless contexts of so many vectors fit the class texts."""
+    if vectors != texts.context:
+        raise ValueError(
+            f"context must hold {texts.context} vectors, for which the class texts were made, not {vectors}"
+        )
 
 
 def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
