@@ -64,6 +64,7 @@ class Facts(LearnerFacts):
     shadows = True
     records = "classes"
     together = True
+    contexts = True
     gradients = True
 
 
