@@ -29,7 +29,10 @@ State = dict[str, Tensor]
 
 
 def text_features(clip: Any, context: Tensor, names: Sequence[str]) -> Tensor:
-    """[C, E] of context [b, d]: [SOS][context][name]["."][EOS][padding] of every class over the full context length."""
+    """[C, E] of context [b, d]: [SOS][context][name]["."][EOS][padding] of every class over the full context length; of contexts [C, b, d] each
+    class has its own."""
+    if context.ndim == 3:
+        return torch.cat([text_features(clip, own, [name]) for own, name in zip(context, names, strict=True)])
     model, end = _doubled(clip), tiny_clip.VOCABULARY["<end>"]
     prompts, ends = [], []
     tokenizer = tiny_clip.tokenizer()
@@ -170,7 +173,8 @@ class Slow:
         """After every round: the server's state, what the cohort keeps, and what it sent."""
         b, d = self.settings.prompt_length, self.world.clip.width
         g = generator(self.schedule.seed, "initial")
-        p_G, p_L = (0.02 * torch.randn(b, d, generator=g) for _ in range(2))
+        shape = (len(self.world.classes), b, d) if self.settings.class_contexts else (b, d)
+        p_G, p_L = (0.02 * torch.randn(shape, generator=g) for _ in range(2))
         words = [tiny_clip.VOCABULARY[word] for word in "a photo of a".split()]
         hard = self.world.clip.model.token_embedding.weight[words].detach()
         public = server = {name: t.double() for name, t in self.start(p_G, p_L, hard, g).items()}

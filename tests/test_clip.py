@@ -148,6 +148,30 @@ def test_one_forward_pass_gives_the_gradient_of_every_record(clip: FrozenCLIP) -
         torch.testing.assert_close(found[record], expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-4)
 
 
+def test_contexts_of_classes_equal_the_whole_pass_class_by_class(clip: FrozenCLIP) -> None:
+    """The names have four lengths; forward and backward."""
+    C, texts = len(NAMES), clip.classes(NAMES, 4)
+    weight = contexts(2, 3, C, clip.embed, seed=1)
+    fast, slow, shared = (contexts(2, 3, C, 4, clip.width).requires_grad_() for _ in range(3))
+    found = clip.text_by_class(fast, texts)
+    expected = torch.stack(
+        [torch.cat([oracle(clip, slow[i, j, c], [NAMES[c]]) for c in range(C)]) for i in range(2) for j in range(3)]
+    ).unflatten(0, (2, 3))
+    alone = torch.cat([clip.text(shared[:, :, c], clip.classes([NAMES[c]], 4)) for c in range(C)], dim=2)
+    for features, leaf in ((expected, slow), (alone, shared)):
+        torch.testing.assert_close(found, features, atol=1e-5, rtol=0)
+        (own,) = torch.autograd.grad((found * weight).sum(), fast, retain_graph=True)
+        (theirs,) = torch.autograd.grad((features * weight).sum(), leaf)
+        torch.testing.assert_close(own, theirs, atol=1e-5 * float(theirs.abs().max()), rtol=1e-4)
+
+
+@pytest.mark.parametrize("b", [0, 1, 16])
+def test_equal_contexts_of_all_classes_are_a_shared_one(clip: FrozenCLIP, b: int) -> None:
+    context, texts = contexts(2, b, clip.width), clip.classes(NAMES, b)
+    repeated = context[:, None].expand(2, len(NAMES), b, clip.width)
+    torch.testing.assert_close(clip.text_by_class(repeated, texts), clip.text(context, texts), atol=1e-5, rtol=0)
+
+
 def test_a_second_derivative_in_the_prompt_is_refused(vit: FrozenCLIP) -> None:
     context = contexts(4, vit.width).requires_grad_()
     features = vit.text(context, vit.classes(NAMES, 4))
@@ -183,6 +207,10 @@ def test_a_word_that_the_tokenizer_does_not_know_is_refused(vit: FrozenCLIP) -> 
 def test_misuse_of_the_text_pass_is_loud(vit: FrozenCLIP) -> None:
     with pytest.raises(ValueError, match="context must hold 4 vectors, for which the class texts were made, not 5"):
         vit.text(contexts(5, vit.width), vit.classes(NAMES, 4))
+    with pytest.raises(ValueError, match=r"context must hold 4 vectors, .*, not 5"):
+        vit.text_by_class(contexts(len(NAMES), 5, vit.width), vit.classes(NAMES, 4))
+    with pytest.raises(ValueError, match="contexts must be those of 6 classes, not of 2"):
+        vit.text_by_class(contexts(2, 4, vit.width), vit.classes(NAMES, 4))
     with pytest.raises(ValueError, match="names must hold a class"):
         vit.classes([], 4)
 

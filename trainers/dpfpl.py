@@ -49,11 +49,16 @@ class DPFPL(PromptMethod):
     by_gradient = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_rank(self.params.rank, self.settings.prompt_length)
 
     @property
     def local(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("u", "v") if self.params.rank else ("p_L",)
+
+    @property
+    def one_context(self) -> str:  # type: ignore[override]
+        return "its factors u and v are those of one prompt; --rank 0 has none" if self.params.rank else ""
 
     def start(self, initial: State) -> State:
         return {"p_G": initial["p_G"], "p_L": initial["p_L"]}

@@ -54,16 +54,21 @@ class FedOTP(PromptMethod):
         p_G, p_L = server["p_G"], own["p_L"]
         for step in client.steps():
             G = step.gradient(self.prompt({"p_G": p_G, "p_L": p_L}))
-            to_G, to_L = (G, G) if self.params.match == "sum" else G.unbind(-3)
+            to_G, to_L = (G, G) if self.params.match == "sum" else G.unbind(self._pair)
             d_L = step.noise(step.clip(to_L, "p_L"), "p_L")
             d_G = step.noise(step.clip(to_G, "p_G"), "p_G")
             p_G, p_L = step.descend(p_G, d_G, "p_G"), step.descend(p_L, d_L, "p_L")
         return Update(upload=self.message(p_G, d_G), private={"p_L": p_L})
 
     def prompt(self, state: State) -> Tensor:
-        """p_i [.., b, d], or for transport both prompts [.., 2, b, d]."""
+        """p_i [.., b, d], or for transport both prompts [.., 2, b, d]; with class contexts [.., 2, C, b, d]."""
         p_G, p_L = torch.broadcast_tensors(state["p_G"], state["p_L"])
-        return p_G + p_L if self.params.match == "sum" else torch.stack([p_G, p_L], dim=-3)
+        return p_G + p_L if self.params.match == "sum" else torch.stack([p_G, p_L], dim=self._pair)
+
+    @property
+    def _pair(self) -> int:
+        """The axis of the two prompts that are matched by transport."""
+        return -4 if self.settings.class_contexts else -3
 
     @property
     def messages(self) -> "FedOTPMessages":

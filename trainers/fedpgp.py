@@ -43,8 +43,10 @@ class FedPGP(PromptMethod):
     local = ("u", "v")
     shared = ("p_G",)
     by_gradient = True
+    one_context = "its factors u and v are those of one prompt"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_rank(self.params.rank, self.settings.prompt_length)
 
     def start(self, initial: State) -> State:

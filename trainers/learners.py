@@ -47,6 +47,7 @@ class LearnerFacts:
     privacy: str = "Privacy"  # name of the class in `fedaudit.privacy.settings` with its defaults
     shadows: bool = False  # whether shadow models can be trained
     adversary: str = "Adversary"  # name of the class in `attacks.settings` with its defaults
+    contexts: bool = False  # whether its methods train the context of class texts, shared or of each class
     gradients: bool = False  # whether attacks can take gradients of single records
     # why uploads are no sums of records' gradients, which attacks that solve for records need; "" if they are
     nonlinear: str = ""

@@ -72,8 +72,9 @@ class PFedMeMessages(PromptMessages[PFedMe]):
         """{"theta"}, the personal prompts, estimated as if every inner step had the same gradient: theta - p_G is then
         a known multiple of w - p_G. Exact after one local step. `sizes` are the clients' numbers of records."""
         moves = [self._moves([1.0] * self.method.steps(n)) for n in sizes]
-        ratios = torch.tensor([theta / w for w, theta in moves]).reshape(-1, 1, 1)
-        return {"theta": server["p_G"] + ratios * (upload["p_G"] - server["p_G"])}
+        moved = upload["p_G"] - server["p_G"]
+        ratios = torch.tensor([theta / w for w, theta in moves]).reshape(-1, *[1] * (moved.ndim - 1))
+        return {"theta": server["p_G"] + ratios * moved}
 
     def round_start(self, server: State, own: State) -> State:
         return server  # theta starts at the broadcast in each round

@@ -1,7 +1,8 @@
 """Soft prompts in a frozen CLIP: class features, predictions and gradients of single records.
 
 The prompt of class c is [SOS][b context vectors][name of c]["."][EOS]; the b context vectors are called the prompt, and
-all classes share them.
+all classes share them. With class contexts (`--class-contexts`) every class has b vectors of its own: a prompt is then
+[C, b, d] wherever [b, d] is written here and in `prompts`.
 """
 
 from __future__ import annotations
@@ -71,8 +72,16 @@ class PromptModel:
             )
 
     def text(self, prompt: Tensor) -> Tensor:
-        """Class features [.., C, E], of length 1 and on the model's device, of prompts [.., b, d] on any device."""
-        return self.clip.text(prompt.to(self.clip.device), self.texts(prompt.shape[-2]))
+        """Class features [.., C, E], of length 1 and on the model's device, of prompts [.., b, d] on any device; with
+        class contexts of prompts [.., C, b, d], class c with the c-th context."""
+        encode = self.clip.text_by_class if self.settings.class_contexts else self.clip.text
+        return encode(prompt.to(self.clip.device), self.texts(prompt.shape[-2]))
+
+    @property
+    def hard(self) -> Tensor:
+        """The words [n, d] of the public hard prompt; with class contexts [C, n, d], the same for every class."""
+        words = self.clip.words(HARD_PROMPT)
+        return words.repeat(len(self.classes), 1, 1) if self.settings.class_contexts else words
 
     def texts(self, length: int) -> ClassTexts:
         """The tokens that surround a prompt of `length` vectors in the text of every class; computed once per
@@ -140,7 +149,7 @@ class PromptModel:
     def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
         """Log-probabilities [n, C] in nats and float64 that the public hard prompt, "a photo of a ...", gives the C
         classes of n records."""
-        text = self.text(self.clip.words(HARD_PROMPT)[None])
+        text = self.text(self.hard[None])
         scores = self.scale * cosine_scores(text, self.images(records)[None]).double()
         logs: NDArray[np.float64] = scores[0].log_softmax(-1).cpu().numpy()
         return logs
@@ -156,7 +165,8 @@ class PromptModel:
         prompts = torch.stack([model["prompt"] for model in models])
         if (prompts == prompts[:1]).all():  # a method without personal part
             prompts = prompts[:1]
-        text = self.text(prompts).expand(len(models), *([-1] * (prompts.ndim - 1)))
+        text = self.text(prompts)
+        text = text.expand(len(models), *text.shape[1:])
         images = self.images(records, patches=method.patches)
         classes = [method.scores(text, part[None]).argmax(-1) for part in images.split(EVALUATED)]
         return torch.cat(classes, dim=1).cpu().numpy()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedaudit.machinery.parameters import Parameters, number, whole
+from fedaudit.machinery.parameters import Parameters, flag, number, whole
 
 
 @dataclass(frozen=True)
@@ -10,6 +10,7 @@ class PromptSettings(Parameters):
     """Base of the settings of learners that train prompts."""
 
     prompt_length: int = whole(16, "context vectors of a prompt, b", least=1, most=1024)
+    class_contexts: bool = flag(False, "a context of its own for every class (CoOp's CSC)")
     batch: int = whole(8, "records of a local step, |B|", least=1, most=10**6)
     local_steps: int = whole(1, "local steps per client and round (DP-FPL: 1)", least=1, most=10**6)
     local_epochs: int = whole(0, "local epochs per client and round; 0 = go by --local-steps", least=0, most=10**6)

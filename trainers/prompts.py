@@ -9,7 +9,7 @@ same for every device. Features, labels and logits are on the model's device. `L
 autograd brings its gradient back.
 
 Shapes lead with the clients, N; gradients of single records with the records before that, R. So a method reads as if
-written for one client.
+written for one client. With class contexts a prompt is [C, b, d] wherever [b, d] is written here.
 
 Source: DP-FPL (Tran et al. 2025), sections 3.1 and A.2; CoOp (Zhou et al. 2022).
 """
@@ -29,15 +29,16 @@ from torch import Tensor
 
 from fedaudit.backbones.clip import FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import ClipSource
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS, OWNER, PROMPT_USER, RELEASED_MODEL, SERVER
-from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
+from trainers.base import Participation, Site, State, Update, Upload, plugin_name, weighted_mean
 from trainers.evaluations import Recognition
 from trainers.learners import LearnerFacts
 from trainers.prompt_messages import PromptMessages
-from trainers.prompt_model import HARD_PROMPT, PromptModel, backward_through, cosine_scores
+from trainers.prompt_model import PromptModel, backward_through, cosine_scores
 from trainers.prompt_settings import PromptSettings
 from trainers.resources import Resources
 from trainers.steps import LocalStep, PrivateMethod, Work
@@ -63,6 +64,7 @@ class Facts(LearnerFacts):
     shadows = True
     records = "classes"
     together = True
+    contexts = True
     gradients = True
 
 
@@ -220,6 +222,13 @@ class PromptMethod(PrivateMethod[Cohort]):
     # whether clients that take one step a round send their gradient; the server averages it, adds noise and descends
     by_gradient: ClassVar[bool] = False
     patches: ClassVar[bool] = False  # whether `scores` takes features of patches, not of whole images
+    # why all classes must share one context; "" if each can have its own (`--class-contexts`)
+    one_context: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if self.one_context and self.settings.class_contexts:
+            why = self.one_context
+            raise InputError(f"--class-contexts: all classes share one context in {plugin_name(self)}, since {why}")
 
     @property
     def central(self) -> tuple[str, ...]:
@@ -290,12 +299,14 @@ class Learner(PromptModel):
     def initial(self, generator: torch.Generator) -> State:
         """Tensors that methods can start from: prompts p_G and p_L [b, d] (b vectors of width d) and factors u [b, b]
         and v [b, d], all drawn from N(0, 0.02^2), and the words of the hard prompt, `hard` [n, d]. A method of rank k
-        takes the first k columns of u and the first k rows of v."""
+        takes the first k columns of u and the first k rows of v. With class contexts p_G, p_L and `hard` have a first
+        axis over the C classes."""
         b, d = self.settings.prompt_length, self.clip.width
+        prompt = (len(self.classes), b, d) if self.settings.class_contexts else (b, d)
         # p_G and p_L come first, so that they do not depend on the factors
-        shapes = {"p_G": (b, d), "p_L": (b, d), "u": (b, b), "v": (b, d)}
+        shapes: dict[str, tuple[int, ...]] = {"p_G": prompt, "p_L": prompt, "u": (b, b), "v": (b, d)}
         drawn = {name: INITIAL_STD * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-        return drawn | {"hard": self.clip.words(HARD_PROMPT)}
+        return drawn | {"hard": self.hard}
 
     def work(
         self, method: Any, received: Sequence[State], own: Sequence[State], clients: Sequence[Participation]

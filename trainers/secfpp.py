@@ -103,6 +103,7 @@ class Params(Parameters):
 class SecFPP(PromptMethod):
     local = ("p_L",)
     shared = ("p_G",)
+    one_context = "its users are clustered by one prompt or its gradient"
 
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> Self:
         if schedule.per_round < schedule.clients:

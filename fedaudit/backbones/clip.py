@@ -153,6 +153,11 @@ class FrozenCLIP:
         """The embedding [d] of the token that begins every text, on the CPU."""
         return self._tower.embedding[self._tower.start].cpu()
 
+    def text_by_class(self, contexts: Tensor, texts: ClassTexts) -> Tensor:
+        """L2-normalised class features [..., C, E] for context vectors [..., C, b, d], each class with its own (CoOp's
+        class-specific contexts); otherwise as `text`."""
+        return self._tower.by_class(contexts, texts)
+
     def words(self, text: str) -> Tensor:
         """Token embeddings [n, d] of a hard prompt such as "a photo of a", without SOS and EOS, on the CPU."""
         return self._tower.words(text).cpu()

@@ -3,7 +3,8 @@
 The prompt of class c is [SOS][b context vectors][tokens of its name]["."][EOS]; its feature is read at EOS (CoOp, Zhou
 et al. 2022). Three facts make the pass cheap without changing a number. The encoder is causal, so tokens after EOS do
 not matter. [SOS][context] gives the same for every class, so this prefix is encoded once per client, and the tokens of
-the classes attend to it. In the last layer only EOS needs a query.
+the classes attend to it. In the last layer only EOS needs a query. Where each class has a context of its own (CoOp's
+CSC), its whole prompt is one row, and the rows of equally long classes are one batch.
 
 One forward pass is followed by many backward passes, one per record. The slopes of the activations, which all of these
 need, are computed once, in the forward pass.
@@ -88,8 +89,7 @@ class TextTower:
         to D + 1 (MaPLe, Khattak et al. 2023, eq. 2).
         """
         *lead, b, d = context.shape
-        if b != texts.context:
-            raise ValueError(f"context must hold {texts.context} vectors, for which the class texts were made, not {b}")
+        _check_length(b, texts)
         flat = context.reshape(math.prod(lead), b, d)
         sos = self.embedding[self.start].expand(len(flat), 1, d)
         prefix = torch.cat([sos, flat], dim=1) + self.positions[: b + 1]  # [L, P, d]
@@ -99,14 +99,37 @@ class TextTower:
             prefix, suffix = _layer(block, prefix, suffix, texts.groups)
             prefix = prefix if below is None else torch.cat([prefix[:, :1], below], dim=1)
         ends = _last_layer(self.blocks[-1], prefix, suffix, texts.groups)  # [L, C, d]
-        features = F.normalize(self._project(self.ln_final(ends)), dim=-1).index_select(1, texts.places)
+        features = self._project(ends).index_select(1, texts.places)
         return features.reshape(*lead, *features.shape[1:])
 
-    def _project(self, x: Tensor) -> Tensor:
-        if self.projection is None:
-            return x
-        projected: Tensor = x @ self.projection if isinstance(self.projection, Tensor) else self.projection(x)
-        return projected
+    def by_class(self, contexts: Tensor, texts: ClassTexts) -> Tensor:
+        """L2-normalised class features [..., C, E] for context vectors [..., C, b, d], in which each class has its own;
+        differentiable."""
+        *lead, classes, b, d = contexts.shape
+        _check_length(b, texts)
+        if classes != len(texts.names):
+            raise ValueError(f"contexts must be those of {len(texts.names)} classes, not of {classes}")
+        ordered = contexts.reshape(math.prod(lead), classes, b, d).index_select(1, texts.places.argsort())
+        sos = self.embedding[self.start].expand(*ordered.shape[:2], 1, d)
+        prefix = torch.cat([sos, ordered], dim=2) + self.positions[: b + 1]  # [L, C, P, d]
+        prefixes = prefix.split([alike for alike, _ in texts.groups], dim=1)
+        suffixes = texts.tokens.split([alike * n for alike, n in texts.groups])
+        ends = []
+        for before, tokens, (alike, n) in zip(prefixes, suffixes, texts.groups, strict=True):
+            own = tokens.unflatten(0, (alike, n)).expand(len(before), alike, n, d)
+            rows = torch.cat([before, own], dim=2).flatten(0, 1)  # [L * alike, P + n, d]
+            for block in self.blocks[:-1]:
+                rows = _row_layer(block, rows, rows.shape[1])
+            ends.append(_row_layer(self.blocks[-1], rows, 1).reshape(-1, alike, d))
+        features = self._project(torch.cat(ends, dim=1)).index_select(1, texts.places)
+        return features.reshape(*lead, *features.shape[1:])
+
+    def _project(self, ends: Tensor) -> Tensor:
+        """L2-normalised features [.., E] from the last block's outputs [.., d] at EOS."""
+        x = self.ln_final(ends)
+        if self.projection is not None:
+            x = x @ self.projection if isinstance(self.projection, Tensor) else self.projection(x)
+        return F.normalize(x, dim=-1)
 
     def _inner(self, text: str, what: str) -> list[int]:
         """Token ids of a text without SOS and EOS. InputError: one is unknown; `what` names the text."""
@@ -117,6 +140,23 @@ class TextTower:
                 f"--backbone"
             )
         return ids
+
+
+def _check_length(vectors: int, texts: ClassTexts) -> None:
+    """Raise ValueError unless the class texts were made for contexts of so many vectors."""
+    if vectors != texts.context:
+        raise ValueError(
+            f"context must hold {texts.context} vectors, for which the class texts were made, not {vectors}"
+        )
+
+
+def _row_layer(block: Any, rows: Tensor, last: int) -> Tensor:
+    """Outputs [R, last, d] of a residual block at the last tokens of R whole prompts [R, n, d]."""
+    normed = block.ln_1(rows)
+    (q,) = heads(block, normed[:, -last:], 0, 1)
+    k, v = heads(block, normed, 1, 3)
+    scores = q @ k.mT + _causal(rows.shape[1], rows)[-last:]
+    return after_attention(block, rows[:, -last:], torch.softmax(scores, dim=-1) @ v)
 
 
 def _layer(block: Any, prefix: Tensor, suffix: Tensor, groups: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:

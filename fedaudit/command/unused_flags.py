@@ -14,6 +14,7 @@ from attacks.facts import ATTACKS
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan, Variant
+from trainers.learners import facts
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,9 @@ def _depth(model: Path) -> int | None:
 def _idle(plan: Plan, ignored: Set[str]) -> Iterator[tuple[Set[str], Set[str], str]]:
     """Yield (parameters without effect in this plan, the parameters that decide so, the reason)."""
     yield ignored, {"method"}, f"no method here goes by it ({', '.join(plan.methods)})"
+    methods = [variant.plugin.facts for variant in plan.methods.values() if variant]
+    if not any(method.trains and facts(method.learner).contexts for method in methods):
+        yield {"class_contexts"}, {"method"}, f"no method here trains soft prompts ({', '.join(plan.methods)})"
     if not plan.canaries.canaries:
         yield {"canary_kind"}, {"canaries"}, "there are no canaries; add --canaries"
     if plan.trained.shadows and plan.attacks:
