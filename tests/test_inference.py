@@ -273,6 +273,22 @@ class TestShadowKinds:
         assert recipe.others[0].folder.path == cell.training_folder
 
 
+class TestTogether:
+    def test_attacks_beside_others_score_as_they_do_alone(self, lab: Lab) -> None:
+        """Of the same shadows some adversaries learn the outputs only, others also confidences over rounds and
+        parameters."""
+        few = dataclasses.replace(lab.cell.plan.adversary, targets=1, shadows=4)
+        params = {name: ATTACKS[name].params() for name in ("lira", "trajectory", "outputfree")}
+        together = lab.attack(lab.trained(rounds=2, adversary=few, attacks=params))[0]
+        for name, own in params.items():
+            alone = lab.attack(lab.trained(rounds=2, adversary=few, attacks={name: own}))[0]
+            assert alone.keys() <= together.keys()
+            for view, tables in alone.items():
+                for kind in ("scores", "base"):
+                    columns = list(tables[kind])
+                    pd.testing.assert_frame_equal(together[view][kind][columns], tables[kind], check_exact=True)
+
+
 class TestBatches:
     def test_the_first_message_names_its_batch_and_the_twin_is_its_control(self, lab: Lab) -> None:
         """Without canaries of weight 0 it would be exact; the base column and the thresholds are of a federation that was simulated."""

@@ -192,6 +192,16 @@ class TestRunsOfOtherCode:
         assert found.own_model(ROUNDS - 1, 0) is not None
         assert found.model(found.broadcast(0))["prompt"].shape == (9, 16)
 
+    def test_contexts_of_classes_tell_by_their_shape(self, tmp_path: Path) -> None:
+        run, _ = exported("promptfl", tmp_path, rule=None)
+        both(edit(rule=None, recipe=None), tensors("*/**/*.safetensors", lambda s: {"ctx": s["p_G"].expand(5, 9, 16)}))(
+            run
+        )
+        removed("private")(run)
+        own = read(run)
+        assert (own.trained.settings["class_contexts"], own.trained.settings["prompt_length"]) == (True, 9)
+        assert own.remarks == []
+
     def test_an_unrecorded_start_of_own_contexts_is_zero(self, tmp_path: Path) -> None:
         run, original = exported("fedotp", tmp_path)
         tensors("models/*.safetensors", lambda state: {"p_G": state["p_G"]})(run)

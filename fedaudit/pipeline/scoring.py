@@ -77,7 +77,9 @@ class Scorer:
     def tables(self, question_set: QuestionSet) -> Tables:
         """The tables {name: table} of one attacked model, as `score` describes them; {} if no attack has a score."""
         shadows, records = question_set.shadows, question_set.records
-        key = shadows.name if shadows else "", records[0], len(records)
+        asked = (shadows.name, shadows.parts) if shadows else ()  # adversaries may ask the same shadows for less
+        vectors = question_set.vectors.name if question_set.vectors else ""
+        key = asked, vectors, records[0], len(records)
         knowledge = question_set.knowledge(self._cached((*key, "shadow answers"), question_set.shadow_answers))
         alone = dataclasses.replace(knowledge, history=None, rounds=None)  # equal for equal models
         scores, base, before_first_round = dict[str, Floats](), dict[str, Floats](), dict[str, Floats]()

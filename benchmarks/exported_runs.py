@@ -1,4 +1,4 @@
-"""Every prompt method exported and audited again as an external run: `python -m benchmarks.exported_prompts [METHOD...]`.
+"""Every method exported and audited again as an external run: `python -m benchmarks.exported_runs [METHOD...]`.
 
 For each method it prints the number of scores of records that both audits have, the largest difference between them, the
 largest difference of AUROCs, attacks that only one of them ran, and what was said of the recording.
@@ -14,8 +14,15 @@ from pathlib import Path
 import pandas as pd
 
 import fedaudit
+from trainers.learners import METHODS as TRAINERS
+from trainers.learners import facts
 
 METHODS = {  # by words of the table: options
+    "fedavg": {"method": "fedavg"},
+    "fedper": {"method": "fedper"},
+    "fedpara": {"method": "fedpara"},
+    "fedrand": {"method": "fedrand"},
+    "dpfedavg": {"method": "dpfedavg"},
     "promptfl": {"method": "promptfl", "epsilon": "none"},
     "promptfl, noise": {"method": "promptfl", "epsilon": 0.4, "no_twin": True},
     "promptfl, 3 steps": {"method": "promptfl", "epsilon": "none", "local_steps": 3, "momentum": 0.5},
@@ -29,8 +36,10 @@ METHODS = {  # by words of the table: options
     "local": {"method": "local", "epsilon": "none"},
     "secfpp": {"method": "secfpp"},
     "dp2fl": {"method": "dp2fl", "task": "fewshots"},
+    "fedmaple": {"method": "fedmaple", "task": "fewshots"},
+    "contexts of classes": {"method": "promptfl", "epsilon": "none", "class_contexts": True},
 }
-ATTACKS = "loss,cosine,decompose"
+ALL_OF_THEM = "loss,cosine,decompose"
 
 
 def main() -> None:
@@ -45,8 +54,9 @@ def main() -> None:
 
 def compared(options: dict[str, object], rounds: int, place: Path) -> Sequence[object]:
     """The cells of a method's row."""
-    attack = {"dp2fl": "loss,cosine", "fedmaple": "loss,cosine"}.get(str(options["method"]), ATTACKS)
-    shared = {"attack": attack, "targets": 2, "quiet": True}
+    learner = facts(TRAINERS[str(options["method"]).partition(":")[0]].facts.learner)
+    attack = "maxrenyi,cosine" if learner.records == "texts" else "loss,cosine" if learner.nonlinear else ALL_OF_THEM
+    shared = {"attack": attack, "quiet": True} | ({"targets": 2} if learner.shadows else {})
     here = fedaudit.audit(**options, **shared, rounds=rounds, clients=4, out=f"{place}/here", export_run=f"{place}/run")
     again = fedaudit.audit(run=f"{place}/run", **shared, out=f"{place}/again")
     scores = [of_records(audit.report.parent) for audit in (here, again)]
