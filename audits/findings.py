@@ -87,7 +87,7 @@ class OfRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(OfRun):
-    """A sentence about how an external run was recorded, among the limitations of the report."""
+    """A sentence about how an external run was recorded, at the top of the report and among its limitations."""
 
     metric: str
     check: str  # what was checked

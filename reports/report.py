@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from audits.findings import RECORDING
 from audits.run_comparison import Compared
 from reports.corrected_verdicts import with_verdicts
 from reports.evidence import METRICS, TABLES, Evidence, Finding, check
@@ -76,6 +77,7 @@ def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str])
         "names": list(dict.fromkeys(v.name for v in page.runs)),
         "setting": _setting(evidence),
         "intervals": _intervals(page.findings),
+        "doubts": list(dict.fromkeys(f["sentence"] for f in page.findings if f["metric"] == RECORDING)),
         "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
         "data": data,
         "left_out": page.left_out,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from audits.findings import RECORDING
 from reports.figures import drawing
 from reports.figures import membership as figures
 from reports.figures import tokens as heatmap
@@ -114,6 +115,15 @@ def test_card_quotes_the_gravest_row_of_a_headline_score() -> None:
 def test_claims_stand_under_the_cards(one: dict[str, bytes]) -> None:
     line = "ε against released-model, server, owner: claimed none · provable infinity · measured n/a"
     assert line in Reader(one["index.html"]).text
+
+
+def test_doubts_about_a_recording_stand_above_every_number(one: dict[str, bytes]) -> None:
+    assert b'id="recording"' not in one["index.html"]
+    doubted = evidence("fedavg", 0)
+    about = {name: doubted.findings[0][name] for name in ("run", "method", "task", "seed")}
+    said = about | {"metric": RECORDING, "check": "weights", "sentence": "Files <b>were</b> exchanged.", "value": 0.1}
+    page = built([replace(doubted, findings=[*doubted.findings, said])])["index.html"].decode()
+    assert "<li>Files &lt;b&gt;were&lt;/b&gt; exchanged.</li>" in page[: page.index("<main>")]
 
 
 def test_hostile_text_stays_text() -> None:

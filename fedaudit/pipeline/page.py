@@ -49,7 +49,7 @@ def read_evidence(cell: Cell) -> Evidence:
         "fedaudit": __version__,
         "code": cell.analysis_description["code"],
     }
-    said = [f["sentence"] for f in findings if f["metric"] == RECORDING]
+    said = [f["sentence"] for f in findings if f["metric"] == RECORDING]  # they stand above the first number, too
     return Evidence(cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, [*said, *limits(plan)])
 
 
