@@ -44,7 +44,8 @@ class AuditFacts:
     have.'''
 
     needs: tuple[str, ...] = ()
-    """Conditions on the run: "attacks", "ledger", "several" settings, "texts" or "classes" as records."""
+    """Conditions on the run: "attacks", "ledger" (trained here), "coins" (trained elsewhere, with coins), "several"
+    settings, "texts" or "classes" as records."""
     after: tuple[str, ...] = ()
     """Names of the audits whose results this one uses."""
     on_request: bool = False

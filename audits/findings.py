@@ -12,7 +12,7 @@ MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaus
 RECORDING = "recording"  # metric of a sentence about how an external run was recorded
 INFORMATION = "mutual_information"  # metric of bits per record
 NO_CANARIES = "not measured: needs canaries"
-NO_COINS = "not measured: trained elsewhere, without canaries"  # a run that nobody can add any to
+NO_COINS = "not checked: no coins decided before the training who is a member"  # of a run trained elsewhere
 THESE = "these clients"  # in `interval`: its units are records, so it is about the attacked clients only
 
 

@@ -44,7 +44,7 @@ Words = Callable[[str], Claims]  # of a threat model the claimed, provable and m
 
 class Facts(AuditFacts):
     needs = ("attacks",)
-    after = ("utility", "epsilon")
+    after = ("utility", "epsilon", "claim")
 
 
 @dataclass(frozen=True)

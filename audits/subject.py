@@ -47,6 +47,8 @@ class Subject:
     canaries: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     canary_kind: str = ""
     said: Claims | None = None  # of a run trained elsewhere: its claims as its folder states them
+    # of a run trained elsewhere with coins: an epsilon with delta, unit and neighbours, {} if it claims none
+    claim: Mapping[str, Any] | None = None
     # accuracy by start, when, test and client; None: no client joined after the run
     newcomers: pd.DataFrame | None = None
     before: Mapping[str, Result] = field(default_factory=dict)  # by the name of the audit
@@ -64,13 +66,14 @@ class Subject:
     @property
     def delta(self) -> float:
         """The delta of the claimed guarantee; 0 if nothing is claimed."""
-        return self.privacy.delta if self.privacy else 0.0
+        return self.privacy.delta if self.privacy else float((self.claim or {}).get("delta", 0.0))
 
     def claims(self, threat_model: str) -> Claims:
         """The claimed, provable and measured epsilon for a client's own record against an adversary, in words. Needs
         the result of the epsilon audit, except for a run trained elsewhere."""
         if self.said is not None:
-            return self.said
+            result = self.before.get("claim")
+            return {**self.said, "measured": words(result.findings, threat_model)} if result else self.said
         result = self.before["epsilon"]
         claims = in_words(result.tables["privacy"], threat_model)
         return {**claims, "measured": words(result.findings, threat_model)} if self.canaries else claims

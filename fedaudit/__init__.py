@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedaudit.api import Audit, audit, dry_run, findings, runs
+    from fedaudit.external.split import split
     from fedaudit.machinery.errors import InputError
 
-__all__ = ["Audit", "InputError", "audit", "dry_run", "findings", "runs"]
+__all__ = ["Audit", "InputError", "audit", "dry_run", "findings", "runs", "split"]
 __version__ = "0.1.0"
 OUTSIDE_KEYS = "the front door, which leads everywhere; the version stands in the key of a page by itself"
 
@@ -20,6 +21,7 @@ _HOMES = {
     "dry_run": "fedaudit.api",
     "findings": "fedaudit.api",
     "runs": "fedaudit.api",
+    "split": "fedaudit.external.split",
 }
 
 

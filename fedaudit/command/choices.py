@@ -31,6 +31,7 @@ SEVERAL = "several"  # need of an audit that compares settings: more than one of
 _LACKS = {  # why an audit cannot run, by the need that is not met
     "attacks": "needs an attack, and nothing is attacked; name one with --attack",
     "ledger": "needs a training of ours, and the run in --run was done elsewhere",
+    "coins": "needs a run from elsewhere whose coins were flipped before the training (--split)",
     "texts": "needs records that are texts",
     "classes": "needs records that are classes",
     "several": "compares settings, and the run in --run is one",
@@ -101,13 +102,18 @@ def attack_groups(attacks: Sequence[Plugin[AttackFacts]]) -> dict[str, type[Data
 
 
 def audit_groups(
-    text: str | None, attacks: Sequence[Plugin[AttackFacts]], learner: str, *, trained_here: bool
+    text: str | None, attacks: Sequence[Plugin[AttackFacts]], learner: str, *, trained_here: bool, coins: bool = False
 ) -> dict[str, type[DataclassInstance]]:
     """The audits to run, {"audit NAME": parameter class}: all that can run here and are not on request, and those that
-    --audit (`text`) names. Only a training that is done here has a privacy ledger. InputError: an audit is named that
-    cannot run."""
+    --audit (`text`) names. Only a training that is done here has a privacy ledger; `coins`: one that was done elsewhere
+    has coins. InputError: an audit is named that cannot run."""
     trained = facts(learner)
-    met = {trained.records, *(["attacks"] if attacks else []), *(["ledger", SEVERAL] if trained_here else [])}
+    met = {
+        trained.records,
+        *(["attacks"] if attacks else []),
+        *(["ledger", SEVERAL] if trained_here else []),
+        *(["coins"] * coins),
+    }
     able = {name: plugin for name, plugin in AUDITS.items() if met.issuperset(plugin.facts.needs)}
     words = [word.strip() for word in text.split(",")] if text else []
     if words == ["all"]:

@@ -15,7 +15,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attacks.facts import ATTACKS, AttackFacts
-from fedaudit.command import choices, compare_runs, exits, flags, gates, nightly, paper, plans, sweeps, unused_flags
+from fedaudit.command import (
+    choices,
+    compare_runs,
+    exits,
+    flags,
+    gates,
+    nightly,
+    paper,
+    plans,
+    splitting,
+    sweeps,
+    unused_flags,
+)
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.listing import listing
@@ -51,6 +63,7 @@ examples:
   audit.py --paper dpfpl:figure3                     a paper's table or figure, ours beside the print; list, or all
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
+  audit.py --split records.jsonl --out my-run        coins that say who is a member, before a training elsewhere
   audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
   audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
@@ -71,6 +84,8 @@ def _main(words: list[str]) -> int:
             raise InputError("--list: stands alone; leave out the other words")
         print(listing(columns_of_window()))
         return exits.DONE
+    if (to_split := splitting.read(words)) is not None:
+        return splitting.main(to_split)
     if (night := nightly.read(words, lambda cell_words: read_command(cell_words).plan)) is not None:
         return nightly.main(night)
     if (comparison := compare_runs.read(words)) is not None:
@@ -197,6 +212,7 @@ def _parser() -> flags.Parser:
         allow_abbrev=False,
     )
     flags.add_choices(parser)
+    splitting.add_help(parser)
     return parser
 
 
@@ -217,7 +233,8 @@ def _read_own_run(chosen: argparse.Namespace, sources: choices.Sources) -> tuple
     groups = choices.attack_groups(attacks)
     if attacks and repeatable:
         groups["the adversary"] = choices.adversary_class(facts(learner))
-    groups |= choices.audit_groups(chosen.audit, attacks, learner, trained_here=False)
+    coins = external.coins is not None
+    groups |= choices.audit_groups(chosen.audit, attacks, learner, trained_here=False, coins=coins)
     options, made = _parse(parser, groups, sources)
     return options, plans.own_run_plan(options, made, external)
 

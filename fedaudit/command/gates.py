@@ -68,7 +68,7 @@ class Gate:
         as for external runs, which were trained without our canaries."""
         why = None
         if self.metric in BOUNDS and canaries is None:
-            why = "the run in --run was trained elsewhere, without canaries"
+            why = "the run in --run was trained elsewhere, without coins (--split)"
         elif self.metric in BOUNDS and not canaries:
             why = "there are no canaries; add --canaries"
         elif self.metric in ACCURACY and facts(learner).records != "classes":

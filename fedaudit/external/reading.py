@@ -15,6 +15,7 @@ from typing import Any
 
 from fedaudit.external import prompts
 from fedaudit.external.adapters import Adapters, check_tensors, read_adapter, read_owners, scaled, without_b
+from fedaudit.external.coins import COINS, read_coins
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.names import ClientNames
 from fedaudit.external.peft_config import NAME as PEFT_CONFIG
@@ -100,12 +101,13 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     recorded, trained, texts = read_part(files, about, names)
     sources = {name: ListFile(files, folder / f"{name}.jsonl") for name in LISTS}
     all_lists = read_lists(sources, about.get("prompt"), names=names, classes=about.get("classes", ()))
+    coins = read_coins(files, all_lists)
     lists, copies = without_copies(all_lists)
     check_clients(
         folder, lists, [{*sent, *held} for sent, held in zip(recorded.uploads, recorded.private, strict=True)]
     )
     texts = [folder / RUN, *(sources[name].path for name, entries in all_lists.items() if entries), *texts]
-    texts += [folder / ROUNDS] * bool(recorded.notes)
+    texts += [folder / ROUNDS] * bool(recorded.notes) + [folder / COINS] * bool(coins)
     return OwnRun(
         path=folder,
         method=about["method"],
@@ -127,6 +129,8 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         notes=recorded.notes,
         numbers=recorded.numbers,
         names=names,
+        coins=coins,
+        claim=about.get("claim", {}),
     )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation, Record
 
 CANDIDATES = ("members", "nonmembers")  # required lists
-OF_CLIENTS = (*CANDIDATES, "reference")
+REFERENCE = "reference"
+OF_CLIENTS = (*CANDIDATES, REFERENCE)
 LISTS = (*OF_CLIENTS, "novel", "test", "novel_test")
 
 _OF_ALL = {"id": LINE, "image": PATH}
@@ -38,6 +39,7 @@ class Entry:
     client: int | None
     position: int | None
     files: OwnFiles  # where its picture may lie
+    values: Mapping[str, Any]  # the line itself
 
     @property
     def path(self) -> Path:
@@ -66,18 +68,48 @@ def read_lists(
     is missing or no image."""
     form = _Form(prompt, client, names, tuple(classes))
     lists = {name: _read(sources[name], name, form) if name in sources else [] for name in LISTS}
+    _check_entries([*itertools.chain.from_iterable(lists.values())])
+    return lists
+
+
+def _check_entries(entries: Sequence[Entry]) -> None:
+    """InputError: an id comes twice, an image is missing or no image."""
     entry_by_id: dict[str, Entry] = {}
-    for entry in itertools.chain.from_iterable(lists.values()):
+    for entry in entries:
         other = entry_by_id.setdefault(entry.record.id, entry)
         if other is not entry:
             raise InputError(
                 f"{entry.where}: the id {entry.record.id!r} is taken ({other.where}); a record is in one list, once"
             )
-    for path, entry in _pictures(lists).items():
+    for path, entry in _pictures({"": entries}).items():
         content = entry.files.read(path, name=f"{entry.where}: image {entry.image}")
         with _readable(entry), user_files.picture(content) as picture:
             picture.verify()  # checks what its format can tell without decoding
-    return lists
+
+
+def read_candidates(source: ListFile) -> tuple[list[Entry], tuple[str, ...]]:
+    """The records of one list, and the names of their clients in the order of their numbers, () if no line names any.
+    Lines are those of a run's lists; a text needs no prompt yet. InputError: a line is wrong, some name clients or
+    classes and some do not, an id comes twice, an image is missing or no image."""
+    lines = list(source.files.lines(source.path, purpose="it lists the records to deal, one JSON object a line"))
+    values = [parse(line, where) for line, where in lines]
+    for n, value in enumerate(values):
+        if isinstance(value, dict):
+            value.setdefault("id", f"record-{n:06d}")
+    named = [[value for value in values if isinstance(value, dict) and key in value] for key in ("class", "client")]
+    for key, some in zip(("class", "client"), named, strict=True):
+        if some and len(some) < len(values):
+            where = next(where for (_, where), value in zip(lines, values, strict=True) if value not in some)
+            raise InputError(f"{where} lacks the key {key!r}, which other lines have")
+    classes = tuple(sorted({str(value["class"]) for value in named[0]}))
+    clients = tuple(dict.fromkeys(str(value["client"]) for value in named[1]))
+    form = _Form(IMAGE, None if clients else 0, ClientNames(clients), classes)
+    places = [where for _, where in lines]
+    entries = [
+        _entry(source.files, CANDIDATES[0], value, where, form) for value, where in zip(values, places, strict=True)
+    ]
+    _check_entries(entries)
+    return entries, clients
 
 
 def without_copies(lists: Lists) -> tuple[Lists, int]:
@@ -91,7 +123,7 @@ def without_copies(lists: Lists) -> tuple[Lists, int]:
     digests: dict[Entry, bytes] = {}
     copies: set[Entry] = set()
     for sides_of_text in suspects:
-        of_side = [{digests.setdefault(e, _pixels(e, small=False)) for e in side} for side in sides_of_text.values()]
+        of_side = [{digests.setdefault(e, pixels(e, small=False)) for e in side} for side in sides_of_text.values()]
         on_both = of_side[0] & of_side[1]
         copies |= {entry for side in sides_of_text.values() for entry in side if digests[entry] in on_both}
     if not copies:
@@ -102,12 +134,12 @@ def without_copies(lists: Lists) -> tuple[Lists, int]:
 def check_pixels(lists: Lists) -> int:
     """Decode every picture, and return how many non-members have the pixels of some member's picture. InputError names
     a picture that is truncated or damaged."""
-    digests = {path: _pixels(entry, small=True) for path, entry in _pictures(lists).items()}
+    digests = {path: pixels(entry, small=True) for path, entry in _pictures(lists).items()}
     members = {digests[entry.path] for entry in lists["members"]}
     return sum(digests[entry.path] in members for entry in lists["nonmembers"])
 
 
-def _pixels(entry: Entry, *, small: bool) -> bytes:
+def pixels(entry: Entry, *, small: bool) -> bytes:
     """A digest of a picture's pixels; with `small`, of as few as its format gives once all bytes are read."""
     with _readable(entry), user_files.picture(entry.path) as picture:
         size = picture.size
@@ -137,9 +169,11 @@ def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) 
             )
 
 
-def federation(lists: Lists, clients: int, score: str, classes: Sequence[str] = ()) -> Federation:
+def federation(
+    lists: Lists, clients: int, score: str, classes: Sequence[str] = (), canaries: Collection[str] = ()
+) -> Federation:
     """The federation of the lists with `clients` clients, with `classes` one of pictures that have these; pictures are
-    read when used. `score`: as in `run.json`."""
+    read when used. `score`: as in `run.json`; `canaries`: ids of candidates that are canaries."""
     import numpy as np
 
     from fedaudit.tasks.base import Client, Federation, client_name
@@ -151,12 +185,18 @@ def federation(lists: Lists, clients: int, score: str, classes: Sequence[str] = 
     made = []
     members = {entry.record.id for entry in lists["members"]}
     for k in range(clients):
-        entries = candidates(lists, k)
-        used = np.array([entry.record.id in members for entry in entries], bool)
-        own_records, reference = tuple(entry.record for entry in entries), records("reference", k)
-        present = {record.group for record in (*own_records, *reference)}
-        own_classes = tuple(name for name in classes if name in present)
-        made.append(Client(client_name(k), own_records, reference, used, classes=own_classes))
+        both = [entry.record for entry in candidates(lists, k)]
+        own_records, own_canaries = ([r for r in both if (r.id in canaries) == is_one] for is_one in (False, True))
+        used, included = (np.array([r.id in members for r in part], bool) for part in (own_records, own_canaries))
+        reference = records("reference", k)
+        present = {record.group for record in (*both, *reference)}
+        made.append(
+            Client(
+                client_name(k), tuple(own_records), reference, used,
+                classes=tuple(name for name in classes if name in present),
+                canaries=tuple(own_canaries), canary_included=included, weightless=False,
+            )
+        )  # fmt: skip
     return Federation(
         clients=tuple(made),
         novel=records("novel"),
@@ -208,13 +248,13 @@ def _read(source: ListFile, name: str, form: _Form) -> list[Entry]:
     if name not in CANDIDATES and not os.path.lexists(source.path):
         return []
     lines = source.files.lines(source.path, purpose=f"it lists the {name} of all clients, one JSON object a line")
-    return [_entry(source.files, name, line, where, form) for line, where in lines]
+    return [_entry(source.files, name, parse(line, where), where, form) for line, where in lines]
 
 
-def _entry(files: OwnFiles, name: str, line: bytes, where: str, form: _Form) -> Entry:
+def _entry(files: OwnFiles, name: str, value: Any, where: str, form: _Form) -> Entry:
     from fedaudit.tasks.base import Record
 
-    values: dict[str, Any] = fields(parse(line, where), where, *form.keys(name))
+    values: dict[str, Any] = fields(value, where, *form.keys(name))
     number = form.names.number(values["client"]) if "client" in values else form.client
     picture = (files.root / values["image"]).absolute()
     name_of_record = values.get("id", f"{name} {where.rpartition(' ')[2]}")
@@ -230,7 +270,7 @@ def _entry(files: OwnFiles, name: str, line: bytes, where: str, form: _Form) -> 
         record = Record(
             name_of_record, values.get("group", ""), picture, prompt, values["text"], references, where=where
         )
-    return Entry(record, values["image"], where, number, values.get("position"), files)
+    return Entry(record, values["image"], where, number, values.get("position"), files, values)
 
 
 def _pictures(lists: Lists) -> dict[Path, Entry]:

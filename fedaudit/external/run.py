@@ -10,11 +10,12 @@ import collections
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.external.adapters import Adapters, canonical
+from fedaudit.external.coins import Coins
 from fedaudit.external.names import NUMBERED, ClientNames
 from fedaudit.external.prompts import Prompts
 from fedaudit.external.recording import Remark, of_records, remarks
@@ -55,6 +56,8 @@ class OwnRun:
     notes: Mapping[str, Any]  # content of rounds.json, with rounds and clients by their numbers here
     numbers: Sequence[int]  # [rounds + 1] the models' numbers in the training, which go up by more than 1 in gaps
     names: ClientNames = NUMBERED
+    coins: Coins | None = None  # that decided before the training who is a member
+    claim: Mapping[str, Any] = field(default_factory=dict)  # an epsilon that can be compared; {} without one
 
     @property
     def learner(self) -> str:
@@ -88,7 +91,7 @@ class OwnRun:
     @functools.cached_property
     def federation(self) -> Federation:
         classes = self.trained.classes if isinstance(self.trained, Prompts) else ()
-        return federation(self.lists, self.clients, self.score, classes)
+        return federation(self.lists, self.clients, self.score, classes, self.coins.canaries if self.coins else ())
 
     @functools.cached_property
     def sha256(self) -> str:

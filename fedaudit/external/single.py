@@ -10,11 +10,20 @@ from pathlib import Path
 
 from fedaudit.external.adapters import Adapters, check_tensors, read_adapter, scaled, without_b
 from fedaudit.external.checkpoints import find
+from fedaudit.external.coins import COINS, read_coins
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.peft_config import NAME, read_peft_config
 from fedaudit.external.prompts import Prompts, describe, read_prompts, read_start, untrained
 from fedaudit.external.recording import MEAN
-from fedaudit.external.records import CANDIDATES, ListFile, Lists, check_clients, read_lists, without_copies
+from fedaudit.external.records import (
+    CANDIDATES,
+    REFERENCE,
+    ListFile,
+    Lists,
+    check_clients,
+    read_lists,
+    without_copies,
+)
 from fedaudit.external.run import NOT_STATED, UNKNOWN, OwnRun
 from fedaudit.external.schema import SCORES, UNIQUE_NAMES, one_line, parse
 from fedaudit.external.tensors import TensorFile
@@ -42,6 +51,9 @@ class Flags:
                     f"--run {place}: one model needs its lists of records; {LISTS_BY_FLAG[name]} is missing"
                 )
             sources[name] = list_file(Path(path), self.linked)
+        beside = sources[CANDIDATES[0]].files
+        if all(os.path.lexists(beside.root / name) for name in (COINS, f"{REFERENCE}.jsonl")):
+            sources[REFERENCE] = ListFile(beside, beside.root / f"{REFERENCE}.jsonl")
         return sources
 
 
@@ -112,8 +124,11 @@ def _run(
     uploads: Sequence[Mapping[int, TensorFile]], private: Sequence[Mapping[int, TensorFile]], texts: Mapping[str, Path],
 ) -> OwnRun:  # fmt: skip
     """The run of one client and one round."""
+    roots = {file.files.root for file in sources.values()}
+    coins = read_coins(next(iter(sources.values())).files, all_lists) if len(roots) == 1 else None
     lists, copies = without_copies(all_lists)
     check_clients(place, lists, [[0]])
+    at_coins = {COINS: sources[CANDIDATES[0]].files.root / COINS} if coins else {}
     return OwnRun(
         path=tensors.parent,
         method=method,
@@ -131,9 +146,10 @@ def _run(
         private=private,
         lists=lists,
         copies=copies,
-        texts={**texts} | {f"{name}.jsonl": file.path for name, file in sources.items()},
+        texts={**texts} | {f"{name}.jsonl": file.path for name, file in sources.items()} | at_coins,
         notes={},
         numbers=[0, 1],
+        coins=coins,
     )
 
 

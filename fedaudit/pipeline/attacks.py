@@ -131,7 +131,7 @@ def _scored_run(
         # few rounds leave members out of every batch; they stay members, as canaries do: what is guessed is the coin
         unused={k: _unused(federation, k, trained[k]) for k in trained},
         shared={k: sorted(shared_of(cell, federation, k)) for k in trained},
-        coins=federation.coins if cell.trained_here else {},
+        coins=federation.coins if cell.coined else {},
         seed=cell.seed,
         truth=federation.truth,
         group={name: record.group for name, record in federation.records.items()},

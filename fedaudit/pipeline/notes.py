@@ -55,6 +55,14 @@ def limits(plan: Plan) -> list[str]:
         "This training was done elsewhere: that members and non-members are exchangeable is its authors' word, and the "
         "controls are the only check of it."
     )
+    if plan.own and plan.own.coins:
+        elsewhere = (
+            "This training was done elsewhere. A fair coin per record decided before it who is a member, and the lists "
+            f"are those of the coins (commitment {plan.own.coins.commitment}; compare it with the one that was "
+            "published before the training). That the members, and no other of these records, were trained on is its "
+            "authors' word. Records that a coin left out were absent, so that a client's number of records depends on "
+            'the coins: what is measured is the relation "add or remove".'
+        )
     if isinstance(plan.backbone, ClipSource):
         embedded = plan.backbone.folder in EMBEDDED_CLIP.values()
         return [

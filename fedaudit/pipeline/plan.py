@@ -91,9 +91,13 @@ class Plan:
 
     @property
     def inserted(self) -> int | None:
-        """The number of all canaries, also of those that a coin leaves out; None for somebody's own run, which is
-        over."""
-        return None if self.own else self.canaries.canaries
+        """The number of all canaries, also of those that a coin leaves out; None for somebody's own run without coins.
+        With coins each of its candidates is one, unless some were made."""
+        if self.own is None:
+            return self.canaries.canaries
+        if self.own.coins is None:
+            return None
+        return len(self.own.coins.canaries) or sum(len(client.records) for client in self.own.federation.clients)
 
     @property
     def present(self) -> int:
@@ -269,6 +273,11 @@ class Cell:
     @property
     def trained_here(self) -> bool:
         return self.plan.own is None
+
+    @property
+    def coined(self) -> bool:
+        """Whether a fair coin per record decided who is a member: ours, or one of `--split` before the training."""
+        return self.plan.own is None or self.plan.own.coins is not None
 
     @property
     def variant(self) -> Variant | None:

@@ -18,7 +18,7 @@ def targets_of(cell: Cell, federation: Federation) -> list[Target]:
     for k in cell.targets:
         client = federation.clients[k]
         others = _others(cell, federation, k) if KINDS[cell.plan.trained.records].others else []
-        complete = not client.background and not client.canaries
+        complete = not client.background and not (client.canaries and client.weightless)
         targets.append(Target(k, client.candidates, [r.id for r in client.reference], others, complete))
     no_client = [Target(None, [r.id for r in federation.novel], ())] if federation.novel else []
     return targets + no_client

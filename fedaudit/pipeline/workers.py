@@ -54,7 +54,7 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
         test=[record.id for record in federation.test],
         novel_test=[record.id for record in federation.novel_test],
         candidates=[client.candidates for client in federation.clients],
-        canaries=frozenset(record.id for client in federation.clients for record in client.canaries),
+        canaries=frozenset(r.id for client in federation.clients if client.weightless for r in client.canaries),
         left_out=frozenset[str]().union(*(client.left_out for client in federation.clients)),
     )
 

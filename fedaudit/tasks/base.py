@@ -109,6 +109,8 @@ class Client:
     classes: tuple[str, ...] = ()  # classification: the classes of its records, in label order
     canaries: tuple[Record, ...] = ()  # for the bound of epsilon; not attacked otherwise
     canary_included: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool), repr=False)  # [len(canaries)]
+    # whether canaries that their coin left out are in training with weight 0; a training done elsewhere never saw them
+    weightless: bool = True
 
     @property
     def candidates(self) -> list[str]:
@@ -117,14 +119,18 @@ class Client:
 
     @property
     def training_records(self) -> tuple[Record, ...]:
-        """Members, all canaries, and background records. Canaries that their coin left out are listed too, with
-        weight 0: so n_k, batches, sampling rates, epochs and the mean over clients do not depend on the coins."""
+        """Members, canaries, and background records. Canaries that their coin left out are listed too, with weight 0
+        (`weightless`): so n_k, batches, sampling rates, epochs and the mean over clients do not depend on the coins."""
         members = tuple(record for record, used in zip(self.records, self.member.tolist(), strict=True) if used)
-        return members + self.canaries + self.background
+        return members + tuple(r for r in self.canaries if self.weightless or r.id not in self._out) + self.background
 
     @property
     def left_out(self) -> frozenset[str]:
         """Ids of the training records with weight 0: canaries that their coin left out."""
+        return self._out if self.weightless else frozenset()
+
+    @property
+    def _out(self) -> frozenset[str]:
         coins = zip(self.canaries, self.canary_included.tolist(), strict=True)
         return frozenset(record.id for record, used in coins if not used)
 

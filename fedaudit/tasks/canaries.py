@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,13 @@ def insert(federation: Federation, params: Any, seed: int, *, holders: int | Non
         made = [_make_canary(params.canary_kind, client.records[i], texts, looks) for i in places]
         clients.append(_replace_with_canaries(client, places, made, coins.random(len(places)) < 0.5))
     return dataclasses.replace(federation, clients=tuple(clients))
+
+
+def make(kind: str, records: Sequence[Record], federation: Federation, rng: np.random.Generator) -> list[Record]:
+    """Canaries of a kind made of some candidates of a federation, whose ids they keep. InputError: no other text is
+    wrong for one."""
+    texts = _Texts(federation, list(records))
+    return [_make_canary(kind, record, texts, rng) for record in records]
 
 
 def shares(n: int, holders: int) -> list[int]:
