@@ -1,0 +1,321 @@
+"""Coins before a training elsewhere: fair, independent, committed to, and checked when the run comes back."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.stats import binomtest
+
+from audits import claim as claim_audit
+from audits.comparisons import ScoredModel, ScoredRun
+from audits.subject import Subject
+from fedaudit.command import cli
+from fedaudit.external.coins import Coins, commitment_of, draw
+from fedaudit.external.reading import read
+from fedaudit.external.split import LEAST, split
+from fedaudit.machinery.errors import InputError
+from tests.test_prompt_runs import exported
+
+SEED = bytes(range(16))
+CLASSES = ("cat", "dog", "owl")
+
+
+def candidates(place: Path, *, clients: int = 2, each: int = 30, **more: object) -> Path:
+    """Lines of `each` records of each client, in turn of three classes, with a picture each."""
+    place.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for i in range(clients * each):
+        Image.fromarray(np.full((3, 4, 3), i, np.uint8)).save(place / f"p{i}.png")
+        lines.append({"id": f"r{i}", "client": i % clients, "image": f"p{i}.png", "class": CLASSES[i % 3], **more})
+    return listed(place, lines)
+
+
+def listed(place: Path, lines: list[dict[str, Any]]) -> Path:
+    (place / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return place / "candidates.jsonl"
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class TestCoins:
+    def test_a_coin_is_a_bit_of_an_hmac_and_fair(self) -> None:
+        coins = Coins(SEED, "", frozenset(), "natural", 0)
+        assert coins.of("r7") == bool(hmac.new(SEED, b"coin\0r7", hashlib.sha256).digest()[0] & 1)
+        flipped = np.array([coins.of(f"record-{i}") for i in range(4000)])
+        assert binomtest(int(flipped.sum()), 4000).pvalue > 1e-4
+        pairs = collections.Counter(zip(flipped[:-1].tolist(), flipped[1:].tolist(), strict=True))
+        assert min(pairs.values()) > 900, "neighbours' coins are independent"
+        other = np.array([Coins(SEED[::-1], "", frozenset(), "natural", 0).of(f"record-{i}") for i in range(4000)])
+        assert abs(int((flipped == other).sum()) - 2000) < 130
+
+    def test_the_commitment_is_of_seed_and_records_in_any_order(self) -> None:
+        lines = ["b", "a"]
+        by_hand = hashlib.sha256(SEED)
+        for line in ("a", "b"):
+            by_hand.update(hashlib.sha256(line.encode()).digest())
+        assert commitment_of(SEED, lines) == commitment_of(SEED, lines[::-1]) == by_hand.hexdigest()
+        assert len({commitment_of(SEED, some) for some in (["ab"], ["a", "b"], ["b"], [])}) == 4
+
+    def test_purposes_draw_apart(self) -> None:
+        assert len({draw(SEED, purpose, "r") for purpose in ("coin", "reference", "canary", "order")}) == 4
+
+
+WRONG: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], dict[str, Any], str]] = {
+    "too few": (lambda lines: lines[: LEAST + 1], {}, f"records without those for reference, and coins need {LEAST}"),
+    "nothing": (lambda lines: [], {}, "it has 0 records"),
+    "an id twice": (lambda lines: [*lines, lines[0] | {"class": "owl"}], {}, "the id 'r0' is taken"),
+    "no class in one": (
+        lambda lines: [*lines, {k: v for k, v in lines[0].items() if k != "class"}],
+        {},
+        "candidates.jsonl line 61 lacks the key 'class', which other lines have",
+    ),
+    "no picture": (lambda lines: [lines[0] | {"image": "none.png"}, *lines[1:]], {}, "image none.png is missing"),
+    "an unknown key": (lambda lines: [lines[0] | {"lable": 1}, *lines[1:]], {}, "unknown key 'lable'"),
+    "too many canaries": (lambda lines: lines, {"canaries": 50}, "--canaries 50: at most 48 records can be canaries"),
+}  # fmt: skip
+
+
+class TestSplit:
+    def test_every_record_is_dealt_once_by_its_coin(self, tmp_path: Path) -> None:
+        done = split(candidates(tmp_path / "in"), tmp_path / "out", seed=SEED)
+        lists = {name: lines_of(tmp_path / "out" / f"{name}.jsonl") for name in done.counts}
+        assert sorted(line["id"] for lines in lists.values() for line in lines) == sorted(f"r{i}" for i in range(60))
+        coins = Coins(SEED, "", frozenset(), "natural", 0)
+        assert all(coins.of(line["id"]) for line in lists["members"])
+        assert not any(coins.of(line["id"]) for line in lists["nonmembers"])
+        per_stratum = collections.Counter((line["client"], line["class"]) for line in lists["reference"])
+        assert set(per_stratum.values()) == {2}, "a fifth of ten records of each client's class"
+        for line in (line for lines in lists.values() for line in lines):
+            pixel = np.asarray(Image.open(tmp_path / "out" / line["image"]))[0, 0, 0]
+            assert (line["id"], line["client"]) == (f"r{pixel}", int(pixel) % 2)
+        assert done.counts == {name: len(lines) for name, lines in lists.items()}
+
+    def test_two_splits_differ_and_a_seed_is_of_128_bits(self, tmp_path: Path) -> None:
+        source = candidates(tmp_path / "in")
+        texts = []
+        for name in "ab":
+            split(source, tmp_path / name)
+            about = json.loads((tmp_path / name / "coins.json").read_text())
+            assert len(bytes.fromhex(about["seed"])) == 16
+            texts.append(about["seed"])
+        assert texts[0] != texts[1]
+
+    def test_copies_are_one_record_before_the_coin(self, tmp_path: Path) -> None:
+        source = candidates(tmp_path / "in")
+        lines = lines_of(source)
+        copy = lines[0] | {"id": "again", "client": 1}
+        same_picture = lines[1] | {"id": "other-class", "class": "owl"}
+        done = split(listed(source.parent, [*lines, copy, same_picture]), tmp_path / "out", seed=SEED)
+        ids = [line["id"] for name in done.counts for line in lines_of(tmp_path / "out" / f"{name}.jsonl")]
+        assert (done.merged, "again" in ids, "other-class" in ids) == (1, False, True)
+        assert "1 copies of other records" in " ".join(done.sentences)
+
+    @pytest.mark.parametrize("kind", ["mislabelled", "ood", "natural"])
+    def test_canaries_are_spread_over_clients_and_made_before_the_coin(self, tmp_path: Path, kind: str) -> None:
+        source = candidates(tmp_path / "in")
+        done = split(source, tmp_path / "out", canaries=9, canary_kind=kind, seed=SEED)
+        about = json.loads((tmp_path / "out" / "coins.json").read_text())
+        both = {
+            line["id"]: line
+            for name in ("members", "nonmembers")
+            for line in lines_of(tmp_path / "out" / f"{name}.jsonl")
+        }
+        made = [both[name] for name in about["canaries"]]
+        assert (done.canaries, len(made), about["canary_kind"]) == (9, 9, kind)
+        assert sorted(collections.Counter(line["client"] for line in made).values()) == [4, 5]
+        before = {line["id"]: line for line in lines_of(source)}
+        shapes = {np.asarray(Image.open(tmp_path / "out" / line["image"])).std() > 0 for line in made}
+        assert shapes == {kind == "ood"}, "pictures of nothing have no single colour"
+        if kind != "ood":
+            assert {line["class"] != before[line["id"]]["class"] for line in made} == {kind == "mislabelled"}
+
+    def test_texts_without_clients(self, tmp_path: Path) -> None:
+        source = candidates(tmp_path / "in", clients=1)
+        lines = [{"image": line["image"], "text": f"text {i % 7}"} for i, line in enumerate(lines_of(source))]
+        split(listed(source.parent, lines), tmp_path / "out", canaries=4, seed=SEED)
+        dealt = [line for name in ("members", "nonmembers") for line in lines_of(tmp_path / "out" / f"{name}.jsonl")]
+        assert all(line.keys() == {"id", "image", "text"} for line in dealt)
+
+    @pytest.mark.parametrize("name", WRONG)
+    def test_what_is_wrong_is_said_and_nothing_is_written(self, tmp_path: Path, name: str) -> None:
+        change, more, message = WRONG[name]
+        source = candidates(tmp_path / "in")
+        listed(source.parent, change(lines_of(source)))
+        with pytest.raises(InputError, match=message):
+            split(source, tmp_path / "out", seed=SEED, **more)
+        assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+
+    def test_the_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        source, out = candidates(tmp_path / "in"), tmp_path / "out"
+        assert cli.main(["--split", str(source), "--out", str(out), "--canaries", "4"]) == 0
+        said = capsys.readouterr().out
+        assert f"commitment: {json.loads((out / 'coins.json').read_text())['commitment']}" in said
+        for words, message in (
+            (["--out", str(out)], "there is something already"),
+            ([], "needs --out"),
+            (["--out", str(tmp_path / "b"), "--method", "fedavg"], "--method: has no place beside --split"),
+            (["--out", str(tmp_path / "b"), "--reference-share", "2"], "must lie between 0 and 0.9"),
+            (["--out", str(tmp_path / "b"), "--canary-kind", "big"], "canary_kind must be"),
+        ):
+            assert cli.main(["--split", str(source), *words]) == 2
+            assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def coined(tmp_path: Path) -> Path:
+    """A run of prompts whose lists are those of a split."""
+    run, _ = exported("promptfl", tmp_path, classes=list(CLASSES))
+    for name in ("members", "nonmembers", "reference", "test"):
+        (run / f"{name}.jsonl").unlink()
+    dealt = tmp_path / "dealt"
+    split(candidates(tmp_path / "in", clients=3), dealt, canaries=12, seed=SEED)
+    for path in dealt.rglob("*"):
+        if path.is_file():
+            (run / path.relative_to(dealt)).parent.mkdir(exist_ok=True)
+            (run / path.relative_to(dealt)).write_bytes(path.read_bytes())
+    return run
+
+
+def moved(run: Path) -> None:
+    first, *rest = lines_of(run / "nonmembers.jsonl")
+    rewrite(run / "nonmembers.jsonl", rest)
+    rewrite(run / "members.jsonl", [*lines_of(run / "members.jsonl"), first])
+
+
+def rewrite(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def first_of(name: str, **values: object) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        first, *rest = lines_of(run / f"{name}.jsonl")
+        rewrite(run / f"{name}.jsonl", [first | values, *rest])
+
+    return change
+
+
+def dropped(name: str) -> Callable[[Path], None]:
+    return lambda run: rewrite(run / f"{name}.jsonl", lines_of(run / f"{name}.jsonl")[1:])
+
+
+def about(**values: object) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        (run / "coins.json").write_text(json.dumps(json.loads((run / "coins.json").read_text()) | values))
+
+    return change
+
+
+def repainted(run: Path) -> None:
+    line = lines_of(run / "members.jsonl")[0]
+    Image.fromarray(np.full((3, 4, 3), 200, np.uint8)).save(run / line["image"])
+
+
+CHANGED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a record moved to the other side": (moved, r"members\.jsonl line \d+: the coin of r\d+ says nonmembers"),
+    "a member left out": (dropped("members"), "commits to other records than members.jsonl"),
+    "a reference record left out": (dropped("reference"), "commits to other records"),
+    "another class": (first_of("members", **{"class": "owl", "group": None}), "unknown key 'group'|commits to other"),
+    "another client": (first_of("nonmembers", client=2), "commits to other records|says"),
+    "another picture": (repainted, "commits to other records"),
+    "another seed": (about(seed="00" * 16), "the coin of"),
+    "another commitment": (about(commitment="00" * 32), "commits to other records"),
+    "a seed of fewer bits": (about(seed="00"), "seed must be 32 hexadecimal digits"),
+    "canaries that are none": (about(canaries=["nobody"]), "coins.json, canaries: nobody is no candidate"),
+    "no kind": (about(canary_kind="odd"), 'canary_kind must be "mislabelled" or "ood" or "natural"'),
+}
+
+
+class TestReadBack:
+    def test_canaries_are_apart_and_who_was_left_out_was_absent(self, coined: Path) -> None:
+        own = read(coined)
+        assert own.coins is not None
+        assert (own.coins.kind, len(own.coins.canaries)) == ("mislabelled", 12)
+        members = {line["id"] for line in lines_of(coined / "members.jsonl")}
+        for client in own.federation.clients:
+            assert {r.id for r in client.canaries} <= own.coins.canaries
+            assert len(client.canaries) == 4
+            assert not {r.id for r in client.records} & own.coins.canaries
+            assert {r.id for r in client.training_records} == members & {*client.candidates}
+            assert client.left_out == frozenset()
+        assert "coins.json" in own.texts
+        assert set(own.federation.coins) == {name for c in own.federation.clients for name in c.candidates}
+
+    @pytest.mark.parametrize("name", CHANGED)
+    def test_lists_that_were_changed_afterwards_are_refused(self, coined: Path, name: str) -> None:
+        change, message = CHANGED[name]
+        change(coined)
+        with pytest.raises(InputError, match=message):
+            read(coined)
+
+    def test_order_and_positions_may_change(self, coined: Path) -> None:
+        lines = [line | {"position": i} for i, line in enumerate(lines_of(coined / "members.jsonl")[::-1])]
+        rewrite(coined / "members.jsonl", lines)
+        assert read(coined).coins is not None
+
+
+def scored(scores: dict[str, float], coins: dict[str, bool]) -> ScoredRun:
+    import pandas as pd
+
+    frame = pd.DataFrame({"loss": scores})
+    return ScoredRun(
+        models=[ScoredModel("prompt-user", "prompt", 0, 1, frame)], headlines={"loss": ("loss",)},
+        signals={"loss": "loss"}, blind={}, records={0: list(scores)}, reference={0: []}, truth=coins,
+    )  # fmt: skip
+
+
+CLAIM = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "neighbours": "add or remove"}
+
+
+class TestClaim:
+    def found(self, right: float, claim: dict[str, object]) -> Any:
+        """The bound of an adversary that is right about a share of its guesses about 1,000 canaries."""
+        rng = np.random.default_rng(0)
+        coins = {f"r{i}": bool(coin) for i, coin in enumerate(rng.random(1000) < 0.5)}
+        signal = {
+            name: (1 if coin else -1) * (1 if rng.random() < right else -1) * rng.random()
+            for name, coin in coins.items()
+        }
+        subject = Subject(
+            transcript=None, method=None, privacy=None, threat_models=["prompt-user"],
+            names={"run": "r", "method": "m", "task": "t", "seed": 0}, attacked=scored(signal, coins), canaries={0: coins},
+            said={"claimed": "1", "provable": "unknown", "measured": "not checked"}, claim=claim,
+        )  # fmt: skip
+        result = claim_audit.claim(subject, claim_audit.Params())
+        (found,) = result.findings
+        said = dataclasses.replace(subject, before={"claim": result}).claims("prompt-user")
+        assert said["measured"].startswith(f"at least {found.value:.3g}")
+        return found
+
+    def test_a_claim_that_guesses_refute(self) -> None:
+        found = self.found(1.0, CLAIM)
+        assert (found.claimed, found.delta, found.canaries, found.guesses) == (1.0, 1e-5, 1000, 200)
+        assert found.value > 2
+        assert found.p_claimed < 1e-3
+        assert found.p_provable is None
+
+    def test_guesses_at_random_refute_nothing(self) -> None:
+        found = self.found(0.5, CLAIM)
+        assert found.value < 0.5
+        assert found.p_claimed > 0.05
+
+    @pytest.mark.parametrize("neighbours", ["replace", "zero-out"])
+    def test_a_claim_of_another_relation(self, neighbours: str) -> None:
+        found = self.found(1.0, CLAIM | {"neighbours": neighbours})
+        assert (found.p_claimed is None) == (neighbours == "replace")
+
+    def test_a_run_without_a_claim_has_a_bound(self) -> None:
+        found = self.found(1.0, {})
+        assert (found.p_claimed, found.delta) == (None, claim_audit.DELTA)
+        assert found.value > 2
