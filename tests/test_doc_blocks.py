@@ -196,7 +196,9 @@ class TestOwnRuns:
         """Its prompt ends with the image: all of an instruction's cells are empty, and no other."""
         audit = self.audit(run)
         report = audit.report
-        assert {*audit.findings.measured.dropna()} == {"not checked: no coins decided before the training who is a member"}
+        assert {*audit.findings.measured.dropna()} == {
+            "not checked: no coins decided before the training who is a member"
+        }
         cells = (report.parent / "cells.csv").read_text().splitlines()
         head = cells[0].split(",")
         values = {(row := line.split(","))[head.index("signal")]: row[head.index("auroc")] for line in cells[1:]}
@@ -212,7 +214,7 @@ class TestOwnRuns:
     def test_nobody_is_told_to_insert_canaries_into_it(self, run: Path) -> None:
         with pytest.raises(
             InputError,
-            match=r"nothing in this run can answer it \(the run in --run was trained elsewhere, without coins (--split)\)",
+            match=r"nothing in this run can answer it \(the run in --run was trained elsewhere, without coins \(--split\)\)",
         ):
             self.audit(run, fail_if=["measured > 1"])
 

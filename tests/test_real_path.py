@@ -122,7 +122,9 @@ def test_a_run_exported_and_audited_again_gives_the_same_findings(method, export
     again = fedaudit.audit(run=own, out=tmp_path, quiet=True, threads=1)
     pd.testing.assert_frame_equal(numbers(again), numbers(first), check_dtype=False)
     assert set(again.findings.run).isdisjoint(first.findings.run)
-    assert again.findings.measured.dropna().unique().tolist() == ["not checked: no coins decided before the training who is a member"]
+    assert again.findings.measured.dropna().unique().tolist() == [
+        "not checked: no coins decided before the training who is a member"
+    ]
     assert first.findings.method.unique().tolist() == [method]
     for table in ("cells.csv", "figures/roc.csv", "figures/cost.csv", "figures/utility.csv"):
         shown = [

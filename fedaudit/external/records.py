@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -69,7 +70,18 @@ def read_lists(
     form = _Form(prompt, client, names, tuple(classes))
     lists = {name: _read(sources[name], name, form) if name in sources else [] for name in LISTS}
     _check_entries([*itertools.chain.from_iterable(lists.values())])
-    return lists
+    return lists if client is not None else _with_client(lists, names)
+
+
+def _with_client(lists: Lists, names: ClientNames) -> Lists:
+    """The lists as they are if every line of a client names it. If none does, all are of the one client of a run.
+    InputError: some do and some do not, or the run has several clients."""
+    of_clients = [entry for name in OF_CLIENTS for entry in lists[name]]
+    silent = [entry for entry in of_clients if entry.client is None]
+    if silent and (len(silent) < len(of_clients) or len(names.names) > 1):
+        raise InputError(f"{silent[0].where} lacks the key 'client', which is {names.kind.words}")
+    only = {entry: dataclasses.replace(entry, client=0) for entry in silent}
+    return {name: [only.get(entry, entry) for entry in entries] for name, entries in lists.items()}
 
 
 def _check_entries(entries: Sequence[Entry]) -> None:
@@ -236,7 +248,7 @@ class _Form:
         needed: dict[str, Kind] = {**_OF_ALL, **({"class": one_of(*self.classes)} if self.classes else {"text": TEXT})}
         optional: dict[str, Kind] = {} if self.classes else {**_OF_TEXTS}
         if name in OF_CLIENTS and self.client is None:
-            needed["client"] = self.names.kind
+            optional["client"] = self.names.kind
         if name in CANDIDATES:
             optional["position"] = INTEGER
         if self.client is not None:
