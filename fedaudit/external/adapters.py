@@ -96,12 +96,14 @@ def check_tensors(
     config: PeftConfig | None, *, several: bool = False,
 ) -> int:  # fmt: skip
     """Check names and shapes of all tensors against the first global model, and return its rank, with a `config` the
-    one that this states. With `several`, uploads may have other ranks, and without a `config` each global model and
-    layer. InputError: they do not fit, or a client in `owners` never took part."""
+    one that this states. With `several`, uploads may have other ranks, and so may layers and later models without a
+    `config`. InputError: they do not fit, or a client in `owners` never took part."""
     rank = _check_global(models[0], config, several=several)
     _check_adapter_names([*models, *owners.values(), *(message for sent in uploads for message in sent.values())])
     for model in models[1:]:
-        _check_message(model, models[0], whole=True, several=several and not config)
+        if several and config:
+            _check_global(model, config, several=several)
+        _check_message(model, models[0], whole=True, several=several)
     for message in (message for sent in uploads for message in sent.values()):
         _check_message(message, models[0], whole=False, several=several)
     for client, owner in owners.items():

@@ -163,9 +163,9 @@ def _read_adapters(
 def _bases(files: OwnFiles, about: Mapping[str, Any], recorded: _Recorded) -> list[TensorFile | None]:
     """What was merged into the backbone before each recorded model. InputError: a file is wrong, the format is 1, or
     the server's rule is one that is checked."""
-    bases = read_bases(files, recorded.numbers, recorded.models[0])
-    if any(bases) and about["format"] == 1:
+    if about["format"] == 1 and os.path.lexists(files.root / BASE):
         raise InputError(f'{files.root / BASE}: a base needs "format": 2 in {RUN}')
+    bases = read_bases(files, recorded.numbers, recorded.models[0])
     if any(bases) and about.get("aggregation", MEAN) in (MEAN, PARTIAL):
         raise InputError(
             f"{files.root / RUN}: a run with {BASE}/ takes no mean that could be checked, as what was received is "
