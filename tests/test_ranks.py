@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedaudit.external.ranks import MOST
 from fedaudit.external.reading import read
 from fedaudit.external.run import OwnRun
 from fedaudit.external.tensors import TensorFile
@@ -20,6 +21,7 @@ from tests.small_run import MODEL, UPLOAD, A, B, Change, delete, edit, line, lin
 from tests.small_run import replace as exchanged
 from tests.test_recording import what_is_said
 from trainers.base import State
+from trainers.lora import Settings
 
 ALPHA, WIDTH, OUT = 6.0, 7, 5
 LAYERS = ("layers.0.q_proj", "layers.1.v_proj")
@@ -371,6 +373,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a strange file": (
         all_of(STACKING, exchanged("base/merged.safetensors", pair(2))), "base/merged.safetensors is not expected here",
     ),
+    "a base of a large rank": (
+        all_of(STACKING, exchanged("base/round-002.safetensors", pair(4096))),
+        "my-run: the adapters of the run, with their base, have rank 4097, 4096 at most; a base can be written as",
+    ),
     "a base elsewhere": (
         all_of(STACKING, linked("base/round-002.safetensors", "/etc/hostname")), "lies outside of the run's folder",
     ),
@@ -384,6 +390,12 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, name: str) -> None
     change(run)
     with pytest.raises(InputError, match=message):
         read(run)
+
+
+def test_a_learner_has_no_larger_rank() -> None:
+    with pytest.raises(ValueError, match=f"{MOST}"):
+        Settings(rank=MOST + 1)
+    assert Settings(rank=MOST).rank == MOST
 
 
 def test_values_of_a_base_are_checked(tmp_path: Path) -> None:

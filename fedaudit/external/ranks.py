@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainers.base import State
 
 BASE = "base"  # folder of what was merged into the backbone
+MOST = 4096  # rank of a learner's adapter
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,9 @@ class _Stack:
 
 
 def read_bases(files: OwnFiles, numbers: Sequence[int], model: TensorFile) -> list[TensorFile | None]:
-    """What was merged into the backbone before each of the global models, whose `numbers` are those in the training, by
-    their order; None before the first file. InputError: a file is unreadable, belongs to no model, does not fit the
-    first global `model`, or is missing after another one."""
+    """Return what was merged into the backbone before each of the global models, whose `numbers` are those in the
+    training; None before the first file. InputError: a file is unreadable, belongs to no model, does not fit the first
+    global `model`, or is missing after another one."""
     folder = files.root / BASE
     paths = numbered(files, folder, "round") if os.path.lexists(folder) else {}
     for r, path in sorted(paths.items()):
@@ -129,12 +130,17 @@ def at_one_rank(
     """Return global models, uploads, clients' own models, and the one rank that all of them are read with.
 
     Then alpha / rank * B A is the update of every one, and that of its base. InputError: an upload is a change of a
-    model of another rank.
+    model of another rank, or the rank is larger than MOST.
     """
     adapters = [*models, *(file for by_client in (*uploads, *private) for file in by_client.values())]
     ranks = _largest(adapters)
     starts = dict.fromkeys(ranks, 0) | _largest([base for base in bases if base is not None])
     rank = max(starts[layer] + ranks[layer] for layer in ranks)
+    if rank > MOST:
+        raise InputError(
+            f"{models[0].path.parent.parent}: the adapters of the run, with their base, have rank {rank}, {MOST} at "
+            "most; a base can be written as factors of a rank that is no more than its layers are wide"
+        )
     stack = _Stack(alpha, config, own_rank, _largest(models), starts, rank)
     if changes:
         for model, sent in zip(models, uploads, strict=False):

@@ -161,8 +161,8 @@ def _read_adapters(
 
 
 def _bases(files: OwnFiles, about: Mapping[str, Any], recorded: _Recorded) -> list[TensorFile | None]:
-    """What was merged into the backbone before each recorded model. InputError: a file is wrong, the format is 1, or
-    the server's rule is one that is checked."""
+    """Return what was merged into the backbone before each recorded model. InputError: a file is wrong, the format is
+    1, or the server's rule is one that is checked."""
     if about["format"] == 1 and os.path.lexists(files.root / BASE):
         raise InputError(f'{files.root / BASE}: a base needs "format": 2 in {RUN}')
     bases = read_bases(files, recorded.numbers, recorded.models[0])
