@@ -317,6 +317,44 @@ def no_second_round(run: Path) -> None:
     edit("run.json", gaps=True)(run)
 
 
+def half_rank(run: Path) -> None:
+    """The first client has half of the rank; the server fills its factors up with zeros and takes the mean."""
+    notes = json.loads((run / "rounds.json").read_text())
+    for r, paths in enumerate(rounds(run)):
+        records = {int(k): note["records"] for k, note in notes[str(r)]["uploads"].items()}
+        share = records[int(paths[0].stem[7:])] / sum(records.values())
+        sent = load_file(paths[0])
+        half = rank_of(sent) // 2
+        kept = {n: t[:half] if n.endswith(".A") else t[:, :half] for n, t in sent.items()}
+        padded = {n: torch.zeros_like(t) for n, t in sent.items()}
+        for n, t in kept.items():
+            padded[n][: t.shape[0], : t.shape[1]] = t
+        lost = difference(sent, padded)
+        rewrite(paths[0], lambda _, kept=kept: kept)
+        rewrite(models(run)[r + 1], lambda s, lost=lost, share=share: {n: t - share * lost[n] for n, t in s.items()})
+
+
+def rank_of(state: State) -> int:
+    return next(tensor.shape[0] for name, tensor in state.items() if name.endswith(".A"))
+
+
+def merged(run: Path) -> None:
+    """Each global model is merged into the backbone. Clients send the pairs of what they changed: twice the rank."""
+    alpha = json.loads((run / "run.json").read_text())["alpha"]
+    old = [load_file(path) for path in models(run)]
+    for r, paths in enumerate(rounds(run)):
+        for path in paths:
+            rewrite(path, lambda sent, start=old[r]: {
+                n: torch.cat([t, start[n]] if n.endswith(".A") else [t, -start[n]], 0 if n.endswith(".A") else 1)
+                for n, t in sent.items()
+            })  # fmt: skip
+    (run / "base").mkdir()
+    for path, model in zip(models(run), old, strict=True):
+        scale = alpha / rank_of(model)
+        save_file({n: t * (scale if n.endswith(".B") else 1) for n, t in model.items()}, run / "base" / path.name)
+        save_file({n: torch.zeros_like(t) if n.endswith(".B") else t for n, t in model.items()}, path)
+
+
 CHANGES = edit("run.json", uploads="changes")
 RECORDINGS = {
     "as exported": Recording(lambda run: None, RIGHT),
@@ -359,6 +397,11 @@ RECORDINGS = {
     "a warm start": Recording(warm_start, "start"),
     "a stale tensor in the last model": Recording(stale, "aggregation", ".B"),
     "a tensor that nobody sent": Recording(unsent, "aggregation", ".B"),
+    "one client of half rank, zero-padded mean": Recording(both(half_rank, edit("run.json", scale="global rank")), RIGHT),
+    "one client of half rank, no scale": Recording(half_rank, REFUSED, '"own rank" or "global rank"'),
+    "merged into the backbone every round": Recording(
+        both(merged, edit("run.json", scale="global rank", aggregation="stacking")), "aggregation", "could not be checked"
+    ),
     "adapters of the vision tower": Recording(
         renamed(lambda n: peft_name(n, prefix="base_model.model.model.vision_tower.vision_model.encoder.")), REFUSED, "vision"
     ),

@@ -15,7 +15,7 @@ from fedaudit.external.files import OwnFiles
 from fedaudit.external.headers import read_header
 from fedaudit.external.names import ClientNames
 from fedaudit.external.peft_config import NAME, PeftConfig
-from fedaudit.external.schema import one_line
+from fedaudit.external.schema import RUN, one_line
 from fedaudit.external.tensors import ROUNDING, Shape, TensorFile, numbered, precision_of, size_of
 from fedaudit.machinery.errors import InputError
 
@@ -26,6 +26,8 @@ _HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?
 _OF_PICTURES = re.compile(
     r"vision|visual|image_encoder|clip|siglip|projector|connector|resampler|qformer|perceiver", re.I
 )
+SCALES = ("own rank", "global rank")  # what alpha is divided by, where ranks differ
+SAY_SCALE = f'{RUN} ("format": 2) must say what alpha is divided by: "scale", "{SCALES[0]}" or "{SCALES[1]}"'
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class Adapters:
     start_token: ClassVar[None] = None  # adapters tell nothing of the text encoder
 
     alpha: float
-    rank: int  # of the global model
+    rank: int  # of the global model, or one to which all adapters were brought (ranks.py)
     targets: tuple[str, ...]  # last components of the adapted layers' names: k_proj, q_proj
+    bases: tuple[TensorFile, ...] = ()  # what was merged into the backbone before rounds
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -47,8 +50,8 @@ class Adapters:
 
     @property
     def files(self) -> list[TensorFile]:
-        """Tensor files that belong to whole rounds, beside the global models: none."""
-        return []
+        """Tensor files that belong to whole rounds, beside the global models."""
+        return [*self.bases]
 
     def more_tensors(self, r: int) -> State:
         """Tensors of round r as in a transcript that are neither models nor clients': none."""
@@ -90,16 +93,19 @@ def read_owners(files: OwnFiles, names: ClientNames) -> dict[int, TensorFile]:
 
 def check_tensors(
     models: Sequence[TensorFile], uploads: Sequence[Mapping[int, TensorFile]], owners: Mapping[int, TensorFile],
-    config: PeftConfig | None,
+    config: PeftConfig | None, *, several: bool = False,
 ) -> int:  # fmt: skip
     """Check names and shapes of all tensors against the first global model, and return its rank, with a `config` the
-    one that this states. InputError: they do not fit, or a client in `owners` never took part."""
-    rank = _check_global(models[0], config)
+    one that this states. With `several`, uploads may have other ranks, and so may layers and later models without a
+    `config`. InputError: they do not fit, or a client in `owners` never took part."""
+    rank = _check_global(models[0], config, several=several)
     _check_adapter_names([*models, *owners.values(), *(message for sent in uploads for message in sent.values())])
     for model in models[1:]:
-        _check_message(model, models[0], whole=True)
+        if several and config:
+            _check_global(model, config, several=several)
+        _check_message(model, models[0], whole=True, several=several)
     for message in (message for sent in uploads for message in sent.values()):
-        _check_message(message, models[0], whole=False)
+        _check_message(message, models[0], whole=False, several=several)
     for client, owner in owners.items():
         if not any(client in sent for sent in uploads):
             raise InputError(f"{owner.path}: client {client} took part in no round, so that it has no model of its own")
@@ -116,8 +122,8 @@ Uploads = Sequence[Mapping[int, TensorFile]]
 
 
 def scaled(
-    models: Sequence[TensorFile], uploads: Uploads, owners: Mapping[int, TensorFile], config: PeftConfig
-) -> tuple[list[TensorFile], list[dict[int, TensorFile]], dict[int, TensorFile]]:
+    models: Sequence[TensorFile], uploads: Uploads, private: Uploads, config: PeftConfig
+) -> tuple[list[TensorFile], list[dict[int, TensorFile]], list[dict[int, TensorFile]]]:
     """Return the adapters so that they are read with one scale for all layers, that of the configuration's alpha and
     rank. In a layer with a scale of its own the factor B is multiplied by the ratio."""
     ratio = {name: config.scale(name[:-2]) / config.scale("") for name in models[0].shapes if name.endswith(".B")}
@@ -129,7 +135,7 @@ def scaled(
     return (
         [change(model) for model in models],
         [{k: change(message) for k, message in sent.items()} for sent in uploads],
-        {k: change(owner) for k, owner in owners.items()},
+        [{k: change(owner) for k, owner in held.items()} for held in private],
     )
 
 
@@ -177,27 +183,28 @@ def _check_adapter_names(adapters: Sequence[TensorFile]) -> None:
         )
 
 
-def _check_global(adapter: TensorFile, config: PeftConfig | None) -> int:
-    """The rank of a global model. InputError: no tensors, A without B or B without A, or several ranks that no `config`
-    states."""
+def _check_global(adapter: TensorFile, config: PeftConfig | None, *, several: bool) -> int:
+    """The rank of a global model. InputError: no tensors, A without B or B without A, or several ranks that neither a
+    `config` states nor `several` allows."""
     shapes = adapter.shapes
     if not shapes:
         raise InputError(f"{adapter.path} holds no tensors; a global model has a pair A and B per adapted layer")
-    rank = next(_inner(name, shape) for name, shape in shapes.items())
+    rank = next(rank_of(name, shape) for name, shape in shapes.items())
     for name, shape in shapes.items():
-        other = _partner(name)
+        other = partner(name)
         if other not in shapes:
             raise InputError(f"{adapter.path}: {name} is there without {other}; a global model has both of each layer")
-        if config and _inner(name, shape) != config.layer_rank(name[:-2]):
+        if config and rank_of(name, shape) != config.layer_rank(name[:-2]):
             raise InputError(
-                f"{adapter.path}: {name} has rank {_inner(name, shape)}, where {config.path} states "
+                f"{adapter.path}: {name} has rank {rank_of(name, shape)}, where {config.path} states "
                 f"{config.layer_rank(name[:-2])}"
             )
-        if not config and _inner(name, shape) != rank:
+        if not config and not several and rank_of(name, shape) != rank:
             raise InputError(
-                f"{adapter.path}: {name} has rank {_inner(name, shape)} where {next(iter(shapes))} has {rank}; all "
-                f"layers of a run have one rank, unless peft's {NAME} beside run.json states others"
+                f"{adapter.path}: {name} has rank {rank_of(name, shape)} where {next(iter(shapes))} has {rank}; all "
+                f"layers of a run have one rank, unless peft's {NAME} beside run.json states others, or {SAY_SCALE}"
             )
+    check_pairs(adapter)
     present = {name.split(".")[-2] for name in shapes}
     if config and (absent := sorted(set(config.targets) - present)):
         raise InputError(
@@ -207,15 +214,18 @@ def _check_global(adapter: TensorFile, config: PeftConfig | None) -> int:
     return config.rank if config else rank
 
 
-def _check_message(adapter: TensorFile, model: TensorFile, *, whole: bool) -> None:
-    """InputError unless the tensors fit the global `model`; with `whole`, none of its tensors may be missing."""
+def _check_message(adapter: TensorFile, model: TensorFile, *, whole: bool, several: bool) -> None:
+    """InputError unless the tensors fit the global `model`, with `several` those of other ranks too; with `whole`, none
+    of its tensors may be missing."""
     for name, shape in adapter.shapes.items():
-        if name not in model.shapes:
-            raise InputError(f"{adapter.path}: {name} is not in the global model ({model.path})")
-        if shape != model.shapes[name]:
+        check_fits(adapter, name, model)
+        rank, fitting = rank_of(name, shape), rank_of(name, model.shapes[name])
+        if rank != fitting and not several:
             raise InputError(
-                f"{adapter.path}: {name} has shape {list(shape)} where the global model has {list(model.shapes[name])}"
+                f"{adapter.path}: {name} has rank {rank} where the global model ({model.path}) has {fitting}; "
+                f"where ranks differ, {SAY_SCALE}"
             )
+    check_pairs(adapter)
     absent = sorted(model.shapes.keys() - adapter.shapes.keys())
     if whole and absent:
         raise InputError(f"{adapter.path} lacks {absent[0]}, which {model.path} has")
@@ -229,7 +239,7 @@ def _check_owner(adapter: TensorFile, model: TensorFile) -> None:
             raise InputError(f"{adapter.path} lacks {name}; a client's own model is a whole adapter")
         if name not in model.shapes:
             raise InputError(f"{adapter.path}: {name} is not in the global model ({model.path})")
-        shape, rank = adapter.shapes[name], _inner(_partner(name), adapter.shapes.get(_partner(name), (0, 0)))
+        shape, rank = adapter.shapes[name], rank_of(partner(name), adapter.shapes.get(partner(name), (0, 0)))
         fitting = (rank, model.shapes[name][1]) if name.endswith(".A") else (model.shapes[name][0], rank)
         if rank and shape != fitting:
             raise InputError(
@@ -237,11 +247,32 @@ def _check_owner(adapter: TensorFile, model: TensorFile) -> None:
             )
 
 
-def _partner(name: str) -> str:
+def check_fits(adapter: TensorFile, name: str, model: TensorFile) -> None:
+    """InputError unless the global `model` has the tensor `name`, of the same shape but for its rank."""
+    if name not in model.shapes:
+        raise InputError(f"{adapter.path}: {name} is not in the global model ({model.path})")
+    shape, fitting = adapter.shapes[name], model.shapes[name]
+    outer = 1 if name.endswith(".A") else 0
+    if shape[outer] != fitting[outer]:
+        raise InputError(f"{adapter.path}: {name} has shape {list(shape)} where the global model has {list(fitting)}")
+
+
+def check_pairs(adapter: TensorFile) -> None:
+    """InputError if the factors A and B of a layer have different ranks."""
+    for name, shape in adapter.shapes.items():
+        other = partner(name)
+        if other in adapter.shapes and rank_of(name, shape) != rank_of(other, adapter.shapes[other]):
+            raise InputError(
+                f"{adapter.path}: {name} has rank {rank_of(name, shape)} and {other} has "
+                f"{rank_of(other, adapter.shapes[other])}; the factors of a layer have one rank"
+            )
+
+
+def partner(name: str) -> str:
     """Name of the other factor of the same layer."""
     return name[:-1] + ("B" if name.endswith("A") else "A")
 
 
-def _inner(name: str, shape: Shape) -> int:
+def rank_of(name: str, shape: Shape) -> int:
     """Rank of a factor."""
     return shape[0] if name.endswith(".A") else shape[1]

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.external import prompts
-from fedaudit.external.adapters import Adapters, check_tensors, read_adapter, read_owners, scaled, without_b
+from fedaudit.external.adapters import SCALES, Adapters, check_tensors, read_adapter, read_owners, scaled, without_b
 from fedaudit.external.coins import COINS, read_coins
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.names import ClientNames
 from fedaudit.external.peft_config import NAME as PEFT_CONFIG
 from fedaudit.external.peft_config import PeftConfig, read_peft_config
-from fedaudit.external.recording import AGGREGATIONS, MEAN
+from fedaudit.external.ranks import BASE, at_one_rank, read_bases
+from fedaudit.external.recording import AGGREGATIONS, MEAN, PARTIAL
 from fedaudit.external.records import LISTS, ListFile, check_clients, read_lists, without_copies
 from fedaudit.external.round_notes import notes_by_interval, read_notes
 from fedaudit.external.run import NOT_STATED, UNKNOWN, OwnRun
@@ -52,7 +53,7 @@ NO_UPLOAD = TensorFile(Path(), {}, {}, 0)  # of a client that took part and sent
 
 _NEEDED = {"format": one_of(*FORMATS), "method": NAME, "task": NAME, "backbone": PATH}
 _OPTIONAL = {"seed": COUNT, "claimed": LINE, "provable": LINE}
-_OF_ADAPTERS = {"alpha": POSITIVE, "score": one_of(*SCORES), "prompt": TEXT}
+_OF_ADAPTERS = {"alpha": POSITIVE, "score": one_of(*SCORES), "prompt": TEXT, "scale": one_of(*SCALES)}
 _NEEDED_OF_PROMPTS = {"classes": UNIQUE_NAMES}
 _OF_PROMPTS = {"weights": PATH, "rule": OBJECT, "recipe": OBJECT, "privacy": OBJECT}
 _SINCE_2 = {
@@ -63,6 +64,7 @@ _SINCE_2 = {
     "gaps": one_of(True, False),
     "claim": OBJECT,
 }
+_NOT_IN_1 = {*_SINCE_2, "scale"}
 CLAIM = {
     "epsilon": POSITIVE,
     "delta": SHARE,
@@ -143,15 +145,37 @@ def _read_adapters(
     models, uploads = recorded.models, recorded.uploads
     owners = read_owners(files, names)
     config = read_peft_config(files, (files.root, files.root / "models"))
-    rank = check_tensors(models, uploads, owners, config)
+    bases = _bases(files, about, recorded)
+    scale, changes = about.get("scale"), about.get("uploads") == "changes"
+    rank = check_tensors(models, uploads, owners, config, several=scale is not None)
     alpha = _alpha(files.root / RUN, about, config)
-    if config:
-        models, uploads, owners = scaled(models, uploads, owners, config)
     last = {k: max(r for r, sent in enumerate(uploads) if k in sent) for k in owners}
     private = [{k: owner for k, owner in owners.items() if last[k] == r} for r in range(len(uploads))]
-    trained = Adapters(alpha, rank, tuple(sorted({name.split(".")[-2] for name in models[0].shapes})))
+    if scale is not None or any(bases):
+        own_rank = scale == SCALES[0]
+        models, uploads, private, rank = at_one_rank(
+            models, uploads, private, bases, alpha=alpha, config=config, own_rank=own_rank, changes=changes
+        )
+    elif config:
+        models, uploads, private = scaled(models, uploads, private, config)
+    targets = tuple(sorted({name.split(".")[-2] for name in models[0].shapes}))
+    trained = Adapters(alpha, rank, targets, tuple(base for base in bases if base is not None))
     further = [config.path] if config else []
     return _Recorded(recorded.numbers, models, uploads, private, recorded.notes), trained, further
+
+
+def _bases(files: OwnFiles, about: Mapping[str, Any], recorded: _Recorded) -> list[TensorFile | None]:
+    """Return what was merged into the backbone before each recorded model. InputError: a file is wrong, the format is
+    1, or the server's rule is one that is checked."""
+    if about["format"] == 1 and os.path.lexists(files.root / BASE):
+        raise InputError(f'{files.root / BASE}: a base needs "format": 2 in {RUN}')
+    bases = read_bases(files, recorded.numbers, recorded.models[0])
+    if any(bases) and about.get("aggregation", MEAN) in (MEAN, PARTIAL):
+        raise InputError(
+            f"{files.root / RUN}: a run with {BASE}/ takes no mean that could be checked, as what was received is "
+            'merged into the backbone; "aggregation" must name the rule: "stacking", or "other"'
+        )
+    return bases
 
 
 def _read_prompts(
@@ -219,7 +243,7 @@ def _about(files: OwnFiles) -> dict[str, Any]:
     value = parse(files.read(path, purpose="it says which method, task and backbone the run is of"), str(path))
     if isinstance(value, dict) and "format" in value:  # check this first: another format may have other keys
         fields({"format": value["format"]}, str(path), {"format": _NEEDED["format"]}, {})
-        if newer := [key for key in value if key in _SINCE_2 and value["format"] == 1]:
+        if newer := [key for key in value if key in _NOT_IN_1 and value["format"] == 1]:
             raise InputError(f'{path}: the key {newer[0]!r} needs "format": 2')
     of_prompts = isinstance(value, dict) and value.get("kind") == PROMPTS
     needed = _NEEDED | (_NEEDED_OF_PROMPTS if of_prompts else {})

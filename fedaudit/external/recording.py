@@ -43,10 +43,10 @@ def remarks(run: OwnRun) -> list[Remark]:
     what was received, or a tensor is unreadable or not finite.
     """
     checks = _Checks(run)
-    for held in run.private:
+    for held in run.unscaled.private:
         for file in held.values():
             checks.add_private(file.load())
-    for received in _rounds(run):
+    for received in _rounds(run.unscaled):
         checks.add(received)
     return checks.remarks()
 
@@ -110,7 +110,7 @@ class _Checks:
 
     def __init__(self, run: OwnRun) -> None:
         self.run = run
-        self.start: State = run.models[0].load()
+        self.start: State = run.unscaled.models[0].load()
         self.trained = False
         self.still: list[int] = []  # rounds in which clients sent something else, and the model stays as it was
         self.fits: dict[int, Fit] = {}  # of rounds that are not explained
@@ -178,7 +178,7 @@ class _Checks:
 
     def _sent_after(self, now: _Round) -> dict[int, State]:
         """Return the uploads of the round after `now`; {} after the last one."""
-        return _sent(self.run, now.index + 1, now.after) if now.index + 1 < self.run.rounds else {}
+        return _sent(self.run.unscaled, now.index + 1, now.after) if now.index + 1 < self.run.rounds else {}
 
     def _require_states(self, now: _Round, best: Fit) -> None:
         """InputError if the uploads of a round explain the next model as changes of the model before it."""

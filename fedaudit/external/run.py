@@ -7,6 +7,7 @@ Importing this module is light, and `read` needs no torch: it reads only the hea
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +88,16 @@ class OwnRun:
         """Remarks on how the run was recorded, made after reading every tensor and decoding every picture.
         InputError: the run cannot be right, or a file is truncated or holds values that are no numbers."""
         return [*of_records(self.copies, check_pixels(self.lists)), *remarks(self)]
+
+    @functools.cached_property
+    def unscaled(self) -> OwnRun:
+        """The run with the tensors as its server averages them."""
+        return dataclasses.replace(
+            self,
+            models=[model.unscaled for model in self.models],
+            uploads=[{k: message.unscaled for k, message in sent.items()} for sent in self.uploads],
+            private=[{k: file.unscaled for k, file in held.items()} for held in self.private],
+        )
 
     @functools.cached_property
     def federation(self) -> Federation:

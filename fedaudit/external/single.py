@@ -76,7 +76,7 @@ def read_adapter_run(place: Path, flags: Flags) -> OwnRun:
         raise InputError(f"{tensors.parent / NAME} is missing; it says how the adapter in {tensors.name} is scaled")
     adapter = read_adapter(files, tensors)
     rank = check_tensors([adapter, adapter], [{0: adapter}], {}, config)
-    models, uploads, _ = scaled([adapter], [{0: adapter}], {}, config)
+    models, uploads, _ = scaled([adapter], [{0: adapter}], [], config)
     targets = tuple(sorted({name.split(".")[-2] for name in adapter.shapes}))
     return _run(
         place, tensors, "adapter", config.base, Adapters(config.scale("") * config.rank, rank, targets), sources,

@@ -41,6 +41,11 @@ class TensorFile:
     factors: Mapping[str, float] = field(default_factory=dict)  # by name: what a tensor is multiplied by when read
     zeros: Mapping[str, Shape] = field(default_factory=dict)  # by name: tensors that are not in the file, and are zero
 
+    @property
+    def unscaled(self) -> TensorFile:
+        """The file as a server averages it: without scales that differ from file to file."""
+        return self
+
     def load(self) -> State:
         """The tensors, by this project's names, numbers in float32 and indices as they are. InputError: unreadable,
         NaN, infinite or huge values."""
