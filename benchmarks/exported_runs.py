@@ -56,7 +56,7 @@ def compared(options: dict[str, object], rounds: int, place: Path) -> Sequence[o
     """The cells of a method's row."""
     learner = facts(TRAINERS[str(options["method"]).partition(":")[0]].facts.learner)
     attack = "maxrenyi,cosine" if learner.records == "texts" else "loss,cosine" if learner.nonlinear else ALL_OF_THEM
-    shared = {"attack": attack, "quiet": True} | ({"targets": 2} if learner.shadows else {})
+    shared = {"attack": attack, "quiet": True} | ({"targets": 2} if learner.records == "classes" else {})
     here = fedaudit.audit(**options, **shared, rounds=rounds, clients=4, out=f"{place}/here", export_run=f"{place}/run")
     again = fedaudit.audit(run=f"{place}/run", **shared, out=f"{place}/again")
     scores = [of_records(audit.report.parent) for audit in (here, again)]

@@ -127,7 +127,7 @@ def tensors(pattern: str, change: Callable[[dict[str, torch.Tensor]], dict[str, 
     """Rewrite the tensor files that match."""
 
     def rewrite(run: Path) -> None:
-        for path in run.glob(pattern):
+        for path in sorted({*run.glob(pattern)}):
             save_file({name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}, path)
 
     return rewrite

@@ -60,11 +60,11 @@ class PromptModel:
     def check_start(self, embedding: Tensor) -> None:
         """InputError unless `embedding` [.., d], the start token's where prompts were trained, is this text encoder's:
         prompts of another model mean nothing here."""
-        own = self.clip.start_token
+        expected = self.clip.start_token
         rows = embedding.reshape(-1, embedding.shape[-1])
-        if rows.shape[1] != len(own):
-            raise InputError(f"its text encoder has width {rows.shape[1]}, and this CLIP has width {len(own)}")
-        distance = float((rows - own).norm(dim=1).max() / own.norm())
+        if rows.shape[1] != len(expected):
+            raise InputError(f"its text encoder has width {rows.shape[1]}, and this CLIP has width {len(expected)}")
+        distance = float((rows - expected).norm(dim=1).max() / expected.norm())
         if distance > HALF:
             raise InputError(
                 f"its start token (token_prefix) is {distance:.2g} of its length away from that of this CLIP: the "

@@ -161,7 +161,7 @@ def check_exports(plan: Plan, options: argparse.Namespace) -> None:
     silent = [label for label, variant in plan.methods.items() if variant and not variant.plugin.facts.trains]
     if flags and silent:
         raise InputError(f"{flags[0]}: {silent[0]} trains nothing, so that there is no run to export")
-    if options.export_adapters and plan.learner != "lora":
+    if options.export_adapters and plan.trained.records != "texts":
         raise InputError(
             f"--export-adapters: exports LoRA trainings, and {next(iter(plan.methods))} trains {plan.trained.noun}"
         )

@@ -32,7 +32,7 @@ SAY_SCALE = f'{RUN} ("format": 2) must say what alpha is divided by: "scale", "{
 
 @dataclass(frozen=True)
 class Adapters:
-    """What is said of the adapters of an external run. Factor A is [rank, in], factor B is [out, rank]."""
+    """Facts about the adapters of an external run. Factor A is [rank, in], factor B is [out, rank]."""
 
     learner: ClassVar[str] = "lora"
     nothing_private: ClassVar[bool] = False  # what clients send need not be their whole model
@@ -135,7 +135,7 @@ def scaled(
     return (
         [change(model) for model in models],
         [{k: change(message) for k, message in sent.items()} for sent in uploads],
-        [{k: change(owner) for k, owner in held.items()} for held in private],
+        [{k: change(owner) for k, owner in owners.items()} for owners in private],
     )
 
 

@@ -115,10 +115,10 @@ def read_coins(files: OwnFiles, lists: Lists) -> Coins | None:
                 )
     digests = picture_digests(lists)
     lines = [describe(entry, digests[entry.path]) for name in OF_CLIENTS for entry in lists[name]]
-    if (found := commitment_of(coins.seed, lines)) != coins.commitment:
+    if (computed := commitment_of(coins.seed, lines)) != coins.commitment:
         raise InputError(
             f"{path}: commits to other records than {', '.join(f'{name}.jsonl' for name in OF_CLIENTS)} hold "
-            f"({coins.commitment[:12]}..., theirs is {found[:12]}...); one was left out, added or changed after the "
+            f"({coins.commitment[:12]}..., theirs is {computed[:12]}...); one was left out, added or changed after the "
             "coins were flipped"
         )
     unknown = coins.canaries - {entry.record.id for name in CANDIDATES for entry in lists[name]}

@@ -48,9 +48,9 @@ def export_run(
         _owners(transcript, out)
     _records(federation, out)
     out.write(ROUNDS, _json(_notes(transcript)))
-    said = {name: epsilon[name] for name in ("claimed", "provable")}
+    claims = {name: epsilon[name] for name in ("claimed", "provable")}
     scores = {} if federation.classes else {"score": scored}
-    out.write(RUN, _json({"format": FORMATS[-1], **about, **scores, **said}), last=True)
+    out.write(RUN, _json({"format": FORMATS[-1], **about, **scores, **claims}), last=True)
 
 
 def _messages(transcript: Transcript, out: _Destination) -> None:

@@ -40,7 +40,7 @@ _FREE = ("secfpp", "dp2fl")  # rules whose tensors are more than prompts; the ru
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """What is said of the prompts of an external run."""
+    """Facts about the prompts of an external run, from its run.json and the headers of its files."""
 
     rule: str  # the method of this project by which the files are read
     params: DataclassInstance  # of that method
@@ -51,7 +51,7 @@ class Prompts:
     weights: str  # of the backbone, as --weights names them
     start_token: TensorFile | None = None  # the start token's embedding where the prompts were trained
     revealed: Mapping[int, TensorFile] = field(default_factory=dict)  # by round: what computing on shares revealed
-    held: Mapping[int, TensorFile] = field(default_factory=dict)  # by round: the shares that users hold
+    shares: Mapping[int, TensorFile] = field(default_factory=dict)  # by round: the shares that users hold
 
     @property
     def learner(self) -> str:
@@ -70,11 +70,11 @@ class Prompts:
     @property
     def files(self) -> list[TensorFile]:
         """Tensor files that belong to whole rounds, beside the global models."""
-        return [*self.revealed.values(), *self.held.values()]
+        return [*self.revealed.values(), *self.shares.values()]
 
     def more_tensors(self, r: int) -> State:
         """Tensors of round r as in a transcript that are neither models nor clients': "revealed/NAME", "held/NAME"."""
-        parts = {"revealed": self.revealed, "held": self.held}
+        parts = {"revealed": self.revealed, "held": self.shares}
         return {f"{p}/{n}": t for p, files in parts.items() if r in files for n, t in files[r].raw().items()}
 
     def sent_state(self, before: State, upload: State) -> State:
@@ -170,10 +170,10 @@ def untrained(model: TensorFile) -> TensorFile:
 
 def describe(
     path: Path, about: Mapping[str, Any], models: Sequence[TensorFile], private: Sequence[TensorFile],
-    revealed: Mapping[int, TensorFile], held: Mapping[int, TensorFile], start_token: TensorFile | None,
+    revealed: Mapping[int, TensorFile], shares: Mapping[int, TensorFile], start_token: TensorFile | None,
 ) -> Prompts:  # fmt: skip
-    """What run.json (`path`, of content `about`) and the files' headers say of the prompts. InputError: a rule, a
-    parameter or a part of the recipe is wrong, or tensors do not fit each other."""
+    """The facts that run.json (`path`, of content `about`) and the files' headers state of the prompts. InputError: a
+    rule, a parameter or a part of the recipe is wrong, or tensors do not fit each other."""
     names = {name for file in private for name in file.shapes}
     stated = dict(about.get("rule", {}))
     rule = stated.pop("method", None) or _rule(path, models[0].shapes.keys(), names)
@@ -202,7 +202,7 @@ def describe(
         weights=about.get("weights", ""),
         start_token=start_token,
         revealed=revealed,
-        held=held,
+        shares=shares,
     )
 
 

@@ -154,8 +154,8 @@ def at_one_rank(
             for sent, (model, base) in zip(uploads, rounds, strict=False)
         ],
         [
-            {k: stack.place(owner, base, model) for k, owner in held.items()}
-            for held, (model, base) in zip(private, rounds, strict=False)
+            {k: stack.place(owner, base, model) for k, owner in owners.items()}
+            for owners, (model, base) in zip(private, rounds, strict=False)
         ],
         stack.rank,
     )

@@ -106,7 +106,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     coins = read_coins(files, all_lists)
     lists, copies = without_copies(all_lists)
     check_clients(
-        folder, lists, [{*sent, *held} for sent, held in zip(recorded.uploads, recorded.private, strict=True)]
+        folder, lists, [{*sent, *kept} for sent, kept in zip(recorded.uploads, recorded.private, strict=True)]
     )
     texts = [folder / RUN, *(sources[name].path for name, entries in all_lists.items() if entries), *texts]
     texts += [folder / ROUNDS] * bool(recorded.notes) + [folder / COINS] * bool(coins)
@@ -186,7 +186,7 @@ def _read_prompts(
     read_shared = functools.partial(prompts.read_prompts, files)
     recorded = _read_rounds(files, names, about, read_shared, read_own, prompts.untrained)
     revealed, held_shares = (_read_numbered(files, k, recorded.numbers, read_own) for k in ("revealed", "held"))
-    private = [file for held in recorded.private for file in held.values()]
+    private = [file for kept in recorded.private for file in kept.values()]
     models = prompts.with_own_start(recorded.models, private)
     start_token = prompts.read_start(files, models[0].path)
     trained = prompts.describe(files.root / RUN, about, models, private, revealed, held_shares, start_token)
@@ -214,7 +214,7 @@ def _read_rounds(
     uploads_by_round: dict[int, dict[int, TensorFile]] = {}
     if not private_by_round or os.path.lexists(files.root / "uploads"):
         uploads_by_round = read_by_round(files, "uploads", models_by_round, names, read)
-    silent = {r: dict.fromkeys(held, NO_UPLOAD) for r, held in private_by_round.items()}
+    silent = {r: dict.fromkeys(kept, NO_UPLOAD) for r, kept in private_by_round.items()}
     senders = {r: {**silent.get(r, {}), **uploads_by_round.get(r, {})} for r in silent | uploads_by_round}
     notes_by_round = read_notes(files, senders, max(models_by_round), names, gaps=gaps)
     if gaps and 0 not in models_by_round:

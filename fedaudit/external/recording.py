@@ -43,8 +43,8 @@ def remarks(run: OwnRun) -> list[Remark]:
     what was received, or a tensor is unreadable or not finite.
     """
     checks = _Checks(run)
-    for held in run.unscaled.private:
-        for file in held.values():
+    for states in run.unscaled.private:
+        for file in states.values():
             checks.add_private(file.load())
     for received in _rounds(run.unscaled):
         checks.add(received)
@@ -100,7 +100,7 @@ def _rounds(run: OwnRun) -> Iterator[_Round]:
 
 
 def _sent(run: OwnRun, r: int, before: State) -> dict[int, State]:
-    """What was received in round r, by client, as states of those tensors that the model `before` has."""
+    """The uploads of round r, by client, as states of those tensors that the model `before` has."""
     states = {k: run.trained.sent_state(before, upload) for k, upload in run.received(r, before).items()}
     return {k: {name: tensor for name, tensor in state.items() if name in before} for k, state in states.items()}
 
@@ -121,12 +121,12 @@ class _Checks:
         self.gaps: list[int] = []  # rounds after which no model is recorded
         self.untrained: list[int] = []  # rounds in which every upload equals the model that was sent out
 
-    def add_private(self, held: State) -> None:
+    def add_private(self, state: State) -> None:
         """Note whether what a client held is trained: other numbers than the first global model has."""
         from fedaudit.external.explain import same
 
-        known = {name: tensor for name, tensor in held.items() if name in self.start}
-        self.trained |= len(known) < len(held) or not same(known, {name: self.start[name] for name in known})
+        shared = {name: tensor for name, tensor in state.items() if name in self.start}
+        self.trained |= len(shared) < len(state) or not same(shared, {name: self.start[name] for name in shared})
 
     def add(self, now: _Round) -> None:
         """Check one round. InputError: its uploads are changes, or nothing explains the model after it."""

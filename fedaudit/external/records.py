@@ -236,7 +236,7 @@ def _id_hash(name: str) -> bytes:
 
 @dataclass(frozen=True)
 class _Form:
-    """What the lines of a run's lists hold."""
+    """The form that the lines of a run's lists have."""
 
     prompt: str | None  # of lines without one
     client: int | None  # of all lines; None: each line names its own

@@ -75,7 +75,7 @@ class OwnRun:
 
     @property
     def cohorts(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(sorted({*sent, *held})) for sent, held in zip(self.uploads, self.private, strict=True))
+        return tuple(tuple(sorted({*sent, *kept})) for sent, kept in zip(self.uploads, self.private, strict=True))
 
     @property
     def clients(self) -> int:
@@ -96,7 +96,7 @@ class OwnRun:
             self,
             models=[model.unscaled for model in self.models],
             uploads=[{k: message.unscaled for k, message in sent.items()} for sent in self.uploads],
-            private=[{k: file.unscaled for k, file in held.items()} for held in self.private],
+            private=[{k: file.unscaled for k, file in kept.items()} for kept in self.private],
         )
 
     @functools.cached_property
@@ -177,9 +177,9 @@ def _tensors(own: OwnRun, r: int) -> dict[str, Any]:
     received = own.received(r, before)
     for client, sent in received.items():
         tensors |= {f"upload/{client}/{name}": tensor for name, tensor in sent.items()}
-    for client, held in own.private[r].items():
+    for client, file in own.private[r].items():
         sent = received.get(client, {})
-        for name, tensor in held.load().items():
+        for name, tensor in file.load().items():
             if name not in sent or not torch.equal(tensor, sent[name]):
                 tensors[f"private/{client}/{name}"] = tensor
     return tensors | own.trained.more_tensors(r)

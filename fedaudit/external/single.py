@@ -35,7 +35,7 @@ LISTS_BY_FLAG = dict(zip(CANDIDATES, ("--members", "--nonmembers"), strict=True)
 
 @dataclass(frozen=True)
 class Flags:
-    """What the flags beside one model name."""
+    """The values of the flags that go with one model."""
 
     linked: bool  # whether files and pictures may lie, or be links to, elsewhere
     members: str | None

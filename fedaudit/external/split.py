@@ -31,7 +31,7 @@ MEMBERS, NONMEMBERS, REFERENCE = OF_CLIENTS
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitResult:
     """The result of `split`."""
 
     folder: Path
@@ -42,7 +42,7 @@ class Split:
 
     @property
     def sentences(self) -> list[str]:
-        """What was dealt, and what to do with it."""
+        """Sentences for the user: the numbers of records, and what to publish."""
         first = (
             f"{self.folder}: {self.counts[MEMBERS]} members to train on; {self.counts[NONMEMBERS]} non-members and "
             f"{self.counts[REFERENCE]} reference records to leave out"
@@ -56,7 +56,7 @@ class Split:
 def split(
     candidates: Path, out: Path, *, reference_share: float = 0.2, canaries: int = 0, canary_kind: str = "mislabelled",
     linked: bool = False, seed: bytes | None = None,
-) -> Split:  # fmt: skip
+) -> SplitResult:  # fmt: skip
     """Deal the records that the JSON lines of the file `candidates` list into members, non-members and reference
     records, and write the lists, their pictures and coins.json into the folder `out`, which must be empty or absent.
 
@@ -203,7 +203,7 @@ def _claim(out: Path) -> None:
         raise InputError(f"--out {out}: there is something already; name a folder that is empty or not there yet")
 
 
-def _write(out: Path, lists: Mapping[str, Sequence[Entry]], coins: Coins) -> Split:
+def _write(out: Path, lists: Mapping[str, Sequence[Entry]], coins: Coins) -> SplitResult:
     """Write pictures, lists and, last, coins.json."""
     digests = picture_digests(lists)
     for path, digest in digests.items():
@@ -222,7 +222,7 @@ def _write(out: Path, lists: Mapping[str, Sequence[Entry]], coins: Coins) -> Spl
     coins = dataclasses.replace(coins, commitment=commitment_of(coins.seed, described))
     write_atomic(out / COINS, coins.text.encode())
     counts = {name: len(entries) for name, entries in lists.items()}
-    return Split(out, counts, len(coins.canaries), coins.merged, coins.commitment)
+    return SplitResult(out, counts, len(coins.canaries), coins.merged, coins.commitment)
 
 
 def _place(picture: Path, digest: str) -> str:

@@ -94,7 +94,7 @@ def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject
     """Put together the subject of the first audit: a training, its attacks' scores (`run`; None without attacks), and
     the coins of the attacked clients' canaries. Later audits also get the results of those before
     (`Subject.before`)."""
-    plan, clients, own = cell.plan, workshop.federation.clients, cell.plan.own
+    plan, clients, external = cell.plan, workshop.federation.clients, cell.plan.own
     return Subject(
         transcript=transcript_of(cell),
         method=method_of(cell, workshop.federation.sizes) if cell.trained_here else None,
@@ -103,17 +103,17 @@ def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject
         names=cell.names,
         attacked=run,
         canaries={k: coins for k in cell.targets if (coins := _coins(cell, clients[k]))},
-        canary_kind=own.coins.kind if own and own.coins else plan.canaries.canary_kind,
-        said=({"claimed": own.claimed, "provable": own.provable, "measured": NO_COINS} if own else None),
-        claim=own.claim if own and own.coins else None,
+        canary_kind=external.coins.kind if external and external.coins else plan.canaries.canary_kind,
+        said=({"claimed": external.claimed, "provable": external.provable, "measured": NO_COINS} if external else None),
+        claim=external.claim if external and external.coins else None,
     )
 
 
 def _coins(cell: Cell, client: Client) -> dict[str, bool]:
     """Whether each of a client's canaries was inserted, by record; of a run from elsewhere whose coins made none,
     whether each of its candidates was a member."""
-    own = cell.plan.own
-    if own and own.coins and not own.coins.canaries:
+    external = cell.plan.own
+    if external and external.coins and not external.coins.canaries:
         return {r.id: bool(used) for r, used in zip(client.records, client.member, strict=True)}
     return {r.id: bool(used) for r, used in zip(client.canaries, client.canary_included, strict=True)}
 

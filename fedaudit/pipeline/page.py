@@ -49,8 +49,8 @@ def read_evidence(cell: Cell) -> Evidence:
         "fedaudit": __version__,
         "code": cell.analysis_description["code"],
     }
-    said = [f["sentence"] for f in findings if f["metric"] == RECORDING]  # they stand above the first number, too
-    return Evidence(cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, [*said, *limits(plan)])
+    doubts = [f["sentence"] for f in findings if f["metric"] == RECORDING]  # they stand above the first number, too
+    return Evidence(cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, [*doubts, *limits(plan)])
 
 
 def setting_of(cell: Cell) -> dict[str, Any]:

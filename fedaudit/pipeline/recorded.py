@@ -78,7 +78,7 @@ def model_remarks(cell: Cell, workshop: Workshop) -> list[Remark]:
 class RecordedRun:
     """An external run, with the workers that hold its frozen model."""
 
-    own: OwnRun
+    external: OwnRun
     method: Method[Any] | None  # that prompts are read by; None for adapters
     transcript: Transcript
     workshop: Workshop
@@ -91,7 +91,7 @@ class RecordedRun:
     def stated_numbers(self) -> Iterator[Remark]:
         """Compare the loss and accuracy of global models, as rounds.json states them, with those on test.jsonl."""
         utilities = {0: self.transcript.initial["utility"]}
-        utilities |= {r + 1: self.transcript.round(r)["utility"] for r in range(self.own.rounds)}
+        utilities |= {r + 1: self.transcript.round(r)["utility"] for r in range(self.external.rounds)}
         of_global = {r: u.get("global", {}) for r, u in utilities.items()}
         test = [record.id for record in self.workshop.federation.test]
         for metric in ("loss", "accuracy"):
@@ -112,7 +112,7 @@ class RecordedRun:
                 which = "alpha, the backbone, the prompt" if self.method is None else "the backbone, the classes"
                 yield Remark(
                     "losses",
-                    f"The {metric} that is stated for the global model before round {self.own.numbers[r]} is "
+                    f"The {metric} that is stated for the global model before round {self.external.numbers[r]} is "
                     f"{stated[r]:.3g}, and on test.jsonl it is {measured[r]:.3g}: perhaps {which} or the test records "
                     "are not those of the training.",
                     off[r],
@@ -120,27 +120,29 @@ class RecordedRun:
 
     def own_members(self) -> Iterator[Remark]:
         """Say which messages fit their own client's members worse than other messages of the round do."""
-        senders = {r: [k for k in self.transcript.cohort(r) if self._sent(r, k)] for r in range(self.own.rounds)}
+        senders = {r: [k for k in self.transcript.cohort(r) if self._sent(r, k)] for r in range(self.external.rounds)}
         rounds = spread([r for r, sending in senders.items() if len(sending) > 1], ROUNDS)
         p_values = {(r, k): p for r in rounds for k, p in self._excess_losses(r, senders[r]).items()}
         odd = [place for place, p in p_values.items() if p * len(p_values) < CHANCE]
         if odd:
-            first = min(r for r, _ in odd)
+            first, numbers = min(r for r, _ in odd), self.external.numbers
             clients = " and ".join(str(k) for r, k in odd if r == first)
             yield Remark(
                 "members",
-                f"In {words(sorted({self.own.numbers[r] for r, _ in odd}))} messages fit other clients' members better "
-                f"than their own (in round {self.own.numbers[first]} those of clients {clients}): were clients' files, "
-                "or their lists of members, exchanged?",
+                f"In {words(sorted({numbers[r] for r, _ in odd}))} messages fit other clients' members better than their "
+                f"own (in round {numbers[first]} those of clients {clients}): were clients' files, or their lists of "
+                "members, exchanged?",
             )
 
     def _sent(self, r: int, client: int) -> bool:
-        return client in self.own.uploads[r] and bool(self.own.uploads[r][client].shapes)
+        return client in self.external.uploads[r] and bool(self.external.uploads[r][client].shapes)
 
     def _message_model(self, r: int, client: int) -> State:
         """The model that the global one of round r becomes with a client's message."""
         before = self.transcript.broadcast(0) | self.transcript.broadcast(r)
-        return self.transcript.model(before | self.own.trained.sent_state(before, self.transcript.upload(r, client)))
+        return self.transcript.model(
+            before | self.external.trained.sent_state(before, self.transcript.upload(r, client))
+        )
 
     def _excess_losses(self, r: int, cohort: Sequence[int]) -> dict[int, float]:
         """By client of those that sent something in round r the p-value, one-sided, that its members have a larger loss
