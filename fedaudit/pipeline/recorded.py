@@ -129,8 +129,8 @@ class RecordedRun:
             clients = " and ".join(str(k) for r, k in odd if r == first)
             yield Remark(
                 "members",
-                f"In {words(sorted({numbers[r] for r, _ in odd}))} messages fit other clients' members better than their "
-                f"own (in round {numbers[first]} those of clients {clients}): were clients' files, or their lists of "
+                f"In {words(sorted({numbers[r] for r, _ in odd}))} messages fit other clients' members better than "
+                f"their own (in round {numbers[first]} those of clients {clients}): were clients' files, or their lists of "
                 "members, exchanged?",
             )
 
