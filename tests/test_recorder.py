@@ -50,11 +50,49 @@ def recorder(folder: Path, **changes: Any) -> Recorder:
 
 def with_lists(folder: Path, clients: Any = (0, 1, 2)) -> Path:
     """The lists of records that a run needs, with one member and one non-member of each client."""
-    put(folder / "members.jsonl", [line(f"m{k}", k) for k in clients])
-    put(folder / "nonmembers.jsonl", [line(f"o{k}", k) for k in clients])
     (folder / "images").mkdir(exist_ok=True)
-    Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)).save(folder / "images" / "x.png")
+    names = {"m": "members", "o": "nonmembers"}
+    for word, name in names.items():
+        put(
+            folder / f"{name}.jsonl",
+            [line(f"{word}{k}", k, image=f"images/{word}{i}.png") for i, k in enumerate(clients)],
+        )
+        for i, _ in enumerate(clients):
+            pixels = np.full((2, 2, 3), 2 * i + (word == "m"), np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / f"{word}{i}.png")
     return folder
+
+
+def of_classes(folder: Path, label: str) -> Path:
+    """The lists of a folder as those of prompts."""
+    for name in ("members", "nonmembers"):
+        lines = [json.loads(text) for text in (folder / f"{name}.jsonl").read_text().splitlines()]
+        put(
+            folder / f"{name}.jsonl",
+            [{k: v for k, v in one.items() if k != "text"} | {"class": label} for one in lines],
+        )
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a disk is asked to flush takes most of the time, and only a power failure shows it."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def test_what_is_moved_to_its_place_is_flushed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.append(os.readlink(f"/proc/self/fd/{handle}")))
+    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(f"{a} to {b}"), replace(a, b)))
+    plain(tmp_path)
+    moves = [
+        (i, name.split(" to ")[0])
+        for i, name in enumerate(seen)
+        if "temporary-" in name.split(" to ")[0] and " to " in name
+    ]
+    assert len(moves) > 20
+    assert all(name in seen[:i] for i, name in moves)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -212,10 +250,7 @@ def test_a_loop_of_coop(own: bool, tmp_path: Path) -> None:
         server = {"ctx": sum(states) / 2}
     learner.load_state_dict(server, strict=False)
     recording.close(learner.state_dict())
-    run = with_lists(tmp_path / "run", (0, 1))
-    for name in ("members", "nonmembers"):
-        lines = [json.loads(text) for text in (run / f"{name}.jsonl").read_text().splitlines()]
-        put(run / f"{name}.jsonl", [{k: v for k, v in one.items() if k != "text"} | {"class": "cat"} for one in lines])
+    run = of_classes(with_lists(tmp_path / "run", (0, 1)), "cat")
     found = read(run)
     assert (found.trained.rule, found.rounds) == ("fedotp" if own else "promptfl", 3)
     assert found.trained.start_token is not None
@@ -721,9 +756,8 @@ def test_another_run_is_not_mixed_in(tmp_path: Path) -> None:
 def test_it_says_that_it_was_not_closed(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"close\(state\) was not called"), recorder(tmp_path / "run") as recording:
         recording.broadcast(0, adapter(0))
-    with pytest.raises(ValueError, match="the next is round 0"), recorder(tmp_path / "run") as recording:
-        recording.broadcast(0, adapter(0))
-        recording.broadcast(5, adapter(0))
+    with pytest.raises(ValueError, match="the next is round 1"), recorder(tmp_path / "run") as recording:
+        recording.broadcast(2, adapter(0))
     with recorder(tmp_path / "run"):
         pass  # a process that uploads only
 
@@ -795,6 +829,7 @@ KILLED = """
     from tests.test_recorder import LOOPS
     loop, place = LOOPS[sys.argv[1]], Path(sys.argv[2])
     STEPS = [(os, n) for n in ("replace", "rename", "remove", "link", "makedirs", "fsync")] + [(shutil, "rmtree")]
+    os.fsync = lambda handle: None
 
     def killed_before(step):
         taken = 0
@@ -826,12 +861,7 @@ KILLED = """
 def listed(folder: Path, loop: str) -> Path:
     """The folder with the lists that a loop's clients need."""
     with_lists(folder, [f"node-{k}" for k in (0, 1)] if loop == "by_texts" else (0, 1))
-    if loop == "of_prompts":
-        for name in ("members", "nonmembers"):
-            put(folder / f"{name}.jsonl", [
-                {"id": f"{name}-{k}", "client": k, "image": "images/x.png", "class": "a"} for k in (0, 1)
-            ])  # fmt: skip
-    return folder
+    return of_classes(folder, "a") if loop == "of_prompts" else folder
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
