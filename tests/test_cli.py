@@ -33,7 +33,11 @@ BAD = {
     "task of the others": ("--method dpfpl --task captions", ["--task captions", "digits, fewshots, glyphs, images"]),
     "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
     "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
-    "exporting prompts": ("--method dpfpl --no-twin --export-run {export}", ["--export-run", "prompts"]),
+    "exporting adapters of prompts": (
+        "--method dpfpl --no-twin --export-adapters {export}",
+        ["--export-adapters", "prompts"],
+    ),
+    "exporting what trains nothing": ("--method zeroshot --export-run {export}", ["--export-run", "trains nothing"]),
 }
 FILES = {
     "broken": "rounds: 3\nmethod: [fedavg\n",

@@ -644,6 +644,16 @@ class TestExport:
         )
 
 
+@pytest.mark.parametrize(
+    ("attack", "words"),
+    [("gradnorm", ("--attack gradnorm", "maxrenyi")), ("lira", ("--attack lira", "shadow models", "maxrenyi"))],
+)
+def test_attacks_that_a_run_of_adapters_does_not_allow(run, capsys, attack, words):
+    assert cli.main(["--run", str(run), "--attack", attack]) == 2
+    said = capsys.readouterr().err
+    assert all(word in said for word in words)
+
+
 class TestDocs:
     """What docs/own-runs.md shows works as it stands."""
 

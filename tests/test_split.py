@@ -69,7 +69,7 @@ class TestCoins:
         assert len({commitment_of(SEED, some) for some in (["ab"], ["a", "b"], ["b"], [])}) == 4
 
     def test_purposes_draw_apart(self) -> None:
-        assert len({draw(SEED, purpose, "r") for purpose in ("coin", "reference", "canary", "order")}) == 4
+        assert len({draw(SEED, purpose, "r") for purpose in ("coin", "reference", "chosen", "order")}) == 4
 
 
 WRONG: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], dict[str, Any], str]] = {

@@ -141,7 +141,7 @@ def _canaries(seed: bytes, dealt: Sequence[Entry], number: int) -> list[Entry]:
     are too few."""
     from fedaudit.tasks.canaries import shares
 
-    groups = [_drawn(seed, "canary", some) for _, some in sorted(_by_client(dealt).items())]
+    groups = [_drawn(seed, "chosen", some) for _, some in sorted(_by_client(dealt).items())]
     most = min(map(len, groups)) * len(groups)
     if number > most:
         raise InputError(f"--canaries {number}: at most {most} records can be canaries here, as many of each client")
