@@ -1,0 +1,815 @@
+"""Records a federated training while it runs, as a folder that FedAudit audits (`audit.py --run my-run`).
+
+One file, to be put into the server's own training loop. It needs torch and numpy, runs on Python 3.8 and any torch
+since 1.13, and imports nothing of FedAudit. The folder's format is described in docs/own-runs.md.
+
+    recorder = Recorder("my-run", method="fedavg", task="photos", backbone="llava-hf/llava-1.5-7b-hf", alpha=16)
+    for r in range(rounds):
+        recorder.broadcast(r, server)                      # the global model that round r sends out
+        for client in cohort:
+            recorder.upload(r, client, sent, records=n)    # what the server received, before it changes anything
+        server = aggregate(...)
+    recorder.close(server)                                 # the model after the last round
+
+A kill at any moment leaves the rounds that were whole. What is recorded of a round lies in the hidden folder `.recorder`
+until the next model is there. `python fedaudit_recorder.py my-run` finishes a round that a kill met while it was put in
+its place (a few renames), and says how many rounds are there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import os
+import re
+import shutil
+import sys
+import uuid
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+
+__all__ = ["Recorder"]
+__version__ = "0.1.0"
+
+LARGEST = 10_000  # absolute value of a number: trained ones lie far below
+CLIENTS = 100_000  # numbers of clients are below
+ADAPTERS, PROMPTS = "adapters", "prompts"  # kinds of what is trained
+HIDDEN = ".recorder"  # the folder of what is not yet a whole round, and of what a resumed recording must know
+WHOLE = "whole.json"  # is there once a round is whole, while it is put in its place
+REWIND = "rewind.json"  # is there while rounds are dropped
+NOTES = "notes.json"  # what rounds.json will hold
+
+_ABOUT = {"seed", "claimed", "provable", "uploads", "aggregation", "clients", "claim"}
+_ABOUT_KIND = {
+    ADAPTERS: {"alpha", "score", "prompt"},
+    PROMPTS: {"classes", "weights", "rule", "recipe", "privacy"},
+}
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_INTEGERS = {torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL"}
+_KNOWN_INTEGERS = {PROMPTS: {"cluster"}, ADAPTERS: set()}  # tensors that hold whole numbers where methods send them
+_UNREAD = {PROMPTS: {"token_suffix"}, ADAPTERS: set()}  # nothing is read from these: class names of the training
+_NOTES = {"records", "facts", "kept", "bytes"}  # what rounds.json holds of an upload
+_COLUMNS = {"round", "model", "method", "seed"}  # no metrics
+_HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.\w+)?\.weight)", re.ASCII)
+_OF_PICTURES = re.compile(
+    r"vision|visual|image_encoder|clip|siglip|projector|connector|resampler|qformer|perceiver", re.I
+)
+_ROUND = re.compile(r"round-(\d{3,})(?:\.safetensors)?\Z", re.ASCII)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Shapes = Mapping[str, tuple[int, ...]]
+    Check = Callable[[Shapes, str], None]  # ValueError, which begins with the text, where shapes are wrong
+
+
+class Recorder:
+    """Writes the folder `folder` round by round.
+
+    `method` and `task` are what tables call them, `backbone` is the frozen model, `kind` is "adapters" (LoRA) or
+    "prompts". With `every=10` rounds 0, 10, 20, ... and the last are kept. `about` holds further keys of run.json:
+    alpha (adapters), classes (prompts), seed, aggregation, uploads, claim, prompt, recipe and so on.
+
+    On a folder that holds a recording it goes on with that, and raises ValueError if something else is said about it.
+    The server broadcasts and closes; other processes may make a Recorder of the same folder, and upload. All methods
+    raise ValueError, and record nothing, where what they are given could not be audited.
+    """
+
+    def __init__(
+        self, folder: Any, *, method: str, task: str, backbone: str, kind: str = ADAPTERS, every: int = 1, **about: Any
+    ) -> None:
+        self.folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+        self.kind, self.every = kind, every
+        if kind not in (ADAPTERS, PROMPTS):
+            raise ValueError(f"kind must be {ADAPTERS!r} or {PROMPTS!r}, not {kind!r}")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"every must be a whole number, 1 or more, not {every!r}")
+        for key, value in (("method", method), ("task", task)):
+            _require_name(value, key)
+        valid = _ABOUT | _ABOUT_KIND[kind]
+        unknown = sorted(set(about) - valid)
+        if unknown:
+            raise ValueError("run.json has no key {!r} of {}; valid are {}".format(
+                unknown[0], kind, ", ".join(sorted(valid))
+            ))  # fmt: skip
+        if kind == PROMPTS and not about.get("classes"):
+            raise ValueError("prompts need classes=[...]: the names of all classes, in the order of the labels")
+        for name in about.get("clients", ()):
+            _require_name(name, "clients")
+        said = {"kind": kind, "method": method, "task": task, "backbone": backbone}
+        said.update({key: value for key, value in about.items() if value is not None})
+        self._about = json.loads(_json(said))  # as a file holds it: lists for tuples
+        self._texts = (
+            bool(self._about.get("clients")) or None
+        )  # whether clients go by texts; None until the first one is named
+        self._shapes: Shapes | None = None
+        self._broadcasting, self._closed = False, False
+        self._start()
+
+    # What users call
+
+    def broadcast(self, r: int, state: Mapping[str, Any]) -> None:
+        """Record the global model that round `r` sends out, and with it that round r - 1 is over.
+
+        Rounds are counted from 0, each one more than the last. A round that was recorded before is recorded again: it
+        and all later ones are dropped, as after a restart from a checkpoint.
+        """
+        self._require_open()
+        where = f"the model of round {r}"
+        r = _count(r, "broadcast: the round")
+        _finish(self.folder)
+        now = self._now()
+        most = now + 1 if now is not None else max(self._models(), default=0)
+        if r > most:
+            raise ValueError(f"{where}: the next is round {most}; rounds are counted from 0 and recorded one by one (every=10 "
+                             "keeps some of them)")  # fmt: skip
+        if now is not None and r == now + 1:
+            self._end(now, state, where)
+        else:
+            model = self._write(self._path(HIDDEN), state, where, self._check_model if r else self._check_first)
+            _rewind(self.folder, r)
+            self._begin(r, model)
+            self._shapes = None if r == 0 else self._shapes
+        self._broadcasting = True
+
+    def upload(self, r: int, client: Any, state: Mapping[str, Any], records: int | None = None, **notes: Any) -> None:
+        """Record what the server received from a client in round `r`. `records` is its number of records; `notes` are
+        facts, kept and bytes as rounds.json has them. A second upload of a client replaces its first."""
+        name, client, stage, where = self._of_client(r, client, "the upload")
+        said = {key: value for key, value in dict(notes, records=records).items() if value is not None}
+        unknown = sorted(set(said) - _NOTES)
+        if unknown:
+            raise ValueError("{}: rounds.json has no {!r} of an upload; valid are {}".format(
+                where, unknown[0], ", ".join(sorted(_NOTES))
+            ))  # fmt: skip
+        for key in ("records", "bytes"):
+            if key in said:
+                said[key] = _count(said[key], f"{where}: {key}")
+        self._put(stage, "uploads", name, state, where, self._check_part, {"client": client, "said": said})
+
+    def owner(self, r: int, client: Any, state: Mapping[str, Any]) -> None:
+        """Record what a client itself holds after round `r`: of adapters its whole model (owners/, the last one
+        counts), of prompts its own part (private/)."""
+        name, client, stage, where = self._of_client(r, client, "the owner's state")
+        note = None
+        if self.kind == PROMPTS and not os.path.exists(os.path.join(stage, "notes", name + ".json")):
+            note = {"client": client, "said": {}}  # of one that sends nothing
+        self._put(stage, "owners", name, state, where, self._check_owner, note)
+
+    def failed(self, r: int, client: Any) -> None:
+        """Record that a client was asked in round `r` and sent nothing. What it had uploaded in the round is dropped."""
+        name, client, stage, where = self._of_client(r, client, "the failure")
+        with _still_open(stage, where):
+            _write_json(os.path.join(stage, "notes", name + ".json"), {"client": client, "failed": True})
+            for part in ("uploads", "owners"):
+                _remove(os.path.join(stage, part, name + ".safetensors"))
+
+    def utility(self, r: Any, numbers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Record numbers of the model after round `r`, as {"global": {"loss": 1.2}}; r = "initial" is before training.
+        To be called by the process that broadcasts."""
+        self._require_open()
+        where = f"the utility of round {r}"
+        values = _numbers(numbers, where)
+        if r != "initial":
+            r, now = _count(r, where), self._now()
+            if r == now:
+                path = os.path.join(self._stage(r), "utility.json")
+                _write_json(path, dict(_read_json(path, {}), **values))
+                return
+            if r >= (now if now is not None else max(self._models(), default=0)):
+                raise ValueError(f"{where}: that round was not broadcast")
+        before = _read_json(self._path(HIDDEN, NOTES), {}).get(str(r), {}).get("utility", {})
+        self._add_note(r, {"utility": dict(before, **values)})
+        _write_rounds(self.folder)
+
+    def close(self, state: Mapping[str, Any]) -> None:
+        """Record the model after the last round, and end the recording."""
+        if self._closed:
+            return
+        _finish(self.folder)
+        now = self._now()
+        if now is None:
+            raise ValueError("close: no round is open; broadcast(0, state) opens the first")
+        self._end(now, state, f"the model after round {now}", last=True)
+        _write_run(self.folder, [])
+        self._closed = True
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None and self._broadcasting and not self._closed:
+            text = f"{self.folder}: close(state) was not called, so that the last round is not recorded"
+            warnings.warn(text, stacklevel=2)
+
+    @staticmethod
+    def repair(folder: Any) -> int:
+        """Finish a round that a kill met while it was put in its place, and return how many rounds are there.
+        ValueError: there is no recording."""
+        return _finish(os.path.abspath(os.path.expanduser(os.fspath(folder))))
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ValueError("the recording is closed; a new Recorder of the folder goes on with it")
+
+    # What is on disk
+
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self.folder, *parts)
+
+    def _stage(self, r: int) -> str:
+        return self._path(HIDDEN, _round(r))
+
+    def _now(self) -> int | None:
+        """The round that is open; None if there is none."""
+        return max(_rounds(self._path(HIDDEN)), default=None)
+
+    def _models(self) -> list[int]:
+        return _rounds(self._path("models"))
+
+    def _start(self) -> None:
+        """Create the folder, or check that it holds a recording of the same run."""
+        for name in (HIDDEN, "models", "uploads"):
+            os.makedirs(self._path(name), exist_ok=True)
+        said, path = {"every": self.every, "about": self._about}, self._path(HIDDEN, "recorder.json")
+        if not os.path.exists(path):
+            if os.path.exists(self._path("run.json")) or self._models():
+                raise ValueError(f"{self.folder} holds a run that no recorder wrote; name another folder")
+            _write_json(path, said, new=True)
+        before = _read_json(path, {})
+        for key in sorted(set(self._about) | set(before["about"])):
+            old, new = before["about"].get(key), self._about.get(key)
+            if old != new:
+                raise ValueError(f"{self.folder} holds a recording with {key}={old!r}, not {new!r}; name another folder for another run")  # fmt: skip
+        if before["every"] != self.every:
+            raise ValueError("{} holds a recording with every={}, not {}".format(
+                self.folder, before["every"], self.every
+            ))  # fmt: skip
+        if not os.path.exists(self._path("run.json")):
+            _write_run(self.folder, [], new=True)
+
+    def _first_shapes(self) -> Shapes:
+        """Names and shapes of the first model."""
+        if self._shapes is None:
+            path = self._path("models", _round(0) + ".safetensors")
+            if not os.path.exists(path):
+                raise ValueError(f"{self.folder}: no model was broadcast yet; broadcast(0, state) is the first")
+            self._shapes = _header(path)
+        return self._shapes
+
+    def _kept(self, r: int) -> bool:
+        return r % self.every == 0
+
+    def _begin(self, r: int, model: str | None) -> None:
+        """Open round `r`. `model` is a file with its model, which is moved to its place; None if it is there."""
+        stage = self._path(HIDDEN, "new-" + uuid.uuid4().hex)
+        for part in ("uploads", "owners", "notes", "temporary"):
+            os.makedirs(os.path.join(stage, part))
+        if model and (self._kept(r) or r in self._models()):
+            _move(model, self._path("models", _round(r) + ".safetensors"))
+        elif model:
+            _move(model, os.path.join(stage, "model.safetensors"))
+        os.rename(stage, self._stage(r))
+        _sync(self._path(HIDDEN))
+
+    def _end(self, r: int, state: Mapping[str, Any], where: str, *, last: bool = False) -> None:
+        """End round `r` with the model after it, and open the next one unless it is the last."""
+        stage, kept = self._stage(r), last or self._kept(r)
+        if kept:
+            self._check_round(stage, r)
+        model = self._write(self._path(HIDDEN), state, where, self._check_model)
+        if not kept:
+            utility = _read_json(os.path.join(stage, "utility.json"), None)
+            if utility:
+                self._add_note(r, {"utility": utility})
+            self._begin(r + 1, model)
+            _discard(stage)
+            return
+        _move(model, os.path.join(stage, "next.safetensors"))
+        _write_json(os.path.join(stage, WHOLE), {})  # from here on the round is recorded, whatever happens
+        _finish(self.folder)
+        if not last:
+            self._begin(r + 1, None)
+
+    def _add_note(self, r: Any, note: Mapping[str, Any]) -> None:
+        path = self._path(HIDDEN, NOTES)
+        notes = _read_json(path, {})
+        notes[str(r)] = dict(notes.get(str(r), {}), **note)
+        _write_json(path, notes)
+
+    # What is written of a client
+
+    def _of_client(self, r: Any, client: Any, what: str) -> tuple[str, Any, str, str]:
+        """The name of a client's files, the client as JSON has it, the folder of the open round, and words for errors."""
+        self._require_open()
+        r = _count(r, f"{what} of client {client!r}: the round")
+        where = f"{what} of client {client} in round {r}"
+        if isinstance(client, str):
+            _require_name(client, where)
+            if "/" in client or os.sep in client:
+                raise ValueError(f"{where}: a client's name is part of a file's name and holds no {os.sep}")
+        else:
+            try:
+                client = operator.index(client)
+            except TypeError:
+                raise ValueError(f"{where}: a client is a whole number or a text, not {client!r}") from None
+            if not 0 <= client < CLIENTS:
+                raise ValueError(f"{where}: numbers of clients are 0 to {CLIENTS - 1}; pass larger ones as texts, str({client})")  # fmt: skip
+        texts = isinstance(client, str)
+        if self._texts is None:
+            self._texts = texts
+        if texts != self._texts:
+            raise ValueError(
+                "{}: clients before it were named by {}".format(where, "texts" if self._texts else "numbers")
+            )
+        listed = self._about.get("clients")
+        if listed and client not in listed:
+            raise ValueError(f"{where}: it is not among the clients given to the Recorder")
+        stage = self._stage(r)
+        if not os.path.isdir(stage):
+            now = self._now()
+            is_now = "no round is open" if now is None else f"round {now} is open"
+            raise ValueError(f"{where}: {is_now}; broadcast(r, state) opens round r and ends the one before")
+        return _file_of(client), client, stage, where
+
+    def _put(
+        self, stage: str, part: str, name: str, state: Mapping[str, Any], where: str, check: Check, note: Any = None
+    ) -> None:
+        """Write a client's tensors, and before them the note of them, so that the tensors never stand without."""
+        with _still_open(stage, where):
+            temporary = self._write(os.path.join(stage, "temporary"), state, where, check)
+            if note is not None:
+                _write_json(os.path.join(stage, "notes", name + ".json"), note)
+            _move(temporary, os.path.join(stage, part, name + ".safetensors"))
+
+    def _check_round(self, stage: str, r: int) -> None:
+        """ValueError unless the files of a round make a whole one."""
+        sent, own = (set(_files(os.path.join(stage, part))) for part in ("uploads", "owners"))
+        failed = [note for note in _notes(stage) if note.get("failed")]
+        if not (sent or failed or (own and self.kind == PROMPTS)):
+            raise ValueError(f"round {r} has no upload and no failed client; record what the server received "
+                             "before the next model")  # fmt: skip
+        silent = sorted(own - sent)
+        if silent and self.kind == ADAPTERS:
+            raise ValueError("round {}: owner() of {} without its upload()".format(r, silent[0].rsplit(".", 1)[0]))
+        if len({isinstance(note["client"], str) for note in _notes(stage)}) > 1:
+            raise ValueError(f"round {r}: some clients are named by texts and some by numbers")
+
+    # What is checked of tensors: names and shapes here, values where they are written
+
+    def _check_first(self, shapes: Shapes, where: str) -> None:
+        if not shapes:
+            raise ValueError(f"{where} holds no tensors")
+        for name in shapes if self.kind == ADAPTERS else ():
+            layer, half = _half(name, where)
+            if not any(_half(other, where) == (layer, "B" if half == "A" else "A") for other in shapes):
+                raise ValueError(f"{where}: {name} is there without the other factor of its layer")
+
+    def _check_model(self, shapes: Shapes, where: str) -> None:
+        first = self._first_shapes()
+        self._check_part(shapes, where)
+        for name in first:
+            if name not in shapes:
+                raise ValueError(f"{where} lacks {name}, which the first model has")
+
+    def _check_part(self, shapes: Shapes, where: str) -> None:
+        """What an upload holds: some of the first model's tensors, and of prompts others if a rule says so."""
+        first = self._first_shapes()
+        for name, shape in shapes.items():
+            if name in first:
+                _require_shape(name, shape, first[name], where)
+            elif self.kind == PROMPTS and "rule" in self._about:
+                continue
+            elif self.kind == PROMPTS and name == "gradient":
+                shared = [first[key] for key in first if key.rpartition(".")[2] in ("ctx", "p_G")]
+                _require_shape(name, shape, shared[0] if shared else shape, where)
+            else:
+                raise ValueError(f"{where}: {name} {list(shape)} is not in the first model, which has {_few(first)}")  # fmt: skip
+
+    def _check_owner(self, shapes: Shapes, where: str) -> None:
+        """What a client holds: of adapters all layers, of any rank."""
+        if self.kind == PROMPTS:
+            return
+        first = self._first_shapes()
+        for name in sorted(set(first) | set(shapes)):
+            if name not in shapes or name not in first:
+                raise ValueError("{} {} {}, which the first model {}".format(
+                    where, "lacks" if name in first else "holds", name, "has" if name in first else "has not"
+                ))  # fmt: skip
+            side = 1 if _half(name, where)[1] == "A" else 0
+            if shapes[name][side] != first[name][side]:
+                _require_shape(name, shapes[name], first[name], where)
+
+    def _write(self, folder: str, state: Mapping[str, Any], where: str, check: Check) -> str:
+        """Write tensors into a temporary file of a folder, and return its path. ValueError names what is wrong."""
+        tensors = {}
+        if not isinstance(state, Mapping):
+            raise ValueError(f"{where} must be a dict of tensors by name, not {type(state).__name__}")
+        for name, value in state.items():
+            if not isinstance(name, str):
+                raise ValueError(f"{where}: {name!r} is no name of a tensor")
+            if name.rpartition(".")[2] not in _UNREAD[self.kind]:
+                tensors[name] = _tensor(value, name, where)
+        for name, tensor in tensors.items():
+            known = name.rpartition(".")[2] in _KNOWN_INTEGERS[self.kind] and tensor.dtype in _INTEGERS
+            if tensor.dtype not in _DTYPES and not known:
+                raise ValueError("{}: {} {} is {}; valid are {}".format(
+                    where, name, list(tensor.shape), tensor.dtype, ", ".join(str(dtype) for dtype in _DTYPES)
+                ))  # fmt: skip
+            if not tensor.numel():
+                raise ValueError(f"{where}: {name} {list(tensor.shape)} holds no numbers")
+            if self.kind == ADAPTERS:
+                _half(name, where)
+                if tensor.dim() != 2:
+                    raise ValueError(f"{where}: {name} has shape {list(tensor.shape)}, where a factor of an adapter is a matrix")  # fmt: skip
+        check({name: tuple(tensor.shape) for name, tensor in tensors.items()}, where)
+        path = os.path.join(folder, "temporary-" + uuid.uuid4().hex)
+        try:
+            _save(tensors, path, where)
+        except BaseException:
+            _remove(path)
+            raise
+        return path
+
+
+def _tensor(value: Any, name: str, where: str) -> torch.Tensor:
+    """A state's value as a tensor that shares its memory, wherever it is."""
+    if isinstance(value, numpy.ndarray):
+        try:
+            return torch.from_numpy(numpy.array(value))  # a copy: numpy's may run backwards or be read-only
+        except TypeError as error:
+            raise ValueError(f"{where}: {name} {list(value.shape)} is {error}") from None
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"{where}: {name} is no tensor but {type(value).__name__}")
+    if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+        raise ValueError(f"{where}: {name} {list(value.shape)} is no dense tensor with numbers in it")
+    return value.detach()
+
+
+def _half(name: str, where: str) -> tuple[str, str]:
+    """The layer and the factor ("A" or "B") that a tensor of an adapter is."""
+    half = _HALF.match(name)
+    parts = half.group("layer").split(".") if half and half.end() == len(name) else []
+    if not half or not any(part.isdecimal() for part in parts[:-1]):
+        raise ValueError(f"{where}: {name} is no factor of an adapter; valid are layers.0.self_attn.q_proj.A (or .B) and peft's "
+                         "...layers.0.self_attn.q_proj.lora_A.weight")  # fmt: skip
+    if _OF_PICTURES.search(name.partition(".layers.")[0]):
+        raise ValueError(f"{where}: {name} adapts what reads pictures; only adapters of the language model are audited")  # fmt: skip
+    return half.group("layer"), half.group("own") or half.group("peft")
+
+
+def _require_shape(name: str, shape: Any, expected: Any, where: str) -> None:
+    if tuple(shape) != tuple(expected):
+        raise ValueError(f"{where}: {name} has shape {list(shape)}, where the first model has {list(expected)}")  # fmt: skip
+
+
+def _require_name(value: Any, where: str) -> None:
+    """ValueError unless the value is a name: one line of at most 100 bytes."""
+    valid = isinstance(value, str) and value.strip() == value and value.isprintable()
+    if not valid or not 0 < len(value.encode()) <= 100:
+        raise ValueError(f"{where}: a name is one line of at most 100 bytes, not {value!r}")
+
+
+def _count(value: Any, where: str) -> int:
+    """A whole number, 0 or more."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{where} must be a whole number, 0 or more, not {value!r}")
+    return number
+
+
+def _numbers(models: Any, where: str) -> dict[str, Any]:
+    """Utility as rounds.json holds it: numbers, or None, by model and metric."""
+    out: dict[str, Any] = {}
+    if not isinstance(models, Mapping) or not all(isinstance(metrics, Mapping) for metrics in models.values()):
+        raise ValueError(f'{where} must be as {{"global": {{"loss": 1.5}}}}, not {models!r}')
+    for model, metrics in models.items():
+        _require_name(model, where)
+        out[model] = {}
+        for metric, value in metrics.items():
+            _require_name(metric, where)
+            try:
+                number = None if value is None else float(value)
+            except (TypeError, ValueError):
+                number = math.nan
+            if metric in _COLUMNS or (number is not None and not abs(number) < 1e15):
+                raise ValueError("{}: {} of {} is {!r}; valid are numbers below 1e15, and None, none called {}".format(
+                    where, metric, model, value, ", ".join(sorted(_COLUMNS))
+                ))  # fmt: skip
+            out[model][metric] = number
+    return out
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:5] + ["..."] * (len(listed) > 5))
+
+
+# Files. Each is written beside its place, flushed to the disk and moved there, so that it is whole or absent.
+
+
+def _save(tensors: Mapping[str, torch.Tensor], path: str, where: str) -> None:
+    """Write a safetensors file, one tensor after the other: no second copy of the state is ever made. ValueError: a
+    number is not finite or is huge."""
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # larger items first: aligned
+    header, end = {}, 0
+    for name in order:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        kind = _DTYPES.get(tensor.dtype) or _INTEGERS[tensor.dtype]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            copy = tensors[name].to("cpu", copy=True).contiguous()  # what is checked is what is written
+            _check_numbers(copy, f"{where}: {name}")
+            if copy.dtype in (torch.bfloat16, torch.bool):
+                copy = copy.view(torch.int16 if copy.dtype is torch.bfloat16 else torch.uint8)
+            file.write(memoryview(copy.numpy().reshape(-1)).cast("B"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_numbers(tensor: torch.Tensor, where: str) -> None:
+    """ValueError unless all numbers are finite and at most LARGEST."""
+    if not tensor.is_floating_point():
+        return
+    wide = tensor.float() if tensor.element_size() < 4 else tensor
+    low, high = wide.min().item(), wide.max().item()  # NaN if any number is
+    if low >= -LARGEST and high <= LARGEST:
+        return
+    flat = wide.reshape(-1)
+    bad = int((~((flat >= -LARGEST) & (flat <= LARGEST))).nonzero()[0])
+    raise ValueError(f"{where} {list(tensor.shape)} holds {flat[bad].item():g} at {[int(i) for i in numpy.unravel_index(bad, tuple(tensor.shape))]}, where a model's numbers lie between -{LARGEST} and {LARGEST} (did the training "
+                     "diverge?)")  # fmt: skip
+
+
+def _header(path: str) -> dict[str, tuple[int, ...]]:
+    """Shapes by name of the tensors in a safetensors file."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")).decode())
+    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _write_json(path: str, value: Any, *, new: bool = False) -> None:
+    """Write a JSON file; with `new` only if it is not there."""
+    temporary = f"{path}-{uuid.uuid4().hex}"
+    temporary = os.path.join(os.path.dirname(path), "." + os.path.basename(temporary))
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(_json(value))
+            file.flush()
+            os.fsync(file.fileno())
+        if not new:
+            _move(temporary, path)
+        else:
+            _link(temporary, path)
+    finally:
+        _remove(temporary)
+
+
+def _link(source: str, path: str) -> None:
+    """Give a file a further name, if nothing has that name."""
+    try:
+        os.link(source, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        if not os.path.exists(path):
+            os.replace(source, path)
+
+
+def _read_json(path: str, otherwise: Any) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return otherwise
+
+
+def _move(source: str, path: str) -> None:
+    os.replace(source, path)
+    _sync(os.path.dirname(path))
+
+
+def _sync(folder: str) -> None:
+    """Flush a folder's names to the disk, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except FileNotFoundError:
+        pass
+
+
+def _discard(folder: str) -> None:
+    """Delete a folder; from its first moment on nothing has its name."""
+    if os.path.isdir(folder):
+        gone = os.path.join(os.path.dirname(folder), ".old-" + uuid.uuid4().hex)
+        os.rename(folder, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _files(folder: str) -> list[str]:
+    """Names of a folder's files, without hidden ones."""
+    return sorted(name for name in os.listdir(folder) if not name.startswith(".")) if os.path.isdir(folder) else []
+
+
+def _round(r: int) -> str:
+    return f"round-{r:03d}"
+
+
+def _rounds(folder: str) -> list[int]:
+    """Numbers of the files or folders `round-000` in a folder."""
+    return sorted(int(match.group(1)) for match in map(_ROUND.match, _files(folder)) if match)
+
+
+def _notes(stage: str) -> list[dict[str, Any]]:
+    """What is noted of the clients of a round."""
+    folder = os.path.join(stage, "notes")
+    return [_read_json(os.path.join(folder, name), {}) for name in _files(folder)]
+
+
+class _still_open:
+    """Tells of a file that is missing because the round's folder is gone."""
+
+    def __init__(self, stage: str, where: str) -> None:
+        self.stage, self.where = stage, where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, FileNotFoundError) and not os.path.isdir(self.stage):
+            raise ValueError(f"{self.where}: the round ended meanwhile") from error
+
+
+# What moves a whole round to its place. Each step can be done again after a kill.
+
+
+def _finish(root: str) -> int:
+    """Do what a kill left undone, and return how many rounds are there."""
+    hidden = os.path.join(root, HIDDEN)
+    if not os.path.isdir(hidden):
+        raise ValueError(f"{root} holds no recording")
+    back = _read_json(os.path.join(hidden, REWIND), None)
+    if back is not None:
+        _drop_from(root, back["round"])
+    for r in _rounds(hidden):
+        if os.path.exists(os.path.join(hidden, _round(r), WHOLE)):
+            _publish(root, r)
+    for r in _rounds(hidden)[:-1]:  # of a round that is not kept
+        _discard(os.path.join(hidden, _round(r)))
+    return len(_rounds(os.path.join(root, "uploads")))
+
+
+def _publish(root: str, r: int) -> None:
+    """Move a whole round to its place."""
+    stage = os.path.join(root, HIDDEN, _round(r))
+    prompts = _read_json(os.path.join(root, "run.json"), {}).get("kind") == PROMPTS
+    notes = _notes(stage)
+    _write_run(root, [note["client"] for note in notes if isinstance(note["client"], str)])
+    _publish_file(os.path.join(stage, "model.safetensors"), os.path.join(root, "models", _round(r) + ".safetensors"))
+    uploads = os.path.join(root, "uploads", _round(r))
+    if _files(os.path.join(stage, "uploads")) and not os.path.isdir(uploads):
+        os.rename(os.path.join(stage, "uploads"), uploads)
+        _sync(os.path.dirname(uploads))
+    owners = os.path.join(stage, "owners")
+    if prompts and _files(owners):
+        os.makedirs(os.path.join(root, "private"), exist_ok=True)
+        os.rename(owners, os.path.join(root, "private", _round(r)))
+        _sync(os.path.join(root, "private"))
+    for name in _files(owners):
+        os.makedirs(os.path.join(root, "owners"), exist_ok=True)
+        _publish_file(os.path.join(owners, name), os.path.join(root, "owners", name))
+    after = os.path.join(root, "models", _round(r + 1) + ".safetensors")
+    _publish_file(os.path.join(stage, "next.safetensors"), after)
+    said = _of_round(notes, _files(uploads))
+    utility = _read_json(os.path.join(stage, "utility.json"), None)
+    if utility:
+        said["utility"] = utility
+    path = os.path.join(root, HIDDEN, NOTES)
+    _write_json(path, dict(_read_json(path, {}), **({str(r): said} if said else {})))
+    _write_rounds(root)
+    _discard(stage)
+
+
+def _publish_file(source: str, path: str) -> None:
+    if os.path.exists(source):
+        _move(source, path)
+
+
+def _of_round(notes: Iterable[Mapping[str, Any]], sent: Iterable[str]) -> dict[str, Any]:
+    """What rounds.json says of a round, from the notes of its clients; `sent` are the names of uploads' files."""
+    senders, said = {name.rsplit(".", 1)[0] for name in sent}, {}
+    uploads, failed = {}, []
+    for note in notes:
+        client = note["client"]
+        if note.get("failed"):
+            failed.append(client)
+        elif note["said"] and _file_of(client) in senders:
+            uploads[str(client)] = note["said"]
+    if uploads:
+        said["uploads"] = uploads
+    if failed:
+        said["failed"] = failed
+    return said
+
+
+def _file_of(client: Any) -> str:
+    """The name of a client's files, without the ending."""
+    return "client-{}".format(client if isinstance(client, str) else f"{client:02d}")
+
+
+def _write_run(root: str, clients: Iterable[str], *, new: bool = False) -> None:
+    """Write run.json; `clients` are texts that clients go by, those that are new come last."""
+    path, said = os.path.join(root, "run.json"), _read_json(os.path.join(root, HIDDEN, "recorder.json"), {})
+    run = dict({"format": 2}, **said["about"])
+    if said["every"] > 1:
+        run["gaps"] = True
+    names = _read_json(path, {}).get("clients", []) + list(clients)
+    if names and "clients" not in said["about"]:
+        run["clients"] = list(dict.fromkeys(names))
+    if _read_json(path, None) != run:
+        _write_json(path, run, new=new)
+
+
+def _write_rounds(root: str) -> None:
+    """Write rounds.json: what is noted of rounds that have a model after them."""
+    most = max(_rounds(os.path.join(root, "models")), default=0)
+    notes = _read_json(os.path.join(root, HIDDEN, NOTES), {})
+    shown = {key: note for key, note in notes.items() if key == "initial" or int(key) < most}
+    path = os.path.join(root, "rounds.json")
+    if shown or os.path.exists(path):
+        _write_json(path, shown)
+
+
+def _rewind(root: str, r: int) -> None:
+    """Drop round `r` and all later ones, but for the model that round `r` sends out."""
+    _write_json(os.path.join(root, HIDDEN, REWIND), {"round": r})
+    _drop_from(root, r)
+
+
+def _drop_from(root: str, r: int) -> None:
+    hidden = os.path.join(root, HIDDEN)
+    for q in reversed(_rounds(hidden)):
+        if q >= r:
+            _discard(os.path.join(hidden, _round(q)))
+    path = os.path.join(hidden, NOTES)
+    notes = _read_json(path, {})
+    _write_json(path, {key: note for key, note in notes.items() if key == "initial" or int(key) < r})
+    for q in reversed(_rounds(os.path.join(root, "uploads"))):
+        if q >= r:
+            for name in _files(os.path.join(root, "uploads", _round(q))):
+                _remove(os.path.join(root, "owners", name))  # of that round, or of a later one
+            _discard(os.path.join(root, "uploads", _round(q)))
+    for q in reversed(_rounds(os.path.join(root, "private"))):
+        if q >= r:
+            _discard(os.path.join(root, "private", _round(q)))
+    for q in reversed(_rounds(os.path.join(root, "models"))):
+        if q > r:
+            _remove(os.path.join(root, "models", _round(q) + ".safetensors"))
+    _write_rounds(root)
+    _remove(os.path.join(hidden, REWIND))
+
+
+def _main(words: list[str]) -> int:
+    if len(words) != 1:
+        print("python fedaudit_recorder.py FOLDER finishes a recording that was killed", file=sys.stderr)
+        return 2
+    try:
+        rounds = Recorder.repair(words[0])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{words[0]}: {rounds} rounds")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
