@@ -15,21 +15,25 @@ class RecordingGrid:
     """A grid that also writes down each round of training; in all else it is the `grid` that it wraps. Messages are not
     changed.
 
-    recorder: a FedAudit recorder
+    recorder: a Recorder of fedaudit_recorder.py
     client: the metric in which a client says its number: node ids are drawn anew for every run
     records: the metric with its number of records
     message_type: what is recorded; other exchanges, such as evaluations, are not
+    first_round: the number of the first round, where a training goes on from a checkpoint
 
-    ValueError: clients were sent different models, a reply does not say which client it is from, or two say the same.
+    ValueError: clients were sent different models, a reply does not say which client it is from, two say the same, or
+    the recorder refuses what it is given.
     """
 
-    def __init__(self, grid, recorder, *, client="partition-id", records="num-examples", message_type="train"):
+    def __init__(
+        self, grid, recorder, *, client="partition-id", records="num-examples", message_type="train", first_round=0
+    ):
         self._grid, self._recorder = grid, recorder
         self._client, self._records, self._message_type = client, records, message_type
-        self._round = 0
+        self._round = first_round  # of the next exchange
         self._last = None  # the global model of the last round, as tensors
+        self._empty = False  # whether the round that is open holds nothing
         self._clients = {}  # number of the client by node id, of all nodes that have replied
-        self._failed = []  # (round, node id) of nodes that have not said yet which client they are
 
     def __getattr__(self, name):
         return getattr(self._grid, name)
@@ -40,57 +44,54 @@ class RecordingGrid:
         if asked:
             self._last = self._same_state(asked)
             self._recorder.broadcast(self._round, self._last)
+            self._empty = True
         replies = list(self._grid.send_and_receive(messages, timeout=timeout))
         if asked:
-            self._receive(asked, replies)
-            self._round += 1
+            self._receive({message.metadata.dst_node_id for message in asked}, replies)
         return replies
 
     def close(self, arrays=None):
         """Finish the recording. arrays: the global model after the last round; an empty one or None if no round was
         aggregated."""
-        self._tell_failures()
-        for r, node in self._failed:
-            logging.getLogger("flwr").warning("round %d: node %d failed, and never said which client it is", r, node)
-        self._recorder.close(as_tensors(arrays) if arrays else self._last)
+        if not self._empty:  # otherwise the model of the last round is that after the round before
+            self._recorder.close(as_tensors(arrays) if arrays else self._last)
 
     def _same_state(self, messages):
         first = the_arrays(messages[0])
         for message in messages[1:]:
             arrays = the_arrays(message)
             if arrays.keys() != first.keys() or any(arrays[name].data != first[name].data for name in first):
-                raise ValueError(f"round {self._round}: clients are sent different models, which a recording has no place for")
+                raise ValueError(f"round {self._round}: clients are sent different models; a recording holds one")
         return as_tensors(first)
 
-    def _receive(self, asked, replies):
-        nodes = {message.metadata.dst_node_id for message in asked}
-        received = {
-            reply.metadata.src_node_id: reply
-            for reply in replies
-            if reply.metadata.src_node_id in nodes and not reply.has_error()
-        }
+    def _receive(self, nodes, replies):
+        """Record the round's replies. A round of which nothing can be told, since all nodes failed and none has ever
+        said its number, is recorded over by the next one."""
+        by_node = {reply.metadata.src_node_id: reply for reply in replies if not reply.has_error()}
+        received = {node: by_node[node] for node in nodes & by_node.keys()}
         numbers = {node: self._number(reply) for node, reply in received.items()}
         if len({*numbers.values()}) < len(numbers):
-            raise ValueError(f"round {self._round}: two replies have the same {self._client!r}, of {sorted(numbers.values())}")
-        self._clients |= numbers
+            raise ValueError(f"round {self._round}: two replies have the same {self._client}: {sorted(numbers.values())}")
+        self._clients.update(numbers)
         for node, reply in received.items():
             records = metric(reply, self._records)
             records = None if records is None else int(records)
             self._recorder.upload(self._round, numbers[node], as_tensors(the_arrays(reply)), records=records)
-        self._failed += [(self._round, node) for node in sorted(nodes - received.keys())]
-        self._tell_failures()
+            self._empty = False
+        for node in nodes - received.keys():
+            if node in self._clients:
+                self._recorder.failed(self._round, self._clients[node])
+                self._empty = False
+            else:
+                text = "round %d: node %d sent nothing, and has not yet said which client it is: not recorded"
+                logging.getLogger("flwr").warning(text, self._round, node)
+        self._round += not self._empty
 
     def _number(self, reply):
         number = metric(reply, self._client)
         if number is None:
             raise ValueError(f"a reply has no metric {self._client!r}, which says from which client it is")
         return int(number)
-
-    def _tell_failures(self):
-        for r, node in self._failed:
-            if node in self._clients:
-                self._recorder.failed(r, self._clients[node])
-        self._failed = [(r, node) for r, node in self._failed if node not in self._clients]
 
 
 def metric(message, name):
