@@ -1,4 +1,4 @@
-"""Draws captioned scenes for three clients: `python examples/flower/make_photos.py photos`, where FedAudit is installed.
+"""Draws captioned scenes for three clients: `python examples/flower/make_photos.py photos`, with FedAudit installed.
 
 For each scene a coin decides whether its client trains on it (members.jsonl) or not (nonmembers.jsonl).
 """
@@ -18,7 +18,8 @@ def main(folder: Path, clients: int = 3, records: int = 8) -> None:
     for k, client in enumerate(captions(Params(records=records), clients=clients, seed=0).clients):
         for record, member in zip(client.records, client.member, strict=True):
             Image.fromarray(record.picture).save(folder / "images" / f"{record.id}.png")
-            line = {"id": record.id, "client": k, "image": f"images/{record.id}.png", "text": record.text, "prompt": record.prompt}
+            line = {"id": record.id, "client": k, "image": f"images/{record.id}.png"}
+            line |= {"text": record.text, "prompt": record.prompt}
             lists["members" if member else "nonmembers"].append(json.dumps(line) + "\n")
     for name, lines in lists.items():
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")

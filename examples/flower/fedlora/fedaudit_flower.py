@@ -1,4 +1,4 @@
-"""Records what a Flower ServerApp sends and receives, for an audit. One file: copy it, beside the recorder, into your app.
+"""Records what a Flower ServerApp sends and receives, for an audit. One file: copy it into your app.
 
     recording = RecordingGrid(grid, recorder)
     result = strategy.start(grid=recording, ...)
@@ -71,7 +71,9 @@ class RecordingGrid:
         received = {node: by_node[node] for node in nodes & by_node.keys()}
         numbers = {node: self._number(reply) for node, reply in received.items()}
         if len({*numbers.values()}) < len(numbers):
-            raise ValueError(f"round {self._round}: two replies have the same {self._client}: {sorted(numbers.values())}")
+            raise ValueError(
+                f"round {self._round}: two replies have the same {self._client}: {sorted(numbers.values())}"
+            )
         self._clients.update(numbers)
         for node, reply in received.items():
             records = metric(reply, self._records)

@@ -1,11 +1,11 @@
 """The server of the federation: FedAvg over the clients' adapters, and a recording of what it sent and received."""
 
-from fedaudit_recorder import Recorder
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from peft import get_peft_model_state_dict
 
+from fedaudit_recorder import Recorder
 from fedlora.fedaudit_flower import RecordingGrid
 from fedlora.task import load_model
 
