@@ -1,5 +1,5 @@
-"""Draws captioned scenes for three clients into a folder, with FedAudit installed: `python examples/make_photos.py photos`,
-or `python examples/make_photos.py photos site-1 site-2 site-3` with names in place of numbers.
+"""Draws captioned scenes for three clients, with FedAudit installed: `python examples/make_photos.py photos`, or
+`python examples/make_photos.py photos site-1 site-2 site-3` with names in place of numbers.
 
 For each scene a coin decides whether its client trains on it (members.jsonl) or not (nonmembers.jsonl).
 """
