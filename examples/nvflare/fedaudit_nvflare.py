@@ -4,8 +4,7 @@
     recipe.add_server_output_filter(RecordSent(**recording), tasks=["train"])
     recipe.add_server_input_filter(RecordReceived(**recording), tasks=["train"])
 
-Filters see what leaves and reaches the server. Filters that are added before these change what is recorded: put one that
-clips or noises on the server behind them.
+Filters run in the order in which they are added. One that clips or noises what the server received comes after these.
 """
 
 import os
@@ -82,7 +81,7 @@ class RecordReceived(Recording):
         changes = dxo.data_kind == DataKind.WEIGHT_DIFF
         if changes != (self.about.get("uploads") == "changes"):
             raise ValueError(
-                f'clients send {dxo.data_kind}; "uploads" in `about` must say "changes" where these are changes'
+                f"clients send {dxo.data_kind}; {DataKind.WEIGHT_DIFF}, and no other, needs uploads='changes'"
             )
         self.recorder.upload(r, client, tensors(dxo), records=dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND))
         return shareable
