@@ -11,13 +11,14 @@ since 1.13, and imports nothing of FedAudit. The folder's format is described in
         server = aggregate(...)
     recorder.close(server)                                 # the model after the last round
 
-A kill at any moment leaves the rounds that were whole. What is recorded of a round lies in the hidden folder `.recorder`
-until the next model is there. `python fedaudit_recorder.py my-run` finishes a round that a kill met while it was put in
-its place (a few renames), and says how many rounds are there.
+A kill at any moment leaves the rounds that were whole: what is recorded of a round lies in the hidden folder
+`.recorder` until the next model is there. Where a kill met a round while it was put in its place (a few renames),
+`python -m fedaudit_recorder my-run` finishes that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import operator
@@ -43,6 +44,7 @@ HIDDEN = ".recorder"  # the folder of what is not yet a whole round, and of what
 WHOLE = "whole.json"  # is there once a round is whole, while it is put in its place
 REWIND = "rewind.json"  # is there while rounds are dropped
 NOTES = "notes.json"  # what rounds.json will hold
+TEMPORARY = "temporary-"  # how names of files begin that are not whole yet
 
 _ABOUT = {"seed", "claimed", "provable", "uploads", "aggregation", "clients", "claim"}
 _ABOUT_KIND = {
@@ -53,6 +55,7 @@ _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", tor
 _INTEGERS = {torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL"}
 _KNOWN_INTEGERS = {PROMPTS: {"cluster"}, ADAPTERS: set()}  # tensors that hold whole numbers where methods send them
 _UNREAD = {PROMPTS: {"token_suffix"}, ADAPTERS: set()}  # nothing is read from these: class names of the training
+_STARTS = {"p_L", "u", "v", "token_prefix"}  # of prompts: what the first model alone may hold
 _NOTES = {"records", "facts", "kept", "bytes"}  # what rounds.json holds of an upload
 _COLUMNS = {"round", "model", "method", "seed"}  # no metrics
 _HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.\w+)?\.weight)", re.ASCII)
@@ -62,7 +65,7 @@ _OF_PICTURES = re.compile(
 _ROUND = re.compile(r"round-(\d{3,})(?:\.safetensors)?\Z", re.ASCII)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Shapes = Mapping[str, tuple[int, ...]]
     Check = Callable[[Shapes, str], None]  # ValueError, which begins with the text, where shapes are wrong
@@ -94,9 +97,8 @@ class Recorder:
         valid = _ABOUT | _ABOUT_KIND[kind]
         unknown = sorted(set(about) - valid)
         if unknown:
-            raise ValueError("run.json has no key {!r} of {}; valid are {}".format(
-                unknown[0], kind, ", ".join(sorted(valid))
-            ))  # fmt: skip
+            listed = ", ".join(sorted(valid))
+            raise ValueError(f"run.json of {kind} has no key {unknown[0]!r} that is yours to give; valid are {listed}")
         if kind == PROMPTS and not about.get("classes"):
             raise ValueError("prompts need classes=[...]: the names of all classes, in the order of the labels")
         for name in about.get("clients", ()):
@@ -104,9 +106,8 @@ class Recorder:
         said = {"kind": kind, "method": method, "task": task, "backbone": backbone}
         said.update({key: value for key, value in about.items() if value is not None})
         self._about = json.loads(_json(said))  # as a file holds it: lists for tuples
-        self._texts = (
-            bool(self._about.get("clients")) or None
-        )  # whether clients go by texts; None until the first one is named
+        # whether clients go by texts; None until the first one is named
+        self._texts: bool | None = True if self._about.get("clients") else None
         self._shapes: Shapes | None = None
         self._broadcasting, self._closed = False, False
         self._start()
@@ -126,8 +127,10 @@ class Recorder:
         now = self._now()
         most = now + 1 if now is not None else max(self._models(), default=0)
         if r > most:
-            raise ValueError(f"{where}: the next is round {most}; rounds are counted from 0 and recorded one by one (every=10 "
-                             "keeps some of them)")  # fmt: skip
+            raise ValueError(
+                f"{where}: the next is round {most}; rounds are counted from 0 and recorded one by one (every=10 keeps "
+                "some of them)"
+            )
         if now is not None and r == now + 1:
             self._end(now, state, where)
         else:
@@ -144,9 +147,8 @@ class Recorder:
         said = {key: value for key, value in dict(notes, records=records).items() if value is not None}
         unknown = sorted(set(said) - _NOTES)
         if unknown:
-            raise ValueError("{}: rounds.json has no {!r} of an upload; valid are {}".format(
-                where, unknown[0], ", ".join(sorted(_NOTES))
-            ))  # fmt: skip
+            valid = ", ".join(sorted(_NOTES))
+            raise ValueError(f"{where}: rounds.json has no {unknown[0]!r} of an upload; valid are {valid}")
         for key in ("records", "bytes"):
             if key in said:
                 said[key] = _count(said[key], f"{where}: {key}")
@@ -162,10 +164,10 @@ class Recorder:
         self._put(stage, "owners", name, state, where, self._check_owner, note)
 
     def failed(self, r: int, client: Any) -> None:
-        """Record that a client was asked in round `r` and sent nothing. What it had uploaded in the round is dropped."""
+        """Record that a client was asked in round `r` and sent nothing. An upload of it in this round is dropped."""
         name, client, stage, where = self._of_client(r, client, "the failure")
         with _still_open(stage, where):
-            _write_json(os.path.join(stage, "notes", name + ".json"), {"client": client, "failed": True})
+            self._note(stage, name, {"client": client, "failed": True})
             for part in ("uploads", "owners"):
                 _remove(os.path.join(stage, part, name + ".safetensors"))
 
@@ -240,18 +242,19 @@ class Recorder:
         if not os.path.exists(path):
             if os.path.exists(self._path("run.json")) or self._models():
                 raise ValueError(f"{self.folder} holds a run that no recorder wrote; name another folder")
-            _write_json(path, said, new=True)
+            _create_json(path, said, self._path(HIDDEN))
         before = _read_json(path, {})
         for key in sorted(set(self._about) | set(before["about"])):
             old, new = before["about"].get(key), self._about.get(key)
             if old != new:
-                raise ValueError(f"{self.folder} holds a recording with {key}={old!r}, not {new!r}; name another folder for another run")  # fmt: skip
+                raise ValueError(
+                    f"{self.folder} holds a recording with {key}={old!r}, not {new!r}; name another folder for another "
+                    "run"
+                )
         if before["every"] != self.every:
-            raise ValueError("{} holds a recording with every={}, not {}".format(
-                self.folder, before["every"], self.every
-            ))  # fmt: skip
+            raise ValueError(f"{self.folder} holds a recording with every={before['every']}, not {self.every}")
         if not os.path.exists(self._path("run.json")):
-            _write_run(self.folder, [], new=True)
+            _create_json(self._path("run.json"), _run(self.folder, []), self._path(HIDDEN))
 
     def _first_shapes(self) -> Shapes:
         """Names and shapes of the first model."""
@@ -267,7 +270,7 @@ class Recorder:
 
     def _begin(self, r: int, model: str | None) -> None:
         """Open round `r`. `model` is a file with its model, which is moved to its place; None if it is there."""
-        stage = self._path(HIDDEN, "new-" + uuid.uuid4().hex)
+        stage = self._path(HIDDEN, TEMPORARY + uuid.uuid4().hex)
         for part in ("uploads", "owners", "notes", "temporary"):
             os.makedirs(os.path.join(stage, part))
         if model and (self._kept(r) or r in self._models()):
@@ -288,10 +291,13 @@ class Recorder:
             if utility:
                 self._add_note(r, {"utility": utility})
             self._begin(r + 1, model)
-            _discard(stage)
+            _discard(stage, self._path(HIDDEN))
             return
         _move(model, os.path.join(stage, "next.safetensors"))
-        _write_json(os.path.join(stage, WHOLE), {})  # from here on the round is recorded, whatever happens
+        owners = _files(os.path.join(stage, "owners"))
+        _write_json(
+            os.path.join(stage, WHOLE), {"owners": owners}
+        )  # from here on the round is recorded, whatever happens
         _finish(self.folder)
         if not last:
             self._begin(r + 1, None)
@@ -305,7 +311,7 @@ class Recorder:
     # What is written of a client
 
     def _of_client(self, r: Any, client: Any, what: str) -> tuple[str, Any, str, str]:
-        """The name of a client's files, the client as JSON has it, the folder of the open round, and words for errors."""
+        """The name of a client's files, the client as JSON has it, the open round's folder, and words for errors."""
         self._require_open()
         r = _count(r, f"{what} of client {client!r}: the round")
         where = f"{what} of client {client} in round {r}"
@@ -319,14 +325,14 @@ class Recorder:
             except TypeError:
                 raise ValueError(f"{where}: a client is a whole number or a text, not {client!r}") from None
             if not 0 <= client < CLIENTS:
-                raise ValueError(f"{where}: numbers of clients are 0 to {CLIENTS - 1}; pass larger ones as texts, str({client})")  # fmt: skip
+                raise ValueError(
+                    f"{where}: numbers of clients are 0 to {CLIENTS - 1}; pass larger ones as texts, str({client})"
+                )
         texts = isinstance(client, str)
         if self._texts is None:
             self._texts = texts
         if texts != self._texts:
-            raise ValueError(
-                "{}: clients before it were named by {}".format(where, "texts" if self._texts else "numbers")
-            )
+            raise ValueError(f"{where}: clients before it were named by {'texts' if self._texts else 'numbers'}")
         listed = self._about.get("clients")
         if listed and client not in listed:
             raise ValueError(f"{where}: it is not among the clients given to the Recorder")
@@ -344,19 +350,24 @@ class Recorder:
         with _still_open(stage, where):
             temporary = self._write(os.path.join(stage, "temporary"), state, where, check)
             if note is not None:
-                _write_json(os.path.join(stage, "notes", name + ".json"), note)
+                self._note(stage, name, note)
             _move(temporary, os.path.join(stage, part, name + ".safetensors"))
+
+    def _note(self, stage: str, name: str, note: Any) -> None:
+        path = os.path.join(stage, "notes", name + ".json")
+        _write_json(path, note, beside=os.path.join(stage, "temporary"))
 
     def _check_round(self, stage: str, r: int) -> None:
         """ValueError unless the files of a round make a whole one."""
         sent, own = (set(_files(os.path.join(stage, part))) for part in ("uploads", "owners"))
         failed = [note for note in _notes(stage) if note.get("failed")]
         if not (sent or failed or (own and self.kind == PROMPTS)):
-            raise ValueError(f"round {r} has no upload and no failed client; record what the server received "
-                             "before the next model")  # fmt: skip
+            raise ValueError(
+                f"round {r} has no upload and no failed client; record what the server received before the next model"
+            )
         silent = sorted(own - sent)
         if silent and self.kind == ADAPTERS:
-            raise ValueError("round {}: owner() of {} without its upload()".format(r, silent[0].rsplit(".", 1)[0]))
+            raise ValueError(f"round {r}: owner() of {silent[0].rsplit('.', 1)[0]} without its upload()")
         if len({isinstance(note["client"], str) for note in _notes(stage)}) > 1:
             raise ValueError(f"round {r}: some clients are named by texts and some by numbers")
 
@@ -374,7 +385,8 @@ class Recorder:
         first = self._first_shapes()
         self._check_part(shapes, where)
         for name in first:
-            if name not in shapes:
+            start = self.kind == PROMPTS and ("rule" in self._about or name.rpartition(".")[2] in _STARTS)
+            if name not in shapes and not start:
                 raise ValueError(f"{where} lacks {name}, which the first model has")
 
     def _check_part(self, shapes: Shapes, where: str) -> None:
@@ -389,7 +401,7 @@ class Recorder:
                 shared = [first[key] for key in first if key.rpartition(".")[2] in ("ctx", "p_G")]
                 _require_shape(name, shape, shared[0] if shared else shape, where)
             else:
-                raise ValueError(f"{where}: {name} {list(shape)} is not in the first model, which has {_few(first)}")  # fmt: skip
+                raise ValueError(f"{where}: {name} {list(shape)} is not in the first model, which has {_few(first)}")
 
     def _check_owner(self, shapes: Shapes, where: str) -> None:
         """What a client holds: of adapters all layers, of any rank."""
@@ -398,9 +410,8 @@ class Recorder:
         first = self._first_shapes()
         for name in sorted(set(first) | set(shapes)):
             if name not in shapes or name not in first:
-                raise ValueError("{} {} {}, which the first model {}".format(
-                    where, "lacks" if name in first else "holds", name, "has" if name in first else "has not"
-                ))  # fmt: skip
+                differs = f"lacks {name}, which" if name in first else f"holds {name}, which is not in"
+                raise ValueError(f"{where} {differs} the first model{' has' if name in first else ''}")
             side = 1 if _half(name, where)[1] == "A" else 0
             if shapes[name][side] != first[name][side]:
                 _require_shape(name, shapes[name], first[name], where)
@@ -418,17 +429,18 @@ class Recorder:
         for name, tensor in tensors.items():
             known = name.rpartition(".")[2] in _KNOWN_INTEGERS[self.kind] and tensor.dtype in _INTEGERS
             if tensor.dtype not in _DTYPES and not known:
-                raise ValueError("{}: {} {} is {}; valid are {}".format(
-                    where, name, list(tensor.shape), tensor.dtype, ", ".join(str(dtype) for dtype in _DTYPES)
-                ))  # fmt: skip
+                valid = ", ".join(str(dtype) for dtype in _DTYPES)
+                raise ValueError(f"{where}: {name} {list(tensor.shape)} is {tensor.dtype}; valid are {valid}")
             if not tensor.numel():
                 raise ValueError(f"{where}: {name} {list(tensor.shape)} holds no numbers")
             if self.kind == ADAPTERS:
                 _half(name, where)
                 if tensor.dim() != 2:
-                    raise ValueError(f"{where}: {name} has shape {list(tensor.shape)}, where a factor of an adapter is a matrix")  # fmt: skip
+                    raise ValueError(
+                        f"{where}: {name} has shape {list(tensor.shape)}, where a factor of an adapter is a matrix"
+                    )
         check({name: tuple(tensor.shape) for name, tensor in tensors.items()}, where)
-        path = os.path.join(folder, "temporary-" + uuid.uuid4().hex)
+        path = os.path.join(folder, TEMPORARY + uuid.uuid4().hex)
         try:
             _save(tensors, path, where)
         except BaseException:
@@ -456,16 +468,18 @@ def _half(name: str, where: str) -> tuple[str, str]:
     half = _HALF.match(name)
     parts = half.group("layer").split(".") if half and half.end() == len(name) else []
     if not half or not any(part.isdecimal() for part in parts[:-1]):
-        raise ValueError(f"{where}: {name} is no factor of an adapter; valid are layers.0.self_attn.q_proj.A (or .B) and peft's "
-                         "...layers.0.self_attn.q_proj.lora_A.weight")  # fmt: skip
+        raise ValueError(
+            f"{where}: {name} is no factor of an adapter; valid are layers.0.self_attn.q_proj.A (or .B) and peft's "
+            "...layers.0.self_attn.q_proj.lora_A.weight, as get_peft_model_state_dict(model) gives them"
+        )
     if _OF_PICTURES.search(name.partition(".layers.")[0]):
-        raise ValueError(f"{where}: {name} adapts what reads pictures; only adapters of the language model are audited")  # fmt: skip
+        raise ValueError(f"{where}: {name} adapts what reads pictures; only adapters of the language model are audited")
     return half.group("layer"), half.group("own") or half.group("peft")
 
 
 def _require_shape(name: str, shape: Any, expected: Any, where: str) -> None:
     if tuple(shape) != tuple(expected):
-        raise ValueError(f"{where}: {name} has shape {list(shape)}, where the first model has {list(expected)}")  # fmt: skip
+        raise ValueError(f"{where}: {name} has shape {list(shape)}, where the first model has {list(expected)}")
 
 
 def _require_name(value: Any, where: str) -> None:
@@ -501,9 +515,11 @@ def _numbers(models: Any, where: str) -> dict[str, Any]:
             except (TypeError, ValueError):
                 number = math.nan
             if metric in _COLUMNS or (number is not None and not abs(number) < 1e15):
-                raise ValueError("{}: {} of {} is {!r}; valid are numbers below 1e15, and None, none called {}".format(
-                    where, metric, model, value, ", ".join(sorted(_COLUMNS))
-                ))  # fmt: skip
+                columns = ", ".join(sorted(_COLUMNS))
+                raise ValueError(
+                    f"{where}: {metric} of {model} is {value!r}; valid are numbers below 1e15 and None, none called "
+                    f"{columns}"
+                )
             out[model][metric] = number
     return out
 
@@ -535,7 +551,7 @@ def _save(tensors: Mapping[str, torch.Tensor], path: str, where: str) -> None:
             _check_numbers(copy, f"{where}: {name}")
             if copy.dtype in (torch.bfloat16, torch.bool):
                 copy = copy.view(torch.int16 if copy.dtype is torch.bfloat16 else torch.uint8)
-            file.write(memoryview(copy.numpy().reshape(-1)).cast("B"))
+            file.write(copy.numpy().reshape(-1).view(numpy.uint8).data)
         file.flush()
         os.fsync(file.fileno())
 
@@ -550,8 +566,11 @@ def _check_numbers(tensor: torch.Tensor, where: str) -> None:
         return
     flat = wide.reshape(-1)
     bad = int((~((flat >= -LARGEST) & (flat <= LARGEST))).nonzero()[0])
-    raise ValueError(f"{where} {list(tensor.shape)} holds {flat[bad].item():g} at {[int(i) for i in numpy.unravel_index(bad, tuple(tensor.shape))]}, where a model's numbers lie between -{LARGEST} and {LARGEST} (did the training "
-                     "diverge?)")  # fmt: skip
+    at = [int(i) for i in numpy.unravel_index(bad, tuple(tensor.shape))]
+    raise ValueError(
+        f"{where} {list(tensor.shape)} holds {flat[bad].item():g} at {at}, where a model's numbers lie between "
+        f"-{LARGEST} and {LARGEST} (did the training diverge?)"
+    )
 
 
 def _header(path: str) -> dict[str, tuple[int, ...]]:
@@ -565,32 +584,36 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _write_json(path: str, value: Any, *, new: bool = False) -> None:
-    """Write a JSON file; with `new` only if it is not there."""
-    temporary = f"{path}-{uuid.uuid4().hex}"
-    temporary = os.path.join(os.path.dirname(path), "." + os.path.basename(temporary))
+def _write_json(path: str, value: Any, *, beside: str = "") -> None:
+    """Write a JSON file; its temporary file lies in the folder `beside`, by default that of the file."""
+    temporary = os.path.join(beside or os.path.dirname(path), TEMPORARY + uuid.uuid4().hex)
     try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(_json(value))
-            file.flush()
-            os.fsync(file.fileno())
-        if not new:
-            _move(temporary, path)
-        else:
-            _link(temporary, path)
+        _flushed_json(temporary, value)
+        _move(temporary, path)
     finally:
         _remove(temporary)
 
 
-def _link(source: str, path: str) -> None:
-    """Give a file a further name, if nothing has that name."""
+def _flushed_json(path: str, value: Any) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(_json(value))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _create_json(path: str, value: Any, folder: str) -> None:
+    """Write a JSON file through `folder`, unless it is there: another process may be doing the same."""
+    temporary = os.path.join(folder, "start-" + uuid.uuid4().hex)
     try:
-        os.link(source, path)
+        _flushed_json(temporary, value)
+        os.link(temporary, path)
     except FileExistsError:
         pass
     except OSError:  # a file system without links
         if not os.path.exists(path):
-            os.replace(source, path)
+            os.replace(temporary, path)
+    finally:
+        _remove(temporary)
 
 
 def _read_json(path: str, otherwise: Any) -> Any:
@@ -612,25 +635,20 @@ def _sync(folder: str) -> None:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
         return
-    try:
+    with contextlib.suppress(OSError):
         os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
+    os.close(handle)
 
 
 def _remove(path: str) -> None:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.remove(path)
-    except FileNotFoundError:
-        pass
 
 
-def _discard(folder: str) -> None:
-    """Delete a folder; from its first moment on nothing has its name."""
+def _discard(folder: str, trash: str) -> None:
+    """Delete a folder; it goes to the folder `trash` first, so that nobody sees half of it."""
     if os.path.isdir(folder):
-        gone = os.path.join(os.path.dirname(folder), ".old-" + uuid.uuid4().hex)
+        gone = os.path.join(trash, TEMPORARY + uuid.uuid4().hex)
         os.rename(folder, gone)
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -655,18 +673,15 @@ def _notes(stage: str) -> list[dict[str, Any]]:
     return [_read_json(os.path.join(folder, name), {}) for name in _files(folder)]
 
 
-class _still_open:
-    """Tells of a file that is missing because the round's folder is gone."""
-
-    def __init__(self, stage: str, where: str) -> None:
-        self.stage, self.where = stage, where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, FileNotFoundError) and not os.path.isdir(self.stage):
-            raise ValueError(f"{self.where}: the round ended meanwhile") from error
+@contextlib.contextmanager
+def _still_open(stage: str, where: str) -> Iterator[None]:
+    """ValueError if a file is missing because the round's folder is gone."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if os.path.isdir(stage) and not os.path.exists(os.path.join(stage, WHOLE)):
+            raise
+        raise ValueError(f"{where}: the round ended meanwhile") from error
 
 
 # What moves a whole round to its place. Each step can be done again after a kill.
@@ -684,8 +699,13 @@ def _finish(root: str) -> int:
         if os.path.exists(os.path.join(hidden, _round(r), WHOLE)):
             _publish(root, r)
     for r in _rounds(hidden)[:-1]:  # of a round that is not kept
-        _discard(os.path.join(hidden, _round(r)))
-    return len(_rounds(os.path.join(root, "uploads")))
+        _discard(os.path.join(hidden, _round(r)), hidden)
+    for name in _files(hidden):
+        if name.startswith(TEMPORARY):  # a kill left it
+            path = os.path.join(hidden, name)
+            shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else _remove(path)
+    models = _rounds(os.path.join(root, "models"))
+    return sum(r + 1 in models for r in models)
 
 
 def _publish(root: str, r: int) -> None:
@@ -693,7 +713,9 @@ def _publish(root: str, r: int) -> None:
     stage = os.path.join(root, HIDDEN, _round(r))
     prompts = _read_json(os.path.join(root, "run.json"), {}).get("kind") == PROMPTS
     notes = _notes(stage)
-    _write_run(root, [note["client"] for note in notes if isinstance(note["client"], str)])
+    texts = [note["client"] for note in notes if isinstance(note["client"], str)]
+    if texts:
+        _write_run(root, texts)
     _publish_file(os.path.join(stage, "model.safetensors"), os.path.join(root, "models", _round(r) + ".safetensors"))
     uploads = os.path.join(root, "uploads", _round(r))
     if _files(os.path.join(stage, "uploads")) and not os.path.isdir(uploads):
@@ -704,6 +726,8 @@ def _publish(root: str, r: int) -> None:
         os.makedirs(os.path.join(root, "private"), exist_ok=True)
         os.rename(owners, os.path.join(root, "private", _round(r)))
         _sync(os.path.join(root, "private"))
+    for name in set(_files(uploads)) - set(_read_json(os.path.join(stage, WHOLE), {})["owners"]):
+        _remove(os.path.join(root, "owners", name))  # of an earlier round than the client's last
     for name in _files(owners):
         os.makedirs(os.path.join(root, "owners"), exist_ok=True)
         _publish_file(os.path.join(owners, name), os.path.join(root, "owners", name))
@@ -716,7 +740,7 @@ def _publish(root: str, r: int) -> None:
     path = os.path.join(root, HIDDEN, NOTES)
     _write_json(path, dict(_read_json(path, {}), **({str(r): said} if said else {})))
     _write_rounds(root)
-    _discard(stage)
+    _discard(stage, os.path.join(root, HIDDEN))
 
 
 def _publish_file(source: str, path: str) -> None:
@@ -726,7 +750,8 @@ def _publish_file(source: str, path: str) -> None:
 
 def _of_round(notes: Iterable[Mapping[str, Any]], sent: Iterable[str]) -> dict[str, Any]:
     """What rounds.json says of a round, from the notes of its clients; `sent` are the names of uploads' files."""
-    senders, said = {name.rsplit(".", 1)[0] for name in sent}, {}
+    senders = {name.rsplit(".", 1)[0] for name in sent}
+    said: dict[str, Any] = {}
     uploads, failed = {}, []
     for note in notes:
         client = note["client"]
@@ -743,20 +768,23 @@ def _of_round(notes: Iterable[Mapping[str, Any]], sent: Iterable[str]) -> dict[s
 
 def _file_of(client: Any) -> str:
     """The name of a client's files, without the ending."""
-    return "client-{}".format(client if isinstance(client, str) else f"{client:02d}")
+    return f"client-{client}" if isinstance(client, str) else f"client-{client:02d}"
 
 
-def _write_run(root: str, clients: Iterable[str], *, new: bool = False) -> None:
-    """Write run.json; `clients` are texts that clients go by, those that are new come last."""
-    path, said = os.path.join(root, "run.json"), _read_json(os.path.join(root, HIDDEN, "recorder.json"), {})
+def _run(root: str, clients: Iterable[str]) -> dict[str, Any]:
+    """What run.json says; `clients` are texts that clients go by, those that are new come last."""
+    said = _read_json(os.path.join(root, HIDDEN, "recorder.json"), {})
     run = dict({"format": 2}, **said["about"])
     if said["every"] > 1:
         run["gaps"] = True
-    names = _read_json(path, {}).get("clients", []) + list(clients)
+    names = _read_json(os.path.join(root, "run.json"), {}).get("clients", []) + list(clients)
     if names and "clients" not in said["about"]:
         run["clients"] = list(dict.fromkeys(names))
-    if _read_json(path, None) != run:
-        _write_json(path, run, new=new)
+    return run
+
+
+def _write_run(root: str, clients: Iterable[str]) -> None:
+    _write_json(os.path.join(root, "run.json"), _run(root, clients), beside=os.path.join(root, HIDDEN))
 
 
 def _write_rounds(root: str) -> None:
@@ -766,7 +794,7 @@ def _write_rounds(root: str) -> None:
     shown = {key: note for key, note in notes.items() if key == "initial" or int(key) < most}
     path = os.path.join(root, "rounds.json")
     if shown or os.path.exists(path):
-        _write_json(path, shown)
+        _write_json(path, shown, beside=os.path.join(root, HIDDEN))
 
 
 def _rewind(root: str, r: int) -> None:
@@ -779,7 +807,7 @@ def _drop_from(root: str, r: int) -> None:
     hidden = os.path.join(root, HIDDEN)
     for q in reversed(_rounds(hidden)):
         if q >= r:
-            _discard(os.path.join(hidden, _round(q)))
+            _discard(os.path.join(hidden, _round(q)), hidden)
     path = os.path.join(hidden, NOTES)
     notes = _read_json(path, {})
     _write_json(path, {key: note for key, note in notes.items() if key == "initial" or int(key) < r})
@@ -787,10 +815,10 @@ def _drop_from(root: str, r: int) -> None:
         if q >= r:
             for name in _files(os.path.join(root, "uploads", _round(q))):
                 _remove(os.path.join(root, "owners", name))  # of that round, or of a later one
-            _discard(os.path.join(root, "uploads", _round(q)))
+            _discard(os.path.join(root, "uploads", _round(q)), hidden)
     for q in reversed(_rounds(os.path.join(root, "private"))):
         if q >= r:
-            _discard(os.path.join(root, "private", _round(q)))
+            _discard(os.path.join(root, "private", _round(q)), hidden)
     for q in reversed(_rounds(os.path.join(root, "models"))):
         if q > r:
             _remove(os.path.join(root, "models", _round(q) + ".safetensors"))

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedaudit.api import Audit, audit, dry_run, findings, runs
     from fedaudit.machinery.errors import InputError
+    from fedaudit_recorder import Recorder
 
-__all__ = ["Audit", "InputError", "audit", "dry_run", "findings", "runs"]
+__all__ = ["Audit", "InputError", "Recorder", "audit", "dry_run", "findings", "runs"]
 __version__ = "0.1.0"
 OUTSIDE_KEYS = "the front door, which leads everywhere; the version stands in the key of a page by itself"
 
 _HOMES = {
     "Audit": "fedaudit.api",
     "InputError": "fedaudit.machinery.errors",
+    "Recorder": "fedaudit_recorder",
     "audit": "fedaudit.api",
     "dry_run": "fedaudit.api",
     "findings": "fedaudit.api",
@@ -28,7 +30,7 @@ def __getattr__(name: str) -> Any:
     hides one of ours."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name != "InputError":
+    if name not in ("InputError", "Recorder"):
         from fedaudit.command.import_shadowing import refuse_shadowed
 
         refuse_shadowed()

@@ -93,6 +93,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
             f"{one_line(str(folder), most=5000)}: no such folder; it should hold {RUN}, models, uploads and "
             "lists of records"
         )
+    _require_settled(folder)
     files = OwnFiles(folder, linked)
     about = _about(files)
     names = ClientNames(tuple(about.get("clients", ())))
@@ -128,6 +129,16 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
         numbers=recorded.numbers,
         names=names,
     )
+
+
+def _require_settled(folder: Path) -> None:
+    """InputError if `fedaudit_recorder` was killed while it put a round in its place, or dropped rounds."""
+    hidden = folder / ".recorder"
+    if (hidden / "rewind.json").exists() or any(hidden.glob("round-*/whole.json")):
+        raise InputError(
+            f"{one_line(str(folder), most=5000)}: the recorder was stopped while it moved files; python -m "
+            "fedaudit_recorder with this folder behind it finishes that"
+        )
 
 
 def _read_adapters(
