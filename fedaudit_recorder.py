@@ -43,6 +43,7 @@ ADAPTERS, PROMPTS = "adapters", "prompts"  # kinds of what is trained
 HIDDEN = ".recorder"  # the folder of what is not yet a whole round, and of what a resumed recording must know
 WHOLE = "whole.json"  # is there once a round is whole, while it is put in its place
 REWIND = "rewind.json"  # is there while rounds are dropped
+ROUND = "round.json"  # what rounds.json will hold of an open round beside clients
 NOTES = "notes.json"  # what rounds.json will hold
 TEMPORARY = "temporary-"  # how names of files begin that are not whole yet
 
@@ -114,11 +115,12 @@ class Recorder:
 
     # What users call
 
-    def broadcast(self, r: int, state: Mapping[str, Any]) -> None:
+    def broadcast(self, r: int, state: Mapping[str, Any], *, bytes_down: int | None = None) -> None:
         """Record the global model that round `r` sends out, and with it that round r - 1 is over.
 
         Rounds are counted from 0, each one more than the last. A round that was recorded before is recorded again: it
-        and all later ones are dropped, as after a restart from a checkpoint.
+        and all later ones are dropped, as after a restart from a checkpoint. `bytes_down` is the size of all messages
+        to clients, by default a model for each.
         """
         self._require_open()
         where = f"the model of round {r}"
@@ -138,6 +140,8 @@ class Recorder:
             _rewind(self.folder, r)
             self._begin(r, model)
             self._shapes = None if r == 0 else self._shapes
+        if bytes_down is not None:
+            self._say(r, {"bytes_down": _count(bytes_down, f"{where}: bytes_down")})
         self._broadcasting = True
 
     def upload(self, r: int, client: Any, state: Mapping[str, Any], records: int | None = None, **notes: Any) -> None:
@@ -180,8 +184,7 @@ class Recorder:
         if r != "initial":
             r, now = _count(r, where), self._now()
             if r == now:
-                path = os.path.join(self._stage(r), "utility.json")
-                _write_json(path, dict(_read_json(path, {}), **values))
+                self._say(r, {"utility": values})
                 return
             if r >= (now if now is not None else max(self._models(), default=0)):
                 raise ValueError(f"{where}: that round was not broadcast")
@@ -287,9 +290,7 @@ class Recorder:
             self._check_round(stage, r)
         model = self._write(self._path(HIDDEN), state, where, self._check_model)
         if not kept:
-            utility = _read_json(os.path.join(stage, "utility.json"), None)
-            if utility:
-                self._add_note(r, {"utility": utility})
+            self._add_note(r, _read_json(os.path.join(stage, ROUND), {}))
             self._begin(r + 1, model)
             _discard(stage, self._path(HIDDEN))
             return
@@ -301,6 +302,16 @@ class Recorder:
         _finish(self.folder)
         if not last:
             self._begin(r + 1, None)
+
+    def _say(self, r: int, note: Mapping[str, Any]) -> None:
+        """Note something of the round that is open."""
+        path = os.path.join(self._stage(r), ROUND)
+        before = _read_json(path, {})
+        utility = dict(before.get("utility", {}), **note.get("utility", {}))
+        said = dict(before, **note)
+        if utility:
+            said["utility"] = utility
+        _write_json(path, said)
 
     def _add_note(self, r: Any, note: Mapping[str, Any]) -> None:
         path = self._path(HIDDEN, NOTES)
@@ -670,7 +681,7 @@ def _rounds(folder: str) -> list[int]:
 def _notes(stage: str) -> list[dict[str, Any]]:
     """What is noted of the clients of a round."""
     folder = os.path.join(stage, "notes")
-    return [_read_json(os.path.join(folder, name), {}) for name in _files(folder)]
+    return [_read_json(os.path.join(folder, name), None) for name in _files(folder)]
 
 
 @contextlib.contextmanager
@@ -733,10 +744,8 @@ def _publish(root: str, r: int) -> None:
         _publish_file(os.path.join(owners, name), os.path.join(root, "owners", name))
     after = os.path.join(root, "models", _round(r + 1) + ".safetensors")
     _publish_file(os.path.join(stage, "next.safetensors"), after)
-    said = _of_round(notes, _files(uploads))
-    utility = _read_json(os.path.join(stage, "utility.json"), None)
-    if utility:
-        said["utility"] = utility
+    said = _of_round(notes, _files(uploads) + _files(os.path.join(root, "private", _round(r))))
+    said.update(_read_json(os.path.join(stage, ROUND), {}))
     path = os.path.join(root, HIDDEN, NOTES)
     _write_json(path, dict(_read_json(path, {}), **({str(r): said} if said else {})))
     _write_rounds(root)
@@ -749,7 +758,7 @@ def _publish_file(source: str, path: str) -> None:
 
 
 def _of_round(notes: Iterable[Mapping[str, Any]], sent: Iterable[str]) -> dict[str, Any]:
-    """What rounds.json says of a round, from the notes of its clients; `sent` are the names of uploads' files."""
+    """What rounds.json says of a round, from the notes of its clients; `sent` are names of the clients' files."""
     senders = {name.rsplit(".", 1)[0] for name in sent}
     said: dict[str, Any] = {}
     uploads, failed = {}, []
