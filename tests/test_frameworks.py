@@ -293,7 +293,8 @@ def test_flower(checkout: Path) -> None:
     own = read(checkout / "noised")
     assert own.cohorts == ((0, 1, 2), (0, 1), (0, 1))
     assert "failed" in (checkout / "noised/rounds.json").read_text()
-    assert [remark.check for remark in own.remarks] == ["aggregation"]
+    assert [remark.check for remark in own.remarks] == ["aggregation", "models"]
+    assert "does not change in rounds 1 and 2" in own.remarks[1].sentence  # Flower's wrapper waits for all replies
 
 
 @pytest.mark.slow
