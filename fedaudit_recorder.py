@@ -106,6 +106,11 @@ class Recorder:
             _require_name(name, "clients")
         said = {"kind": kind, "method": method, "task": task, "backbone": backbone}
         said.update({key: value for key, value in about.items() if value is not None})
+        for key, value in said.items():
+            try:
+                _json(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{key} cannot be written to run.json ({error})") from None
         self._about = json.loads(_json(said))  # as a file holds it: lists for tuples
         # whether clients go by texts; None until the first one is named
         self._texts: bool | None = True if self._about.get("clients") else None
@@ -295,10 +300,12 @@ class Recorder:
             _discard(stage, self._path(HIDDEN))
             return
         _move(model, os.path.join(stage, "next.safetensors"))
+        texts = [note["client"] for note in _notes(stage) if isinstance(note["client"], str)]
+        if texts:
+            _write_run(self.folder, texts)
         owners = _files(os.path.join(stage, "owners"))
-        _write_json(
-            os.path.join(stage, WHOLE), {"owners": owners}
-        )  # from here on the round is recorded, whatever happens
+        # from here on the round is recorded, whatever happens
+        _write_json(os.path.join(stage, WHOLE), {"owners": owners})
         _finish(self.folder)
         if not last:
             self._begin(r + 1, None)
@@ -724,19 +731,14 @@ def _publish(root: str, r: int) -> None:
     stage = os.path.join(root, HIDDEN, _round(r))
     prompts = _read_json(os.path.join(root, "run.json"), {}).get("kind") == PROMPTS
     notes = _notes(stage)
-    texts = [note["client"] for note in notes if isinstance(note["client"], str)]
-    if texts:
-        _write_run(root, texts)
     _publish_file(os.path.join(stage, "model.safetensors"), os.path.join(root, "models", _round(r) + ".safetensors"))
     uploads = os.path.join(root, "uploads", _round(r))
     if _files(os.path.join(stage, "uploads")) and not os.path.isdir(uploads):
         os.rename(os.path.join(stage, "uploads"), uploads)
-        _sync(os.path.dirname(uploads))
     owners = os.path.join(stage, "owners")
     if prompts and _files(owners):
         os.makedirs(os.path.join(root, "private"), exist_ok=True)
         os.rename(owners, os.path.join(root, "private", _round(r)))
-        _sync(os.path.join(root, "private"))
     for name in set(_files(uploads)) - set(_read_json(os.path.join(stage, WHOLE), {})["owners"]):
         _remove(os.path.join(root, "owners", name))  # of an earlier round than the client's last
     for name in _files(owners):
@@ -744,6 +746,8 @@ def _publish(root: str, r: int) -> None:
         _publish_file(os.path.join(owners, name), os.path.join(root, "owners", name))
     after = os.path.join(root, "models", _round(r + 1) + ".safetensors")
     _publish_file(os.path.join(stage, "next.safetensors"), after)
+    for name in ("models", "uploads", "private", "owners"):
+        _sync(os.path.join(root, name))
     said = _of_round(notes, _files(uploads) + _files(os.path.join(root, "private", _round(r))))
     said.update(_read_json(os.path.join(stage, ROUND), {}))
     path = os.path.join(root, HIDDEN, NOTES)
@@ -754,7 +758,7 @@ def _publish(root: str, r: int) -> None:
 
 def _publish_file(source: str, path: str) -> None:
     if os.path.exists(source):
-        _move(source, path)
+        os.replace(source, path)
 
 
 def _of_round(notes: Iterable[Mapping[str, Any]], sent: Iterable[str]) -> dict[str, Any]:

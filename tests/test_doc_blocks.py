@@ -27,10 +27,13 @@ from attacks.maxrenyi import max_renyi
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import FrozenVLM
 from fedaudit.command import exits, nightly
+from fedaudit.external.reading import read
 from fedaudit.machinery.errors import InputError
 from tests.doc_blocks import BLOCKS, PAGES, ROOT, Block, commands, shell_blocks
 from tests.examples import EXAMPLES
-from tests.test_doc_commands import plan, read
+from tests.small_run import adapter, small_run
+from tests.test_doc_commands import plan
+from tests.test_doc_commands import read as read_words
 
 AUDIT = fedaudit.audit
 SMALL = {
@@ -92,11 +95,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> I
         (folder / "fedaudit" / "backbones" / "scenes-llava").symlink_to(EMBEDDED)
 
         patch.setattr("fedaudit.audit", lambda **words: AUDIT(**(words | SMALL)))
-        for text in python_blocks("README.md"):
-            given: dict[str, Any] = {}
-            exec(text, given)
-            assert given["audit"].report.is_file()
-            assert {*given["audit"].findings.method} == {"fedavg", "fedrand"}
+        auditing, _ = python_blocks("README.md")
+        given: dict[str, Any] = {}
+        exec(auditing, given)
+        assert given["audit"].report.is_file()
+        assert {*given["audit"].findings.method} == {"fedavg", "fedrand"}
         fedaudit.audit(method="fedrand", attack="maxrenyi", export_adapters="FOLDER")
         AUDIT(method="promptfl", rounds=2, clients=2, train=8, test=2, threads=1, quiet=True)
         shutil.copytree("fedaudit-runs", "runs")  # so that what the next page trains is there
@@ -192,6 +195,19 @@ def run(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> Pat
     return saved(tmp_path_factory.mktemp("own"))
 
 
+def test_what_readme_records_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, (_, recording) = small_run(tmp_path / "my-run"), python_blocks("README.md")
+    for name in ("models", "uploads"):
+        shutil.rmtree(run / name)
+    (run / "run.json").unlink()
+    received = [{0: adapter(2), 2: adapter(4)}, {2: adapter(5)}]
+    exec(recording, {"rounds": [(adapter(0), received[0]), (adapter(3), received[1])], "final": adapter(5)})
+    own = read(run)
+    assert own.cohorts == ((0, 2), (2,))
+    assert {remark.check for remark in own.remarks} == {"pictures"}, "the lists of the small run"
+
+
 class TestOwnRuns:
     def audit(self, run: Path, **words: Any) -> Any:
         return AUDIT(run=run, out=run.parent / "out", threads=1, quiet=True, **words)
@@ -257,7 +273,7 @@ def test_the_workflow_of_ci_md() -> None:
         words for words in taught if words[0] in ("cp", "flwr")
     ]
     (audit,) = (words[1:] for words in scripts if words[0] == "fedaudit")
-    assert "my-run" in str(read(audit))  # it is not there
+    assert "my-run" in str(read_words(audit))  # it is not there
     assert {"--fail-if", "--out"} <= {*audit}
     (kept,) = (step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", ""))
     assert kept == f"{audit[audit.index('--out') + 1]}/reports"

@@ -118,7 +118,7 @@ class _Checks:
         self.early: list[int] = []  # rounds whose model follows from what was received a round later
         self.weights: dict[int, tuple[float, str]] = {}  # by round: rest under the stated weights, what fits instead
         self.alike: list[str] = []
-        self.gaps: list[int] = []  # rounds after which no model is recorded
+        self.gaps: list[int] = []  # rounds of which the next model is not recorded, or nothing that was sent
         self.untrained: list[int] = []  # rounds in which every upload equals the model that was sent out
 
     def add_private(self, held: State) -> None:
@@ -141,7 +141,8 @@ class _Checks:
         elif sending and not moved and now.following == now.number + 1:
             self.still.append(now.number)
         self._note_alike(now)
-        if now.following > now.number + 1:
+        failed = self.run.notes.get(str(now.index), {}).get("failed")
+        if now.following > now.number + 1 or not (self.run.cohorts[now.index] or failed):
             self.gaps.append(now.number)
         elif moved and self.run.aggregation in (MEAN, PARTIAL):
             self._explain(now)
