@@ -33,6 +33,7 @@ from tests.doc_blocks import BLOCKS, PAGES, ROOT, Block, commands, shell_blocks
 from tests.examples import EXAMPLES
 from tests.small_run import adapter, small_run
 from tests.test_doc_commands import plan
+from tests.test_doc_commands import read as read_words
 
 AUDIT = fedaudit.audit
 SMALL = {
@@ -46,6 +47,10 @@ PYTHON = {
     "docs/own-runs.md",
     "docs/running.md",
 }  # all of whose blocks run here
+EXAMPLE_PAGES = (
+    "docs/frameworks.md",
+    "docs/tutorial-flower.md",
+)  # whose blocks are parts of examples/: tests/test_frameworks.py
 FILES = {
     "docs/data.md": ("coco/", "scienceqa/"),
     "docs/own-runs.md": ("my-run/",),
@@ -61,11 +66,11 @@ def has_a_test(block: Block) -> bool:
     if block.page == "CONTRIBUTING.md" and block.language:
         return block.first.split()[1] in EXAMPLES
     if block.language == "python":
-        return block.page in PYTHON
+        return block.page in PYTHON or block.page in EXAMPLE_PAGES or block.page == "docs/tutorial-coop.md"
     if block.language in ("json", "jsonl"):
         return block.page == "docs/own-runs.md"
     if block.language == "yaml":
-        return block.page == "docs/nightly.md"
+        return block.page in ("docs/ci.md", "docs/nightly.md")
     return not block.language and (block in shell_blocks() or block.first in FILES.get(block.page, ()))
 
 
@@ -248,9 +253,37 @@ class TestOwnRuns:
         assert {*rows.members, *rows.nonmembers_n} == {4}
 
 
+def test_the_workflow_of_ci_md() -> None:
+    """It installs what it checked out, trains as the tutorial does, and gives the program what it takes."""
+    (block,) = (block for block in BLOCKS if (block.page, block.language) == ("docs/ci.md", "yaml"))
+    job = yaml.safe_load(block.text)
+    steps = job["jobs"]["audit"]["steps"]
+    scripts = [words for step in steps for words in commands(step.get("run", ""))]
+    (there,) = (
+        step["with"]["path"] for step in steps if "path" in step.get("with", {}) and "repository" in step["with"]
+    )
+    installs = [words for words in scripts if words[0].endswith("pip")]
+    assert {words[words.index("-e") + 1] for words in installs if "-e" in words} == {there}
+    assert [words[-1] for words in installs if "--index-url" in words] == ["$CPU_INDEX"] * 2
+    assert job["env"].keys() == {"CPU_INDEX"}
+    taught = [
+        words for block in shell_blocks() if block.page == "docs/tutorial-flower.md" for words in commands(block.text)
+    ]
+    names = {"app": "examples/flower", f"{there}/fedaudit_recorder.py": "fedaudit_recorder.py"}
+    mine = [[names.get(word, word).replace(f"$PWD/{there}/", "$PWD/") for word in words] for words in scripts]
+    assert [words for words in mine if words[0] in ("cp", "flwr")] == [
+        words for words in taught if words[0] in ("cp", "flwr")
+    ]
+    (audit,) = (words[1:] for words in scripts if words[0] == "fedaudit")
+    assert "my-run" in str(read_words(audit))  # it is not there
+    assert {"--fail-if", "--out"} <= {*audit}
+    (kept,) = (step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", ""))
+    assert kept == f"{audit[audit.index('--out') + 1]}/reports"
+
+
 class TestNightly:
     def test_the_matrix_of_the_page(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (block,) = (block for block in BLOCKS if block.language == "yaml")
+        (block,) = (block for block in BLOCKS if (block.page, block.language) == ("docs/nightly.md", "yaml"))
         (tmp_path / "matrix.yaml").write_text(block.text)
         monkeypatch.chdir(tmp_path)
         asked = nightly.read(["--nightly", "matrix.yaml"], plan)

@@ -32,7 +32,12 @@ from reports import paper_items
 from tests.doc_blocks import PAGES, ROOT, anchors, commands, documented, inline, links
 from trainers.learners import METHODS, every_learner
 
-OTHERS = {".", "cd", "hf", "mail", "mypy", "pip", "pytest", "ruff"}  # programs that are not ours
+OTHERS = {".", "cd", "cp", "flwr", "hf", "mail", "mypy", "pip", "pytest", "ruff"}  # programs that are not ours
+OTHERS |= {
+    "flower/bin/pip",
+    "nvflare/bin/pip",
+    "../../nvflare/bin/python",
+}  # of other environments: tests/test_frameworks.py
 MISSING = ("--backbone", "--weights", "--data-root", "--run", "--config")  # what may name something that is not here
 LINES = documented()
 LINES += [
