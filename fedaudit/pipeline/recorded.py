@@ -130,8 +130,8 @@ class RecordedRun:
             yield Remark(
                 "members",
                 f"In {words(sorted({numbers[r] for r, _ in odd}))} messages fit other clients' members better than "
-                f"their own (in round {numbers[first]} those of clients {clients}): were clients' files, or their lists "
-                "of members, exchanged?",
+                f"their own (in round {numbers[first]} those of clients {clients}): were clients' files, or their "
+                "lists of members, exchanged?",
             )
 
     def _sent(self, r: int, client: int) -> bool:
