@@ -189,7 +189,7 @@ class MeasuredEpsilon(OfRun):
     guesses: int
     correct: int
     claimed: float | str
-    provable: float | str
+    provable: float | str | None  # None: nobody knows what noise ran, as in a run from elsewhere
     p_claimed: float | None  # largest probability of so many right guesses if the claimed epsilon is true
     p_provable: float | None  # and if the provable one is; None: that epsilon is infinite
     sentence: str

@@ -15,6 +15,9 @@ from fedaudit.privacy.settings import Privacy
 from trainers.base import Method
 from trainers.transcript import Transcript
 
+ADD_OR_REMOVE = "add or remove"  # the relation of a run from elsewhere: who was left out by a coin was absent
+COMPARABLE = (ADD_OR_REMOVE, "zero-out")  # relations of claims that its bounds are compared with
+
 
 @dataclass(frozen=True)
 class Result:
@@ -72,8 +75,11 @@ class Subject:
         """The claimed, provable and measured epsilon for a client's own record against an adversary, in words. Needs
         the result of the epsilon audit, except for a run trained elsewhere."""
         if self.said is not None:
-            result = self.before.get("claim")
-            return {**self.said, "measured": words(result.findings, threat_model)} if result else self.said
+            if (result := self.before.get("claim")) is None:
+                return self.said
+            neighbours = (self.claim or {}).get("neighbours", ADD_OR_REMOVE)
+            other = "" if neighbours in COMPARABLE else f" (of {ADD_OR_REMOVE}: no check of a claim of {neighbours})"
+            return {**self.said, "measured": words(result.findings, threat_model) + other}
         result = self.before["epsilon"]
         claims = in_words(result.tables["privacy"], threat_model)
         return {**claims, "measured": words(result.findings, threat_model)} if self.canaries else claims

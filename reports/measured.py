@@ -34,6 +34,21 @@ def count_testable(findings: Sequence[Finding]) -> int:
     return sum(any(f[p] is not None for p in P_VALUES.values()) for f in findings if f["metric"] in METRICS)
 
 
+def out_of_reach(findings: Sequence[Finding]) -> float | None:
+    """The largest epsilon that any bound of a report could show, if that contradicts nothing that is proven or claimed:
+    then no guesses could. None if one could, or there is nothing to contradict."""
+    testable = [
+        (f, float(f[name]))
+        for f in findings
+        if f["metric"] in METRICS
+        for name, p in P_VALUES.items()
+        if f[p] is not None
+    ]
+    if not testable or any(f["ceiling"] > epsilon for f, epsilon in testable):
+        return None
+    return max(float(f["ceiling"]) for f, _ in testable)
+
+
 def contradictions(findings: Sequence[Finding]) -> list[str]:
     """A sentence for every bound that refutes the proven epsilon, or else the claimed one, by `refutes`."""
     among = count_testable(findings)

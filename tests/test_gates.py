@@ -160,7 +160,11 @@ def lines_with_gates():
 @pytest.mark.parametrize("line", lines_with_gates())
 def test_a_gate_of_the_docs_can_be_answered(line):
     """TPR against the server's views of clients has a threshold of each client's reference records."""
-    command = cli.read_command(shlex.split(line))
+    words = shlex.split(line)
+    if "--run" in words:  # a folder of the reader's own
+        assert parse(words[words.index("--fail-if") + 1]).metric == "auroc"
+        return
+    command = cli.read_command(words)
     assert command.gates
     for gate in command.gates:
         rate = re.fullmatch(r"tpr@(.*)%", gate.metric)

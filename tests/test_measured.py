@@ -228,15 +228,21 @@ class TestWhereItIsShown:
     def worse(self, evidence, p: float = 1e-4):
         """What is proven does not hold with this p-value, for any mechanism; nothing else is contradicted."""
         p_values = {
-            "measured": {"p_provable": p, "p_claimed": 0.9},
-            "measured/gaussian": {"p_provable": 0.9, "p_claimed": 0.9},
+            "measured": {"p_provable": p, "p_claimed": 0.9, "ceiling": 10.0},
+            "measured/gaussian": {"p_provable": 0.9, "p_claimed": 0.9, "ceiling": 10.0},
         }
         return replace(evidence, findings=[f | p_values.get(f["metric"], {}) for f in evidence.findings])
 
     def test_on_the_page(self, evidence) -> None:
         text = self.page(evidence)
         assert "100 1 20 20 1.82 (1.82) 3.24 (3.24) 8 9" in text
-        assert "None of the 2 bounds that could contradict what is proven or claimed does" in text
+        assert (
+            "No bound here can contradict what is proven or claimed: even if every guess were right, they would show an ε of 3.24"
+            in text
+        )
+        assert "None of the 2 bounds that could contradict what is proven or claimed does" in self.page(
+            self.worse(evidence, 0.9)
+        )
         assert "measured above provable: the code, the ledger or the proof is wrong" in self.page(self.worse(evidence))
 
     def test_nowhere_without_canaries(self) -> None:
@@ -245,7 +251,7 @@ class TestWhereItIsShown:
     def test_in_the_terminal(self, evidence, capsys) -> None:
         show(self.worse(evidence).findings, None)
         said = " ".join(capsys.readouterr().out.split())
-        assert "prompt-user loss 100 20 of 20 1.82 (1.82) 3.24 (3.24) 8 9" in said
+        assert "prompt-user loss 100 20 of 20 1.82 (10) 3.24 (10) 8 9" in said
         assert "measured above provable" in said
 
     @pytest.mark.parametrize(

@@ -102,8 +102,15 @@ class Gate:
     def _above(self, kind: str, rows: Sequence[dict[str, Any]], among: int) -> list[str]:
         """A sentence for each bound in `rows` that refutes the epsilon of a `kind`, "provable" or "claimed". `among` is
         the number of bounds to correct for. InputError: there is no bound, or no finite epsilon."""
-        if all(f[P_VALUES[kind]] is None for f in rows):
-            why = f"no finite epsilon is {kind}" if rows else "there is no such row"
+        compared = [f for f in rows if f[P_VALUES[kind]] is not None]
+        if not compared or all(f["ceiling"] <= float(f[kind]) for f in compared):
+            most = max((f["ceiling"] for f in compared), default=0.0)
+            why = f"no finite epsilon is {kind} of the relation that is measured" if rows else "there is no such row"
+            if compared:
+                why = (
+                    f"if every guess were right, epsilon would be {most:.3g}, and {compared[0][kind]} is {kind}; more "
+                    "canaries show more"
+                )
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
         return [f"{self.text}: {sentence(f, kind, among)}" for f in rows if refutes(f, kind, among)]
 

@@ -83,6 +83,10 @@ def add_help(parser: argparse.ArgumentParser) -> None:
 
 def main(request: SplitRequest) -> int:
     """Deal the records, print what was done, and return the exit code 0."""
+    from audits.claim import DELTA
+    from audits.statistics import one_run
+    from audits.statistics.guesses import number_of_guesses
+    from fedaudit.external.records import CANDIDATES
     from fedaudit.external.split import split
 
     done = split(
@@ -91,4 +95,11 @@ def main(request: SplitRequest) -> int:
     )  # fmt: skip
     for sentence in done.sentences:
         print(sentence)
+    guessed = done.canaries or sum(done.counts[name] for name in CANDIDATES)
+    most = one_run.ceiling(number_of_guesses(guessed), canaries=guessed, delta=DELTA)
+    what = "canaries" if done.canaries else "candidates"
+    print(
+        f"measured epsilon: guesses are about the {guessed} {what}; if every one were right, it would be {most:.2f} "
+        f"(delta {DELTA:g})"
+    )
     return 0

@@ -78,7 +78,7 @@ def limits(plan: Plan) -> list[str]:
                     "trainings.",
                 ]
             ),
-            *(ATTACKED if plan.attacks else [UNATTACKED]),
+            *(_attacked(plan) if plan.attacks else [UNATTACKED]),
         ]
     return [
         *first,
@@ -86,6 +86,12 @@ def limits(plan: Plan) -> list[str]:
         elsewhere if plan.own is not None else coin,
         "The intervals are over records and clients of one training; --seeds adds the spread over trainings.",
     ]
+
+
+def _attacked(plan: Plan) -> list[str]:
+    """Sentences on attacks on prompts; on shadow models only where there are some."""
+    shadows = any(cell.needs_shadows for cell in plan.cells)
+    return [KNOWN + (SHADOWS if shadows else ""), OF_CLIENTS]
 
 
 ALL_TRAINED = (
@@ -98,11 +104,13 @@ PART_TRAINED = (
     "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
 )
 UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a measured lower bound."
-ATTACKED = (  # of attacks on prompts
+KNOWN = (  # of attacks on prompts
     "Attackers know the frozen model, the method with its parameters, its start, and the candidate records; not who "
-    "was in training. Shadow models are trained on random halves of the same candidates, the strongest case for the "
-    "attacker.",
+    "was in training."
+)
+SHADOWS = " Shadow models are trained on random halves of the same candidates, the strongest case for the attacker."
+OF_CLIENTS = (
     "The intervals of membership are over the records of the clients that were attacked (--targets): given their "
     "prompts, a coin per record is all that is random if nothing leaks. Other clients and other trainings are "
-    "--targets and --seeds.",
+    "--targets and --seeds."
 )

@@ -91,5 +91,7 @@ def refused_table(cell: Cell) -> pd.DataFrame:
     """A row per attack and threat model under which it did not run, and per question that this kind of records does not
     allow (threat model "all"). Columns attack, threat_model, why."""
     rows = _refused(cell)
+    if cell.plan.own is not None and (untold := getattr(cell.plan.own.trained, "untold", "")):
+        rows.append(("attacks by shadow models, decompose", "all", f"they repeat the training, and {untold}"))
     rows += [(what, "all", why) for what, why in KINDS[cell.plan.trained.records].unasked.items()]
     return pd.DataFrame(rows, columns=["attack", "threat_model", "why"])

@@ -168,7 +168,10 @@ class Cell:
             "device": p.device,
         }
         if p.own is not None:
-            return {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}} | shared
+            about = {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}}
+            if untold := getattr(p.own.trained, "untold", ""):  # defaults of ours say nothing about it
+                shared |= {"training": {"recipe": untold}}
+            return about | shared
         assert variant is not None
         holders = {"holders": p.canary_holders} if p.adversary.targets else {}
         return {

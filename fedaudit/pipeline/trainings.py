@@ -63,7 +63,8 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
             run_training(training, executor, say=progress.say, stage=progress.stage)
         return before
     rounds = blocks(plan.rounds)
-    with progress.stage(f"training {len(todo)} of {len(cells)} runs", len(todo) * len(rounds)) as advance:
+    what = f"training {len(todo)} of {len(cells)} runs" if plan.own is None else "reading the run"
+    with progress.stage(what, len(todo) * len(rounds)) as advance:
         chains = [[(training, until, progress.quiet) for until in rounds] for training in trainings]
         for _ in executor.chains(train_block, chains):
             advance()
@@ -99,7 +100,8 @@ def run_training(
                     note=note, start=start,
                 )  # fmt: skip
         else:
-            say(f"reading the run {method.path.name}")
+            if until in (None, schedule.rounds):
+                say(f"reading the run {method.path.name}")
             method.write_transcript(folder, say=say)
         if until in (None, schedule.rounds):
             finish(folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.formats import join_words
-from reports.measured import contradictions, count_testable, rows
+from reports.measured import contradictions, count_testable, out_of_reach, rows
 from reports.rows import MethodRow
 from reports.section import Page, Section
 
@@ -35,6 +35,7 @@ def section(page: Page) -> Section | None:
                 "measured": measured,
                 "contradictions": contradictions(page.findings),
                 "compared": count_testable(page.findings),
+                "out_of_reach": out_of_reach(page.findings),
                 "noise": noise,
                 "noised": any(v.private for v in page.runs),
                 "users": any(c.threat_model == PROMPT_USER for v in page.runs for c in v.claims),
