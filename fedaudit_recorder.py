@@ -49,7 +49,7 @@ TEMPORARY = "temporary-"  # how names of files begin that are not whole yet
 
 _ABOUT = {"seed", "claimed", "provable", "uploads", "aggregation", "clients", "claim"}
 _ABOUT_KIND = {
-    ADAPTERS: {"alpha", "score", "prompt"},
+    ADAPTERS: {"alpha", "scale", "score", "prompt"},
     PROMPTS: {"classes", "weights", "rule", "recipe", "privacy"},
 }
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}

@@ -36,5 +36,5 @@ def claim(subject: Subject, params: Params) -> Result:
     hypothesis = Hypothesis() if claimed is None else Hypothesis(claimed=float(claimed))
     hypotheses = dict.fromkeys(subject.threat_models, hypothesis)
     delta = float(subject.claim.get("delta", DELTA))
-    found = bounds(subject.attacked, subject.canaries, names=subject.names, delta=delta, hypotheses=hypotheses)
-    return Result([replace(bound, provable=None) for bound in found])  # nobody knows what noise ran
+    lower_bounds = bounds(subject.attacked, subject.canaries, names=subject.names, delta=delta, hypotheses=hypotheses)
+    return Result([replace(bound, provable=None) for bound in lower_bounds])  # nobody knows what noise ran

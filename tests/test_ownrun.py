@@ -646,7 +646,10 @@ class TestExport:
 
 @pytest.mark.parametrize(
     ("attack", "words"),
-    [("gradnorm", ("--attack gradnorm", "maxrenyi")), ("lira", ("--attack lira", "shadow models", "maxrenyi"))],
+    [
+        ("gradnorm", ("--attack gradnorm", "maxrenyi")),
+        *((name, (f"--attack {name}", "shadow models", "maxrenyi")) for name in ("lira", "rmia", "quantile", "shadow")),
+    ],
 )
 def test_attacks_that_a_run_of_adapters_does_not_allow(run, capsys, attack, words):
     assert cli.main(["--run", str(run), "--attack", attack]) == 2

@@ -193,11 +193,10 @@ class TestRunsOfOtherCode:
         assert found.model(found.broadcast(0))["prompt"].shape == (9, 16)
 
     def test_contexts_of_classes_tell_by_their_shape(self, tmp_path: Path) -> None:
-        run, _ = exported("promptfl", tmp_path, rule=None)
-        both(edit(rule=None, recipe=None), tensors("*/**/*.safetensors", lambda s: {"ctx": s["p_G"].expand(5, 9, 16)}))(
-            run
-        )
+        run, _ = exported("promptfl", tmp_path)
         removed("private")(run)
+        expanded = tensors("*/**/*.safetensors", lambda state: {"ctx": state["p_G"].expand(5, 9, 16)})
+        both(edit(rule=None, recipe=None), expanded)(run)
         own = read(run)
         assert (own.trained.settings["class_contexts"], own.trained.settings["prompt_length"]) == (True, 9)
         assert own.remarks == []
