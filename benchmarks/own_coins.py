@@ -34,8 +34,8 @@ LENGTH = 16  # vectors of the context
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nulls", type=int, default=100)
-    parser.add_argument("--records", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--records", type=int, default=240)
+    parser.add_argument("--steps", type=int, default=1500)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
