@@ -20,11 +20,14 @@ from attacks.attacked_models import state_digest
 from attacks.base import View
 from fedaudit.command import cli
 from fedaudit.command.argv import words_of
+from fedaudit.external import export as export_module
 from fedaudit.external.adapters import canonical
 from fedaudit.external.export import export_run
 from fedaudit.external.reading import read
+from fedaudit.machinery.closure import closure
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
+from fedaudit.pipeline.keys import training_modules
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores, caption_scores
 from tests.asking_toy import Candidates, models
@@ -655,6 +658,14 @@ def test_attacks_that_a_run_of_adapters_does_not_allow(run, capsys, attack, word
     assert cli.main(["--run", str(run), "--attack", attack]) == 2
     said = capsys.readouterr().err
     assert all(word in said for word in words)
+
+
+def test_the_key_of_a_run_covers_all_that_reads_it(run, tmp_path):
+    """A change of the reader, or of what it imports, makes a stored transcript stale."""
+    (cell,) = cli.read_command(["--run", str(run), "--out", str(tmp_path / "out")]).plan.cells
+    writers = {"export.py", "split.py"}
+    readers = {f"fedaudit/external/{path.name}" for path in Path(export_module.__file__).parent.glob("*.py")}
+    assert readers - {f"fedaudit/external/{name}" for name in writers} <= {*closure(*training_modules(cell))}
 
 
 class TestDocs:

@@ -46,7 +46,7 @@ def training_modules(cell: Cell) -> tuple[str, ...]:
     loop = "fedaudit.pipeline.trainings", f"trainers.{cell.plan.learner}"
     if not cell.trained_here:
         rule = (f"trainers.{cell.variant.method}",) if cell.variant else ()
-        return *loop, *rule, "fedaudit.external.run"
+        return *loop, *rule, "fedaudit.external.reading", "fedaudit.external.single"
     assert cell.variant is not None
     return *loop, f"trainers.{cell.variant.method}", f"fedaudit.tasks.{cell.plan.task}"
 
