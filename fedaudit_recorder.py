@@ -104,14 +104,14 @@ class Recorder:
             raise ValueError("prompts need classes=[...]: the names of all classes, in the order of the labels")
         for name in about.get("clients", ()):
             _require_name(name, "clients")
-        said = {"kind": kind, "method": method, "task": task, "backbone": backbone}
-        said.update({key: value for key, value in about.items() if value is not None})
-        for key, value in said.items():
+        stated = {"kind": kind, "method": method, "task": task, "backbone": backbone}
+        stated.update({key: value for key, value in about.items() if value is not None})
+        for key, value in stated.items():
             try:
                 _json(value)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{key} cannot be written to run.json ({error})") from None
-        self._about = json.loads(_json(said))  # as a file holds it: lists for tuples
+        self._about = json.loads(_json(stated))  # as a file holds it: lists for tuples
         # whether clients go by texts; None until the first one is named
         self._texts: bool | None = True if self._about.get("clients") else None
         self._shapes: Shapes | None = None
@@ -153,15 +153,15 @@ class Recorder:
         """Record what the server received from a client in round `r`. `records` is its number of records; `notes` are
         facts, kept and bytes as rounds.json has them. A second upload of a client replaces its first."""
         name, client, stage, where = self._of_client(r, client, "the upload")
-        said = {key: value for key, value in dict(notes, records=records).items() if value is not None}
-        unknown = sorted(set(said) - _NOTES)
+        noted = {key: value for key, value in dict(notes, records=records).items() if value is not None}
+        unknown = sorted(set(noted) - _NOTES)
         if unknown:
             valid = ", ".join(sorted(_NOTES))
             raise ValueError(f"{where}: rounds.json has no {unknown[0]!r} of an upload; valid are {valid}")
         for key in ("records", "bytes"):
-            if key in said:
-                said[key] = _count(said[key], f"{where}: {key}")
-        self._put(stage, "uploads", name, state, where, self._check_part, {"client": client, "said": said})
+            if key in noted:
+                noted[key] = _count(noted[key], f"{where}: {key}")
+        self._put(stage, "uploads", name, state, where, self._check_part, {"client": client, "said": noted})
 
     def owner(self, r: int, client: Any, state: Mapping[str, Any]) -> None:
         """Record what a client itself holds after round `r`: of adapters its whole model (owners/, the last one
@@ -246,11 +246,11 @@ class Recorder:
         """Create the folder, or check that it holds a recording of the same run."""
         for name in (HIDDEN, "models", "uploads"):
             os.makedirs(self._path(name), exist_ok=True)
-        said, path = {"every": self.every, "about": self._about}, self._path(HIDDEN, "recorder.json")
+        setup, path = {"every": self.every, "about": self._about}, self._path(HIDDEN, "recorder.json")
         if not os.path.exists(path):
             if os.path.exists(self._path("run.json")) or self._models():
                 raise ValueError(f"{self.folder} holds a run that no recorder wrote; name another folder")
-            _create_json(path, said, self._path(HIDDEN))
+            _create_json(path, setup, self._path(HIDDEN))
         before = _read_json(path, {})
         for key in sorted(set(self._about) | set(before["about"])):
             old, new = before["about"].get(key), self._about.get(key)
@@ -315,10 +315,10 @@ class Recorder:
         path = os.path.join(self._stage(r), ROUND)
         before = _read_json(path, {})
         utility = dict(before.get("utility", {}), **note.get("utility", {}))
-        said = dict(before, **note)
+        merged = dict(before, **note)
         if utility:
-            said["utility"] = utility
-        _write_json(path, said)
+            merged["utility"] = utility
+        _write_json(path, merged)
 
     def _add_note(self, r: Any, note: Mapping[str, Any]) -> None:
         path = self._path(HIDDEN, NOTES)
@@ -408,7 +408,7 @@ class Recorder:
                 raise ValueError(f"{where} lacks {name}, which the first model has")
 
     def _check_part(self, shapes: Shapes, where: str) -> None:
-        """What an upload holds: some of the first model's tensors, and of prompts others if a rule says so."""
+        """ValueError unless an upload holds some of the first model's tensors, or of prompts what a rule allows."""
         first = self._first_shapes()
         for name, shape in shapes.items():
             if name in first:
@@ -422,7 +422,7 @@ class Recorder:
                 raise ValueError(f"{where}: {name} {list(shape)} is not in the first model, which has {_few(first)}")
 
     def _check_owner(self, shapes: Shapes, where: str) -> None:
-        """What a client holds: of adapters all layers, of any rank."""
+        """ValueError unless a client holds all layers of an adapter, of any rank; prompts are not checked."""
         if self.kind == PROMPTS:
             return
         first = self._first_shapes()
@@ -686,7 +686,7 @@ def _rounds(folder: str) -> list[int]:
 
 
 def _notes(stage: str) -> list[dict[str, Any]]:
-    """What is noted of the clients of a round."""
+    """The notes of the clients of a round, of those that sent something or failed."""
     folder = os.path.join(stage, "notes")
     return [_read_json(os.path.join(folder, name), None) for name in _files(folder)]
 
@@ -748,10 +748,10 @@ def _publish(root: str, r: int) -> None:
     _publish_file(os.path.join(stage, "next.safetensors"), after)
     for name in ("models", "uploads", "private", "owners"):
         _sync(os.path.join(root, name))
-    said = _of_round(notes, _files(uploads) + _files(os.path.join(root, "private", _round(r))))
-    said.update(_read_json(os.path.join(stage, ROUND), {}))
+    entry = _of_round(notes, _files(uploads) + _files(os.path.join(root, "private", _round(r))))
+    entry.update(_read_json(os.path.join(stage, ROUND), {}))
     path = os.path.join(root, HIDDEN, NOTES)
-    _write_json(path, dict(_read_json(path, {}), **({str(r): said} if said else {})))
+    _write_json(path, dict(_read_json(path, {}), **({str(r): entry} if entry else {})))
     _write_rounds(root)
     _discard(stage, os.path.join(root, HIDDEN))
 
@@ -762,9 +762,9 @@ def _publish_file(source: str, path: str) -> None:
 
 
 def _of_round(notes: Iterable[Mapping[str, Any]], sent: Iterable[str]) -> dict[str, Any]:
-    """What rounds.json says of a round, from the notes of its clients; `sent` are names of the clients' files."""
+    """The entry of rounds.json for a round, made of the notes of its clients; `sent` are names of their files."""
     senders = {name.rsplit(".", 1)[0] for name in sent}
-    said: dict[str, Any] = {}
+    entry: dict[str, Any] = {}
     uploads, failed = {}, []
     for note in notes:
         client = note["client"]
@@ -773,10 +773,10 @@ def _of_round(notes: Iterable[Mapping[str, Any]], sent: Iterable[str]) -> dict[s
         elif note["said"] and _file_of(client) in senders:
             uploads[str(client)] = note["said"]
     if uploads:
-        said["uploads"] = uploads
+        entry["uploads"] = uploads
     if failed:
-        said["failed"] = failed
-    return said
+        entry["failed"] = failed
+    return entry
 
 
 def _file_of(client: Any) -> str:
@@ -785,13 +785,13 @@ def _file_of(client: Any) -> str:
 
 
 def _run(root: str, clients: Iterable[str]) -> dict[str, Any]:
-    """What run.json says; `clients` are texts that clients go by, those that are new come last."""
-    said = _read_json(os.path.join(root, HIDDEN, "recorder.json"), {})
-    run = dict({"format": 2}, **said["about"])
-    if said["every"] > 1:
+    """The content of run.json; `clients` are texts that clients go by, those that are new come last."""
+    setup = _read_json(os.path.join(root, HIDDEN, "recorder.json"), {})
+    run = dict({"format": 2}, **setup["about"])
+    if setup["every"] > 1:
         run["gaps"] = True
     names = _read_json(os.path.join(root, "run.json"), {}).get("clients", []) + list(clients)
-    if names and "clients" not in said["about"]:
+    if names and "clients" not in setup["about"]:
         run["clients"] = list(dict.fromkeys(names))
     return run
 

@@ -1,7 +1,7 @@
 """Every method exported and audited again as an external run: `python -m benchmarks.exported_runs [METHOD...]`.
 
-For each method it prints the number of scores of records that both audits have, the largest difference between them, the
-largest difference of AUROCs, attacks that only one of them ran, and what was said of the recording.
+For each method it prints the number of scores of records that both audits have, the largest difference between them,
+the largest difference of AUROCs, rows that only one of them has, and what was said of the recording.
 """
 
 from __future__ import annotations

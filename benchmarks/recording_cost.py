@@ -1,7 +1,8 @@
 """Time and memory of checking an external run, by rounds: `python -m benchmarks.recording_cost [CLIENTS]`.
 
-Writes runs of CLIENTS clients (default 100) that send 2 MB each, and checks each in a process of its own. One round more
-must cost the same time whatever came before, and the memory must not grow: two rounds' uploads are in memory at once.
+Writes runs of CLIENTS clients (default 100) that send 2 MB each, and checks each in a process of its own. One round
+more must cost the same time whatever came before, and the memory must not grow: two rounds' uploads are in memory at
+once.
 """
 
 from __future__ import annotations

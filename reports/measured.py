@@ -34,19 +34,19 @@ def count_testable(findings: Sequence[Finding]) -> int:
     return sum(any(f[p] is not None for p in P_VALUES.values()) for f in findings if f["metric"] in METRICS)
 
 
+def can_refute(f: Finding, name: str) -> bool:
+    """Whether `f` would exceed its "provable" or "claimed" epsilon (`name`) if every guess were right; False if that
+    epsilon is infinite or not compared."""
+    return f[P_VALUES[name]] is not None and bool(f["ceiling"] > float(f[name]))
+
+
 def out_of_reach(findings: Sequence[Finding]) -> float | None:
     """The largest epsilon that any bound of a report could show, if that contradicts nothing that is proven or claimed:
     then no guesses could. None if one could, or there is nothing to contradict."""
-    testable = [
-        (f, float(f[name]))
-        for f in findings
-        if f["metric"] in METRICS
-        for name, p in P_VALUES.items()
-        if f[p] is not None
-    ]
-    if not testable or any(f["ceiling"] > epsilon for f, epsilon in testable):
+    bounds = [f for f in findings if f["metric"] in METRICS and any(f[p] is not None for p in P_VALUES.values())]
+    if any(can_refute(f, name) for f in bounds for name in P_VALUES):
         return None
-    return max(float(f["ceiling"]) for f, _ in testable)
+    return max((float(f["ceiling"]) for f in bounds), default=None)
 
 
 def contradictions(findings: Sequence[Finding]) -> list[str]:

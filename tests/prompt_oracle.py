@@ -126,11 +126,11 @@ class Slow:
     # --- what a method says, where it is not FedOTP's with the sum of both prompts
 
     def start(self, p_G: Tensor, p_L: Tensor, hard: Tensor, g: torch.Generator) -> State:
-        """Of two random prompts; what else is random is drawn next from g."""
+        """The start, made of two random prompts; what else is random is drawn next from g."""
         return {name: {"p_G": p_G, "p_L": p_L}[name] for name in self.parts}
 
     def leaves(self, server: State, own: State, k: int, r: int, s: int) -> State:
-        """What is differentiated."""
+        """The tensors that are differentiated, by name."""
         return {name: (server if name == "p_G" else own)[name] for name in self.parts}
 
     def prompt(self, leaves: State, server: State, own: State) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the federation trains, as NVFlare sees it: a module whose state is the adapters alone."""
+"""The module that the federation trains, as NVFlare sees it: its state is the adapters alone."""
 
 import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict

@@ -29,7 +29,7 @@ from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.splits import SPLITS
 from fedaudit.terms.threat_models import THREAT_MODELS
 from fedaudit.terms.verdicts import LEAK, LEAKS
-from reports.measured import P_VALUES, count_testable, refutes, sentence
+from reports.measured import P_VALUES, can_refute, count_testable, refutes, sentence
 from trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
@@ -103,10 +103,10 @@ class Gate:
         """A sentence for each bound in `rows` that refutes the epsilon of a `kind`, "provable" or "claimed". `among` is
         the number of bounds to correct for. InputError: there is no bound, or no finite epsilon."""
         compared = [f for f in rows if f[P_VALUES[kind]] is not None]
-        if not compared or all(f["ceiling"] <= float(f[kind]) for f in compared):
-            most = max((f["ceiling"] for f in compared), default=0.0)
+        if not any(can_refute(f, kind) for f in compared):
             why = f"no finite epsilon is {kind} of the relation that is measured" if rows else "there is no such row"
             if compared:
+                most = max(f["ceiling"] for f in compared)
                 why = (
                     f"if every guess were right, epsilon would be {most:.3g}, and {compared[0][kind]} is {kind}; more "
                     "canaries show more"

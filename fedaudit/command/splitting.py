@@ -11,13 +11,13 @@ from pathlib import Path
 from fedaudit.command.argv import check, number, whole
 from fedaudit.command.choices import canaries_class
 from fedaudit.command.flags import Parser, params_from_values
+from fedaudit.external.coins import REFERENCE_SHARE
 from fedaudit.machinery.errors import InputError
 
 _HELP = (
     "JSON lines of records: flips a fair coin for each and writes who is a member into the folder --out; with "
     "--reference-share, --canaries and --canary-kind (docs/own-runs.md)"
 )
-SHARE = 0.2  # of each client's records of each class that are for reference
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def add_split(parser: argparse.ArgumentParser) -> None:
         help=_HELP,
     )  # fmt: skip
     group.add_argument(
-        "--reference-share", type=number, default=SHARE, metavar="SHARE",
-        help=f"share of the records that no coin is flipped for, for thresholds (default: {SHARE})",
+        "--reference-share", type=number, default=REFERENCE_SHARE, metavar="SHARE",
+        help=f"share of the records that no coin is flipped for, for thresholds (default: {REFERENCE_SHARE})",
     )  # fmt: skip
     group.add_argument("--canaries", type=whole, metavar="N", help="candidates that become canaries (default: 0)")
     group.add_argument("--canary-kind", metavar="KIND", help="mislabelled (default), ood or natural")

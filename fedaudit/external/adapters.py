@@ -37,6 +37,8 @@ class Adapters:
     learner: ClassVar[str] = "lora"
     nothing_private: ClassVar[bool] = False  # what clients send need not be their whole model
     start_token: ClassVar[None] = None  # adapters tell nothing of the text encoder
+    classes: ClassVar[tuple[str, ...]] = ()  # records are texts
+    untold: ClassVar[str] = ""  # no attack here repeats a training of adapters, so that nothing is missing
 
     alpha: float
     rank: int  # of the global model, or one to which all adapters were brought (ranks.py)

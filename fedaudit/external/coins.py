@@ -24,6 +24,7 @@ from fedaudit.machinery.errors import InputError
 COINS = "coins.json"
 FORMAT = 1
 SEED_BYTES = 16
+REFERENCE_SHARE = 0.2  # of each client's records of each class, by default
 NATURAL = "natural"
 KINDS = ("mislabelled", "ood", NATURAL)  # of canaries, as in `fedaudit.tasks.canaries`
 

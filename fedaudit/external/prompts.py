@@ -35,7 +35,6 @@ START_TOKEN = "token_prefix"  # the start token's embedding, a row per class
 _CLASS_NAMES = "token_suffix"  # of the classes of the training; nothing is read from it
 _FACTORS = ("u", "v")  # of a low-rank prompt of a client's own
 OWN_PARTS = (OWN, *_FACTORS)  # what a client keeps
-_FREE = ("secfpp", "dp2fl")  # rules whose tensors are more than prompts; the rule itself reads them
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +189,8 @@ def describe(
     recipe = dict(about.get("recipe", {}))
     optimizer = recipe.pop("optimizer", SGD)
     settings = dataclass_of(package_folder("trainers") / f"{learner}.py", "Settings")
-    shape = {} if rule in _FREE else _shape(path, models, about["classes"])
+    # where clients compute on shares the server keeps a prompt per group, and their number changes
+    shape = {} if plugin.facts.on_shares else _shape(path, models, about["classes"])
     noise = about.get("privacy", {})
     return Prompts(
         rule=rule,

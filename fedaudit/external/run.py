@@ -101,8 +101,8 @@ class OwnRun:
 
     @functools.cached_property
     def federation(self) -> Federation:
-        classes = self.trained.classes if isinstance(self.trained, Prompts) else ()
-        return federation(self.lists, self.clients, self.score, classes, self.coins.canaries if self.coins else ())
+        canaries = self.coins.canaries if self.coins else ()
+        return federation(self.lists, self.clients, self.score, self.trained.classes, canaries)
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -222,7 +222,6 @@ def _kept(own: OwnRun, r: int, client: int, note: Mapping[str, Any]) -> list[str
 def _digest(path: Path) -> bytes:
     """SHA-256 of a file. InputError: it cannot be read."""
     try:
-        with user_files.opened(path) as file:
-            return hashlib.file_digest(file, "sha256").digest()
+        return bytes.fromhex(user_files.sha256(path))
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error})") from error

@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.external.coins import COINS, NATURAL, SEED_BYTES, Coins, commitment_of, describe, draw, picture_digests
+from fedaudit.external.coins import (
+    COINS,
+    NATURAL,
+    REFERENCE_SHARE,
+    SEED_BYTES,
+    Coins,
+    commitment_of,
+    describe,
+    draw,
+    picture_digests,
+)
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.records import OF_CLIENTS, Entry, ListFile, pixels, read_candidates
 from fedaudit.machinery.errors import InputError
@@ -54,8 +64,8 @@ class SplitResult:
 
 
 def split(
-    candidates: Path, out: Path, *, reference_share: float = 0.2, canaries: int = 0, canary_kind: str = "mislabelled",
-    linked: bool = False, seed: bytes | None = None,
+    candidates: Path, out: Path, *, reference_share: float = REFERENCE_SHARE, canaries: int = 0,
+    canary_kind: str = "mislabelled", linked: bool = False, seed: bytes | None = None,
 ) -> SplitResult:  # fmt: skip
     """Deal the records that the JSON lines of the file `candidates` list into members, non-members and reference
     records, and write the lists, their pictures and coins.json into the folder `out`, which must be empty or absent.
@@ -69,14 +79,13 @@ def split(
     entries, _ = read_candidates(ListFile(files, candidates))
     kept, merged = _without_copies(entries)
     _claim(out)
-    drawn = seed or secrets.token_bytes(SEED_BYTES)
-    reference = _reference(drawn, kept, reference_share)
-    dealt = [entry for entry in kept if entry not in reference]
-    _require_enough(candidates, dealt)
-    while seed is None and _one_sided(drawn, dealt):
-        drawn = secrets.token_bytes(SEED_BYTES)
+    while True:
+        drawn = seed or secrets.token_bytes(SEED_BYTES)
         reference = _reference(drawn, kept, reference_share)
         dealt = [entry for entry in kept if entry not in reference]
+        _require_enough(candidates, dealt)
+        if seed or not _one_sided(drawn, dealt):
+            break
     chosen = _canaries(drawn, dealt, canaries)
     final = _with_canaries(kept, chosen, canary_kind, drawn, out)
     coins = Coins(drawn, "", frozenset(entry.record.id for entry in chosen), canary_kind if chosen else NATURAL, merged)

@@ -49,7 +49,7 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
 
 def _untold(cell: Cell, method: Method[Any], attack: AttackFacts, threat_model: str) -> str | None:
     """Why an attack cannot run on somebody's own run that does not tell how it was trained; None if it can."""
-    if cell.plan.own is None or not (untold := getattr(cell.plan.own.trained, "untold", "")):
+    if cell.plan.own is None or not (untold := cell.plan.own.trained.untold):
         return None
     if attack.shadows:
         return f"shadow models are trained as the target was, and {untold}"
@@ -91,7 +91,7 @@ def refused_table(cell: Cell) -> pd.DataFrame:
     """A row per attack and threat model under which it did not run, and per question that this kind of records does not
     allow (threat model "all"). Columns attack, threat_model, why."""
     rows = _refused(cell)
-    if cell.plan.own is not None and (untold := getattr(cell.plan.own.trained, "untold", "")):
+    if cell.plan.own is not None and (untold := cell.plan.own.trained.untold):
         rows.append(("attacks by shadow models, decompose", "all", f"they repeat the training, and {untold}"))
     rows += [(what, "all", why) for what, why in KINDS[cell.plan.trained.records].unasked.items()]
     return pd.DataFrame(rows, columns=["attack", "threat_model", "why"])

@@ -169,7 +169,7 @@ class Cell:
         }
         if p.own is not None:
             about = {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}}
-            if untold := getattr(p.own.trained, "untold", ""):  # defaults of ours say nothing about it
+            if untold := p.own.trained.untold:  # defaults of ours say nothing about it
                 shared |= {"training": {"recipe": untold}}
             return about | shared
         assert variant is not None
