@@ -15,8 +15,6 @@ from audits.facts import AuditFacts
 from audits.measured import Hypothesis, bounds
 from audits.subject import COMPARABLE, Result, Subject
 
-DELTA = 1e-5  # of bounds beside which nothing is claimed
-
 
 class Facts(AuditFacts):
     needs = ("attacks", "coins")
@@ -35,6 +33,7 @@ def claim(subject: Subject, params: Params) -> Result:
     claimed = subject.claim.get("epsilon") if subject.claim.get("neighbours") in COMPARABLE else None
     hypothesis = Hypothesis() if claimed is None else Hypothesis(claimed=float(claimed))
     hypotheses = dict.fromkeys(subject.threat_models, hypothesis)
-    delta = float(subject.claim.get("delta", DELTA))
-    lower_bounds = bounds(subject.attacked, subject.canaries, names=subject.names, delta=delta, hypotheses=hypotheses)
+    lower_bounds = bounds(
+        subject.attacked, subject.canaries, names=subject.names, delta=subject.delta, hypotheses=hypotheses
+    )
     return Result([replace(bound, provable=None) for bound in lower_bounds])  # nobody knows what noise ran

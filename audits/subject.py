@@ -16,6 +16,7 @@ from trainers.base import Method
 from trainers.transcript import Transcript
 
 ADD_OR_REMOVE = "add or remove"  # the relation of a run from elsewhere: who was left out by a coin was absent
+DELTA = 1e-5  # of bounds on epsilon beside which such a run claims none
 COMPARABLE = (ADD_OR_REMOVE, "zero-out")  # relations of claims that its bounds are compared with
 
 
@@ -68,8 +69,10 @@ class Subject:
 
     @property
     def delta(self) -> float:
-        """The delta of the claimed guarantee; 0 if nothing is claimed."""
-        return self.privacy.delta if self.privacy else float((self.claim or {}).get("delta", 0.0))
+        """The delta of the claimed guarantee; if nothing is claimed 0, or of a run from elsewhere with coins DELTA."""
+        if self.claim is not None:
+            return float(self.claim.get("delta", DELTA))
+        return self.privacy.delta if self.privacy else 0.0
 
     def claims(self, threat_model: str) -> Claims:
         """The claimed, provable and measured epsilon for a client's own record against an adversary, in words. Needs

@@ -18,7 +18,7 @@ from scipy.stats import binomtest
 
 from audits import claim as claim_audit
 from audits.comparisons import ScoredModel, ScoredRun
-from audits.subject import Subject
+from audits.subject import DELTA, Subject
 from fedaudit.command import cli
 from fedaudit.external.coins import Coins, commitment_of, draw
 from fedaudit.external.reading import read
@@ -317,5 +317,5 @@ class TestClaim:
 
     def test_a_run_without_a_claim_has_a_bound(self) -> None:
         found = self.found(1.0, {})
-        assert (found.p_claimed, found.delta) == (None, claim_audit.DELTA)
+        assert (found.p_claimed, found.delta) == (None, DELTA)
         assert found.value > 2
