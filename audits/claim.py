@@ -34,6 +34,7 @@ def claim(subject: Subject, params: Params) -> Result:
     hypothesis = Hypothesis() if claimed is None else Hypothesis(claimed=float(claimed))
     hypotheses = dict.fromkeys(subject.threat_models, hypothesis)
     lower_bounds = bounds(
-        subject.attacked, subject.canaries, names=subject.names, delta=subject.delta, hypotheses=hypotheses
-    )
+        subject.attacked, subject.canaries, names=subject.names, delta=subject.delta, hypotheses=hypotheses,
+        guessed_about="candidates" if subject.canary_kind == "natural" else "canaries",  # natural ones are as others
+    )  # fmt: skip
     return Result([replace(bound, provable=None) for bound in lower_bounds])  # nobody knows what noise ran

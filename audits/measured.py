@@ -56,16 +56,23 @@ class Guessed:
 
 
 def bounds(
-    run: ScoredRun, coins: Coins, *, names: Names, delta: float, hypotheses: Mapping[str, Hypothesis]
+    run: ScoredRun,
+    coins: Coins,
+    *,
+    names: Names,
+    delta: float,
+    hypotheses: Mapping[str, Hypothesis],
+    guessed_about: str = "canaries",
 ) -> list[MeasuredEpsilon]:
     """The lower bounds on epsilon by every adversary that can guess: one for any mechanism and, if the ledger's
-    mechanism has a proven epsilon, a second one for its family (`Hypothesis.family`)."""
+    mechanism has a proven epsilon, a second one for its family (`Hypothesis.family`). `guessed_about` is what sentences
+    call the records of the `coins`."""
     lower_bounds: list[MeasuredEpsilon] = []
     for threat_model in THREAT_MODELS:
         if (guessed := guess(run, coins, threat_model)) is not None:
             hypothesis = hypotheses.get(threat_model, Hypothesis())
             metrics = (MEASURED, MEASURED_GAUSSIAN) if hypothesis.family else (MEASURED,)
-            lower_bounds += [_bound(guessed, metric, hypothesis, names, delta) for metric in metrics]
+            lower_bounds += [_bound(guessed, metric, hypothesis, names, delta, guessed_about) for metric in metrics]
     return lower_bounds
 
 
@@ -110,7 +117,9 @@ def _scores(models: Sequence[ScoredModel], canaries: Sequence[tuple[int, str]], 
     return pd.Series(values, dtype=float)
 
 
-def _bound(guessed: Guessed, metric: str, hypothesis: Hypothesis, names: Names, delta: float) -> MeasuredEpsilon:
+def _bound(
+    guessed: Guessed, metric: str, hypothesis: Hypothesis, names: Names, delta: float, guessed_about: str
+) -> MeasuredEpsilon:
     """The finding of a lower bound: for any mechanism (`metric` MEASURED), or for the hypothesis' family of mechanisms
     (MEASURED_GAUSSIAN)."""
     g, family = guessed, hypothesis.family if metric == MEASURED_GAUSSIAN else None
@@ -129,7 +138,7 @@ def _bound(guessed: Guessed, metric: str, hypothesis: Hypothesis, names: Names, 
         provable=strict(hypothesis.provable),
         p_claimed=_p_value(family, hypothesis.claimed, delta, right),
         p_provable=_p_value(family, hypothesis.provable, delta, right),
-        sentence=_sentence(g, family, value, ceiling, delta),
+        sentence=_sentence(g, family, value, ceiling, delta, guessed_about),
     )
 
 
@@ -150,18 +159,20 @@ def _p_value(family: trade_off.Family | None, epsilon: float, delta: float, righ
     return trade_off.p_value(family.curve(family.mu(epsilon, delta)), **right)
 
 
-def _sentence(g: Guessed, family: trade_off.Family | None, value: float, ceiling: float, delta: float) -> str:
+def _sentence(
+    g: Guessed, family: trade_off.Family | None, value: float, ceiling: float, delta: float, guessed_about: str
+) -> str:
     """A lower bound in words: the guesses that are right, the bound, and the largest one that could be shown."""
     if_gaussian = f" if the mechanism is {family.words}" if family else ""
     return (
-        f"{g.threat_model}, by {g.signal}: {g.correct} of {g.guesses} guesses about {g.canaries} canaries are right: "
-        f"epsilon is at least {value:.3g}{if_gaussian} ({100 * CONFIDENCE:g} %, delta {delta:g}; "
+        f"{g.threat_model}, by {g.signal}: {g.correct} of {g.guesses} guesses about {g.canaries} {guessed_about} are "
+        f"right: epsilon is at least {value:.3g}{if_gaussian} ({100 * CONFIDENCE:g} %, delta {delta:g}; "
         f"at most {ceiling:.3g} could be shown)."
     )
 
 
 def words(findings: Sequence[OfRun], threat_model: str) -> str:
-    """The bounds by an adversary in a line, such as "at least 1.2: of at most 3 with 40 canaries, 20 guessed about";
+    """The bounds by an adversary in a line, such as "at least 1.2: of at most 3 with 40 coins, 20 guessed about";
     with a bound for a Gaussian mechanism if there is one. `NOT_GUESSED` without bounds."""
     bound_by_metric = {
         m.metric: m for m in findings if isinstance(m, MeasuredEpsilon) and m.threat_model == threat_model
@@ -169,7 +180,7 @@ def words(findings: Sequence[OfRun], threat_model: str) -> str:
     if MEASURED not in bound_by_metric:
         return NOT_GUESSED
     first = bound_by_metric[MEASURED]
-    about = f"of at most {first.ceiling:.3g} with {first.canaries} canaries, {first.guesses} guessed about"
+    about = f"of at most {first.ceiling:.3g} with {first.canaries} coins, {first.guesses} guessed about"
     if (second := bound_by_metric.get(MEASURED_GAUSSIAN)) is None:
         return f"at least {first.value:.3g}: {about}"
     more = f"at least {second.value:.3g} (of at most {second.ceiling:.3g}) if the mechanism is {second.mechanism}"

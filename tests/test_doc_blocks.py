@@ -274,7 +274,8 @@ def test_the_workflow_of_ci_md() -> None:
     assert [words for words in mine if words[0] in ("cp", "flwr")] == [
         words for words in taught if words[0] in ("cp", "flwr")
     ]
-    (audit,) = (words[1:] for words in scripts if words[0] == "fedaudit")
+    coins, audit = (words[1:] for words in scripts if words[0] == "fedaudit")
+    assert ["python", "audit.py", *coins] in taught
     assert "my-run" in str(read_words(audit))  # it is not there
     assert {"--fail-if", "--out"} <= {*audit}
     (kept,) = (step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", ""))

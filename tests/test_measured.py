@@ -146,12 +146,12 @@ class TestBounds:
     def test_in_words(self) -> None:
         found = bounds_of({"prompt-user": Hypothesis(1.0, 0.8, trade_off.GAUSSIAN)})
         assert words(found, "prompt-user") == (
-            "at least 1.82: of at most 1.82 with 100 canaries, 20 guessed about; at least 3.24 (of at most 3.24) if the "
+            "at least 1.82: of at most 1.82 with 100 coins, 20 guessed about; at least 3.24 (of at most 3.24) if the "
             "mechanism is Gaussian"
         )
         assert words(found, "server") == NOT_GUESSED
         wrong = bounds_of({}, right=False)
-        assert words(wrong, "prompt-user") == "at least 0: of at most 1.82 with 100 canaries, 20 guessed about"
+        assert words(wrong, "prompt-user") == "at least 0: of at most 1.82 with 100 coins, 20 guessed about"
 
 
 class TestAudit:

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+import fedaudit
 from fedaudit.external.export import export_run
 from fedaudit.external.prompts import Prompts
 from fedaudit.external.reading import read
@@ -390,3 +391,11 @@ def test_the_example_of_the_docs_is_a_run(tmp_path: Path) -> None:
     own = read(tmp_path)
     assert (own.trained.rule, own.trained.classes, own.backbone) == ("promptfl", ("abyssinian", "beagle"), "ViT-B-16")
     assert (own.repeatable, own.trained.settings["global_rate"]) == (True, 0.002)
+
+
+def test_prompts_of_another_width_are_of_another_model(tmp_path: Path) -> None:
+    run, _ = exported("promptfl", tmp_path)
+    width = trained("promptfl")[0].learner.clip.width
+    words = f"its prompts are vectors of {width} numbers, and those of this CLIP have 96; name the model"
+    with pytest.raises(InputError, match=words):
+        fedaudit.audit(run=str(run), attack="loss", out=str(tmp_path / "out"), quiet=True)
