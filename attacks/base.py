@@ -3,9 +3,10 @@
 A view never tells who is a member. Each method needs a capability; LacksCapability if the threat model lacks it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -15,17 +16,29 @@ from fedaudit.terms.threat_models import THREAT_MODELS
 from trainers.base import Method, State
 from trainers.transcript import Transcript
 
+if TYPE_CHECKING:
+    from attacks.probes import ProbeFile
+
 
 class View:
     """Reads a run as the adversary of one threat model does. Rounds r count from 0; states are tensors by name.
 
-    `users` are the clients that collude, for the threat model "colluding-users".
+    `users` are the clients that collude, for the threat model "colluding-users"; `probes` those that an active server
+    sent, by attack.
     """
 
-    def __init__(self, transcript: Transcript, threat_model: str, *, users: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        transcript: Transcript,
+        threat_model: str,
+        *,
+        users: Collection[int] = (),
+        probes: Mapping[str, "ProbeFile"] = MappingProxyType({}),
+    ) -> None:
         self._transcript = transcript
         self.threat_model = find(THREAT_MODELS, threat_model, "threat model")
         self.users = tuple(users)
+        self._probes = dict(probes)
         self.rounds = transcript.schedule.rounds
         self.clients = range(transcript.schedule.clients)
 
@@ -119,6 +132,11 @@ class View:
         """The personalised prompt that a client releases: the sum of its parts, not the parts."""
         self._require("personal prompts")
         return self._transcript.released(client)
+
+    def probe(self, attack: str) -> "ProbeFile":
+        """The broadcast that an attack of an active server made, and what clients sent back."""
+        self._require("probes")
+        return self._probes[attack]
 
     def private(self, client: int) -> State | None:
         """A client's true model after its last participation; None if it never took part or nothing is stored."""

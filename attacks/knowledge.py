@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,6 +171,8 @@ class Knowledge:
     projections: Floats | None = None
     base_projections: Floats | None = None  # the same before training
     rounds: Rounds | None = None  # what a server computed from messages: `needs = ("uploads",)` or sums of uploads
+    # by active attack the client's answer to its probe; without those that it did not answer: `needs = ("probes",)`
+    probed: Mapping[str, Mixture] = field(default_factory=dict)
 
     @property
     def loss(self) -> Floats:

@@ -27,7 +27,7 @@ from audits.subject import Result, Subject
 from fedaudit.privacy.accountant import noise_to_signal, provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
 from fedaudit.privacy.settings import Privacy
-from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
+from fedaudit.terms.threat_models import ACTIVE_SERVER, RELEASED_MODEL, SERVER
 from trainers.transcript import Transcript
 
 COLUMNS = "threat_model whose claimed provable every_step replace_one delta why".split()
@@ -166,7 +166,8 @@ def privacy_table(ledger: Ledger, method: Any, privacy: Privacy, threat_models: 
             where: dict[str, Any] = {"threat_model": view, "whose": owner, "delta": privacy.delta}
             ran, every = provable(ledger, **where), provable(ledger, **where, every_step=True)
             swapped = provable(ledger, **where, every_step=True, relation="replace")
-            trusted = view == SERVER and method.central  # these methods trust the server: nothing is claimed against it
+            # methods whose server adds the noise trust it: nothing is claimed against it
+            trusted = view in (SERVER, ACTIVE_SERVER) and method.central
             claimed = math.inf if trusted else privacy.epsilon
             rows.append((view, owner, claimed, ran.epsilon, every.epsilon, swapped.epsilon, privacy.delta, ran.why))
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fedaudit.machinery.plugins import Plugins, facts_of, package_folder
 from fedaudit.privacy import settings
-from fedaudit.terms.threat_models import SERVER, ThreatModel
+from fedaudit.terms.threat_models import ACTIVE_SERVER, SERVER, ThreatModel
 
 USUAL = "lora"  # the learner of a command that names neither a method nor a task
 
@@ -61,7 +61,8 @@ class LearnerFacts:
         in the server's place."""
         if not method.on_shares:
             return self.threat_models
-        return tuple(one for name in self.threat_models for one in (self.on_shares if name == SERVER else (name,)))
+        others = (name for name in self.threat_models if name != ACTIVE_SERVER)
+        return tuple(one for name in others for one in (self.on_shares if name == SERVER else (name,)))
 
 
 def every_learner() -> list[str]:

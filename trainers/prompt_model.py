@@ -71,6 +71,13 @@ class PromptModel:
                 "prompts were trained on another model"
             )
 
+    def check_width(self, state: State) -> None:
+        """InputError unless the prompts p_G and p_L of a state, [.., d], have the width of the text encoder."""
+        if other := {t.shape[-1] for name, t in state.items() if name in ("p_G", "p_L")} - {self.clip.width}:
+            raise InputError(
+                f"its prompts are vectors of {other.pop()} numbers, and those of this CLIP have {self.clip.width}"
+            )
+
     def text(self, prompt: Tensor) -> Tensor:
         """Class features [.., C, E], of length 1 and on the model's device, of prompts [.., b, d] on any device; with
         class contexts of prompts [.., C, b, d], class c with the c-th context."""

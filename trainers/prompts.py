@@ -33,7 +33,15 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Federation
-from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS, OWNER, PROMPT_USER, RELEASED_MODEL, SERVER
+from fedaudit.terms.threat_models import (
+    ACTIVE_SERVER,
+    CLUSTERING_SERVER,
+    COLLUDING_USERS,
+    OWNER,
+    PROMPT_USER,
+    RELEASED_MODEL,
+    SERVER,
+)
 from trainers.base import Participation, Site, State, Update, Upload, plugin_name, weighted_mean
 from trainers.evaluations import Recognition
 from trainers.learners import LearnerFacts
@@ -55,7 +63,7 @@ class Facts(LearnerFacts):
     rounds = 100
     clients = 10
     per_round = None
-    threat_models = (PROMPT_USER, RELEASED_MODEL, SERVER, OWNER)
+    threat_models = (PROMPT_USER, RELEASED_MODEL, SERVER, ACTIVE_SERVER, OWNER)
     on_shares = (CLUSTERING_SERVER, COLLUDING_USERS)
     backbone = "clip"
     unattacked = True

@@ -124,6 +124,9 @@ class Classifier(Protocol):
     def check_start(self, embedding: Tensor) -> None:
         """InputError unless `embedding` [.., d] is that of the text encoder's start token."""
 
+    def check_width(self, state: State) -> None:
+        """InputError unless the prompts of a state have the width of the text encoder."""
+
     def untrained(self, records: Sequence[str]) -> NDArray[np.float64]:
         """Log-probabilities [n, C] by the public model before any training, in nats and float64."""
 

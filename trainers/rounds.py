@@ -96,15 +96,9 @@ def _round(
     # 1. the cohort
     cohort = schedule.cohort(r)
     # 2. what the server sends, 3. every client of the cohort trains
-    server, public = transcript.server(r), transcript.broadcast(0)
-    before = transcript.before(r)
-    kept = transcript.holdings({k: before[k][-1] for k in cohort if k in before})
-    turns = [Participation(k, r, schedule.seed, (), None, tuple(before.get(k, ()))) for k in cohort]
-    jobs = [(turn, pack(kept.get(turn.client, public))) for turn in turns]
-    sent = pack(method.broadcast(server))
-    parts = [(method, sent, jobs[i : i + clients_per_batch]) for i in range(0, len(jobs), clients_per_batch)]
+    server = transcript.server(r)
     with usage.phase("clients"):
-        done = [one for part in executor.map(_participate, parts) for one in part]
+        done = _clients_turns(transcript, r, method, method.broadcast(server), executor, clients_per_batch)
     usage.count_peak(max(d.peak for d in done))
     uploads = [
         Upload(k, d.records, unpack(d.upload), d.facts, unpack(d.sealed)) for k, d in zip(cohort, done, strict=True)
@@ -161,6 +155,29 @@ class _Done:
     noised: Noised
     sealed: bytes
     peak: int  # largest memory of the worker, in bytes
+
+
+def _clients_turns(
+    transcript: Transcript, r: int, method: Method[Any], sent: State, executor: Executor[Bench], clients_per_batch: int
+) -> list[_Done]:
+    """The turns of round r's clients, who are sent the state `sent`, in the order of the cohort."""
+    cohort, before, public = transcript.schedule.cohort(r), transcript.before(r), transcript.broadcast(0)
+    kept = transcript.holdings({k: before[k][-1] for k in cohort if k in before})
+    turns = [Participation(k, r, transcript.schedule.seed, (), None, tuple(before.get(k, ()))) for k in cohort]
+    jobs = [(turn, pack(kept.get(turn.client, public))) for turn in turns]
+    packed = pack(sent)
+    parts = [(method, packed, jobs[i : i + clients_per_batch]) for i in range(0, len(jobs), clients_per_batch)]
+    return [one for part in executor.map(_participate, parts) for one in part]
+
+
+def answers_to(
+    transcript: Transcript, r: int, method: Method[Any], sent: State, executor: Executor[Bench]
+) -> dict[int, State]:
+    """{client: what it would have uploaded} if the server had sent `sent` in round r of a finished training, in place
+    of its broadcast: with the records, batches and noise of that round. The training is not changed."""
+    (clients_per_batch,) = executor.map(_learner_attribute, ["clients_per_batch"])
+    done = _clients_turns(transcript, r, method, sent, executor, clients_per_batch)
+    return {k: unpack(d.upload) for k, d in zip(transcript.schedule.cohort(r), done, strict=True)}
 
 
 def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[tuple[Participation, bytes]]]) -> list[_Done]:

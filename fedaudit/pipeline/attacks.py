@@ -20,6 +20,7 @@ from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.probing import ask_probes
 from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.question_set import QuestionSet, answers_of
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
@@ -88,6 +89,7 @@ def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> Attac
     outputs of models that are on disk are read, the others computed first."""
     train_banks([cell], workshop, progress)  # nothing to do, unless it was damaged since
     federation = workshop.federation
+    ask_probes(cell, workshop, progress)
     question_plan = QuestionPlan.of(cell, federation)
     question_sets = question_plan.answer_all(lambda: workshop.attackers, progress)
     jobs = scoring_jobs(question_plan, question_sets)

@@ -93,9 +93,8 @@ def _try_models(bench: Bench, trial: _Trial) -> None:
     assert trial.method is not None
     if trial.start_token is not None:
         bench.learner.check_start(unpack(trial.start_token)[START_TOKEN])
-    public, width = unpack(trial.models[0]), bench.learner.clip.width
-    if other := {t.shape[-1] for name, t in public.items() if name in ("p_G", "p_L")} - {width}:
-        raise InputError(f"its prompts are vectors of {other.pop()} numbers, and those of this CLIP have {width}")
+    public = unpack(trial.models[0])
+    bench.learner.check_width(public)
     records = [record for candidates in bench.candidates for record in candidates][:1]
     try:
         models = [trial.method.model(public | unpack(model)) for model in trial.models]

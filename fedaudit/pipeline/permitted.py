@@ -12,12 +12,15 @@ from attacks.questions.kinds import KINDS
 from attacks.threats import refusal
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.terms.threat_models import PEER, RELEASED_MODEL, SERVER
+from fedaudit.terms.threat_models import ACTIVE_SERVER, PEER, RELEASED_MODEL, SERVER
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from trainers.base import Method
+
+
+AS_SERVER = "it scores what a server sees that does not act"
 
 
 def refusal_reasons(cell: Cell, threat_model: str) -> dict[str, str | None]:
@@ -28,7 +31,11 @@ def refusal_reasons(cell: Cell, threat_model: str) -> dict[str, str | None]:
 
 def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
     plugin = ATTACKS[attack]
+    if threat_model == ACTIVE_SERVER and "probes" not in plugin.facts.needs:
+        return AS_SERVER
     why = refusal(plugin, threat_model, cell.plan.trained)
+    if "probes" in plugin.facts.needs and not cell.trained_here:
+        return why or "its clients cannot be asked any more"
     if cell.variant is None:  # somebody's own training
         return why
     method = method_of(cell)
@@ -36,7 +43,8 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
         return untold
     if not cell.variant.plugin.facts.trains:
         return "this method trains nothing"
-    if not method.sends and (threat_model in (RELEASED_MODEL, SERVER) or (plugin.facts.needs and why is None)):
+    of_messages = threat_model in (RELEASED_MODEL, SERVER, ACTIVE_SERVER) or (plugin.facts.needs and why is None)
+    if of_messages and not method.sends:
         return "this method sends nothing"
     if threat_model == PEER and not method.by_client:
         return "this method passes no part of a client on to others"
@@ -74,7 +82,7 @@ def never_run(cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         for name in cell.plan.attacks:
             refused = [(view, why) for attack, view, why in _refused(cell) if attack == name]
-            if len(refused) == len(cell.threat_models):
+            if name not in {n for names in permitted_attacks(cell).values() for n in names}:
                 sentences[f"not run: {name} on {cell.method}: {refused[0][1]}"] = None
     return list(sentences)
 
@@ -83,7 +91,7 @@ def _refused(cell: Cell) -> list[tuple[str, str, str]]:
     """All attacks that do not run, as (attack, threat model, reason); first the reasons that lie in the method, then
     those of threat models that see too little for the attack."""
     reasons = {view: refusal_reasons(cell, view).items() for view in cell.threat_models}
-    rows = [(name, view, why) for view, of_view in reasons.items() for name, why in of_view if why]
+    rows = [(name, view, why) for view, of_view in reasons.items() for name, why in of_view if why and why != AS_SERVER]
     return sorted(rows, key=lambda row: refusal(ATTACKS[row[0]], row[1], cell.plan.trained) is not None)
 
 

@@ -18,6 +18,7 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import inside, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.data import ROOT, Data
+from fedaudit.terms.threat_models import ACTIVE_SERVER
 from trainers.learners import METHODS, LearnerFacts, MethodFacts, facts, trained_by
 
 if TYPE_CHECKING:
@@ -271,7 +272,9 @@ class Cell:
     def threat_models(self) -> tuple[str, ...]:
         """The adversaries that can attack the cell's method."""
         learner = self.plan.trained
-        return learner.adversaries(self.variant.plugin.facts) if self.variant else learner.threat_models
+        names = learner.adversaries(self.variant.plugin.facts) if self.variant else learner.threat_models
+        acts = any("probes" in ATTACKS[name].facts.needs for name in self.plan.attacks)
+        return tuple(name for name in names if name != ACTIVE_SERVER or acts)
 
     @property
     def trained_here(self) -> bool:

@@ -16,6 +16,7 @@ from attacks.attacked_models import CURVE, SHADOWS_ASKED, AttackedModel, Target,
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import Rebuilt
+from attacks.probes import ProbeFile
 from attacks.questions.base import Questions
 from attacks.questions.kinds import KINDS
 from attacks.settings import Adversary, NovelRows, RebuiltWays
@@ -24,6 +25,7 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.probing import ProbeQuestion, probe_files
 from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.questions import (
     MessageQuestion,
@@ -70,6 +72,7 @@ class QuestionPlan:
     attacks: Mapping[str, Mapping[str, DataclassInstance]]  # parameters by threat model and attack
     adversary: Adversary
     candidates: Sequence[Sequence[str]]  # of every client
+    probes: Mapping[str, ProbeFile] = field(default_factory=dict)  # of active attacks, by attack
     recipe: ShadowRecipe | None = None  # of shadow models and twin; None: no attack needs them
     bank_folder: Path | None = None  # of the answers of shadow models and twin
     stand_ins: int = SHADOWS_ASKED  # how many of the shadows, the first ones, play the attacked model
@@ -90,6 +93,7 @@ class QuestionPlan:
             attacks=permitted_attacks(cell),
             adversary=cell.plan.adversary,
             candidates=[client.candidates for client in federation.clients],
+            probes=probe_files(cell),
             recipe=recipe,
             bank_folder=cell.bank_answers_folder if recipe else None,
         )
@@ -102,7 +106,7 @@ class QuestionPlan:
     @functools.cached_property
     def training(self) -> ObservedRun:
         """The run under attack."""
-        return self._observe(self.transcript, self.folder)
+        return self._observe(self.transcript, self.folder, self.probes)
 
     @functools.cached_property
     def twin(self) -> ObservedRun | None:
@@ -120,8 +124,9 @@ class QuestionPlan:
         """The training, and its twin if there is one."""
         return [source for source in (self.training, self.twin) if source is not None]
 
-    def _observe(self, transcript: Transcript, folder: Path) -> ObservedRun:
-        return ObservedRun(transcript, folder, {name: View(transcript, name) for name in self.attacks}, {})
+    def _observe(self, transcript: Transcript, folder: Path, probes: Mapping[str, ProbeFile] = {}) -> ObservedRun:
+        views = {name: View(transcript, name, probes=probes) for name in self.attacks}
+        return ObservedRun(transcript, folder, views, {})
 
     @property
     def out_of_distribution(self) -> Sequence[str]:
@@ -155,12 +160,12 @@ class QuestionPlan:
         """The questions that ask for a replay of a run's messages, one per server that replays them. Their answers say
         which clients' models the server can attack, so they come before all other questions about models."""
         views = [v for name, v in source.views.items() if source is self.training or self._needs_twin(name)]
-        replaying = [view for view in views if self.kind.replays and view.gives("sums of uploads")]
+        replaying = [v for v in views if self.kind.replays and v.gives("sums of uploads") and not v.gives("probes")]
         return [ReplayQuestion(source.folder, ("clients",), view) for view in replaying]
 
     def _needs_twin(self, threat_model: str) -> bool:
         """Whether an attack of this adversary is compared with a twin of the federation."""
-        return any(ATTACKS[name].facts.needs for name in self.attacks[threat_model])
+        return any({*ATTACKS[name].facts.needs} - {"probes"} for name in self.attacks[threat_model])
 
     def question_sets(self, target: Target) -> Iterator[QuestionSet]:
         """Yield the sets of questions about one target, one per adversary and model that it attacks, with those about
@@ -219,7 +224,9 @@ class QuestionPlan:
         start = self._model(source, ("public",), read_start, attacked.records, arithmetics + norms)
         key = attacked.threat_model, attacked.way, attacked.client, attacked.round
         model = self._model(source, key, attacked.read, attacked.records, arithmetics + norms)
-        if k is not None and attacked.over_rounds and wanted.states:
+        if k is not None and view.gives("probes"):
+            more["probed"] = self._probed(view, k, target)
+        elif k is not None and attacked.over_rounds and wanted.states:
             more |= self._over_rounds(source, attacked, target, wanted)
         if k is not None and wanted.sequences and view.gives("broadcasts"):
             rounds = shadow_models.sequence_rounds(view.rounds)
@@ -252,6 +259,12 @@ class QuestionPlan:
             rounds = self.kind.solved_rounds(view, self.method, k, self.candidates, most)
             questions["solved"] = messages(("solved",), rounds)
         return questions
+
+    def _probed(self, view: View, client: int, target: Target) -> dict[str, ProbeQuestion]:
+        """The questions about a client's answers to probes, by attack; without those of rounds in which it took no
+        part."""
+        answered = (name for name in self.probes if view.probe(name).probe.round in view.participations(client))
+        return {name: ProbeQuestion(self.folder, ("mixture",), view, name, target) for name in answered}
 
     def _shadows(
         self, attacked: AttackedModel, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from attacks.answers import Arrays, PublicRecords, public_records
 from attacks.attacked_models import Target
-from attacks.knowledge import Floats, Knowledge, Rounds, Shadows
+from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows
+from fedaudit.pipeline.probing import ProbeQuestion
 from fedaudit.pipeline.questions import (
     MessageQuestion,
     ModelQuestion,
@@ -45,6 +46,7 @@ class QuestionSet:
     shadows: ShadowQuestion | None = None
     vectors: ProjectionQuestion | None = None
     twin: QuestionSet | None = None  # the model's counterpart in a simulated federation that drew its members anew
+    probed: Mapping[str, ProbeQuestion] = field(default_factory=dict)  # as `Knowledge.probed`
     drawn: TwinQuestion | None = None  # which members the twin federation drew
 
     def questions(self) -> Iterator[StoredQuestion]:
@@ -53,6 +55,7 @@ class QuestionSet:
         yield from (question for question in single if question is not None)
         for several in (self.history, self.sequence, self.heard, self.solved):
             yield from several
+        yield from self.probed.values()
         if self.twin is not None:
             yield from self.twin.questions()
 
@@ -76,6 +79,7 @@ class QuestionSet:
             projections=vectors.get("moved"),
             base_projections=vectors.get("still"),
             rounds=self._rounds(),
+            probed={name: Mixture.of(q.read("mixture")) for name, q in self.probed.items()},
         )
 
     def shadow_answers(self) -> Shadows | None:

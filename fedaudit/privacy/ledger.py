@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedaudit.terms.term import find
-from fedaudit.terms.threat_models import SERVER, THREAT_MODELS
+from fedaudit.terms.threat_models import ACTIVE_SERVER, SERVER, THREAT_MODELS
 
 Json = dict[str, Any]
 
@@ -203,7 +203,7 @@ class Ledger:
         if whose not in ("own", "other"):
             raise ValueError(f"whose must be own or other, not {whose}")
         adversary = find(THREAT_MODELS, threat_model, "threat_model")
-        if adversary == SERVER:
+        if adversary in (SERVER, ACTIVE_SERVER):  # noise counts whatever the broadcast was
             return self._uploads()
         if not self.shared and (adversary.shared_only or whose == "other"):
             return Observed(releases=(), why="nothing is shared between clients")

@@ -21,13 +21,14 @@ NEWEST = HeldModel("newest")  # missing parts from the newest earlier message th
 SERVER_FILL = HeldModel("server-fill")  # missing parts from the server's aggregate
 REBUILT = HeldModel("rebuilt")  # computed from all messages of a client
 ESTIMATED = HeldModel("estimated")  # computed from sums over clusters
+ANSWER = HeldModel("answer")  # what a client sends back to a broadcast of the server's own making
 TRUE_STATE = HeldModel("true state")  # the client's own model
 
 REBUILDINGS = (LITERAL, NEWEST, SERVER_FILL)  # ways to rebuild a client whose last message was not its whole model
 AT_THE_END = (  # models after the last round, in reading order
-    FINAL, PROMPT, PASSED_ON, EXACT, LITERAL, NEWEST, SERVER_FILL, REBUILT, ESTIMATED, TRUE_STATE,
+    FINAL, PROMPT, PASSED_ON, EXACT, LITERAL, NEWEST, SERVER_FILL, REBUILT, ESTIMATED, ANSWER, TRUE_STATE,
 )  # fmt: skip
 # order of preference: the first that exists for half of the clients represents the adversary
 FRESHEST = (
-    PROMPT, FINAL, PASSED_ON, REBUILT, ESTIMATED, EXACT, NEWEST, SERVER_FILL, LITERAL, TRUE_STATE,
+    PROMPT, FINAL, PASSED_ON, REBUILT, ESTIMATED, EXACT, NEWEST, SERVER_FILL, LITERAL, ANSWER, TRUE_STATE,
 )  # fmt: skip

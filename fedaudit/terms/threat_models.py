@@ -1,7 +1,7 @@
 """Threat models: column `threat_model` of findings and tables. `sentences` describes them to readers; it is apart, so
 that a change of words makes no training stale."""
 
-from fedaudit.terms.held_models import ESTIMATED, FINAL, PASSED_ON, PROMPT, REBUILT, TRUE_STATE, HeldModel
+from fedaudit.terms.held_models import ANSWER, ESTIMATED, FINAL, PASSED_ON, PROMPT, REBUILT, TRUE_STATE, HeldModel
 from fedaudit.terms.term import Term
 
 
@@ -22,6 +22,9 @@ PEER = ThreatModel(  # another client, with methods that send each client the pa
 SERVER = ThreatModel(
     "server", sees=frozenset({"broadcasts", "others' parts", "uploads", "sums of uploads"}), attacks=REBUILT
 )
+ACTIVE_SERVER = ThreatModel(  # a server that sends one broadcast of its own making; for attacks that do so
+    "active-server", sees=SERVER.sees | {"probes"}, attacks=ANSWER
+)
 CLUSTERING_SERVER = ThreatModel(  # the server of clients that compute on secret shares
     "clustering-server", sees=frozenset({"broadcasts", "sums of uploads", "distances"}), attacks=ESTIMATED
 )
@@ -33,6 +36,6 @@ OWNER = ThreatModel(  # holds the client's true model: the upper bound for all o
 )
 
 # in reading order
-THREAT_MODELS = (PROMPT_USER, RELEASED_MODEL, PEER, SERVER, CLUSTERING_SERVER, COLLUDING_USERS, OWNER)
+THREAT_MODELS = (PROMPT_USER, RELEASED_MODEL, PEER, SERVER, ACTIVE_SERVER, CLUSTERING_SERVER, COLLUDING_USERS, OWNER)
 # order of preference: pages show the records of the first one that a run has
-STRONGEST = (SERVER, CLUSTERING_SERVER, PEER, PROMPT_USER, RELEASED_MODEL, COLLUDING_USERS, OWNER)
+STRONGEST = (SERVER, CLUSTERING_SERVER, PEER, PROMPT_USER, RELEASED_MODEL, COLLUDING_USERS, ACTIVE_SERVER, OWNER)

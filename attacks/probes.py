@@ -1,0 +1,83 @@
+"""Probes: a server that acts sends one broadcast of its own making, and solves what each client sends back.
+
+The training itself stays as it was. After it, the honest client's own code answers the probe with the records, batch
+and noise of that round (`trainers.rounds.answers_to`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from attacks.knowledge import Attack, Mixture
+from attacks.messages.mixtures import mixture
+from fedaudit.machinery.store import Folder
+from trainers.base import Method, State
+from trainers.prompts import Learner, PromptMethod, stack_states
+
+if TYPE_CHECKING:
+    from attacks.attacked_models import Target
+    from attacks.base import View
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the server sends in round `round`, counted from 0, in place of that round's broadcast."""
+
+    round: int
+    state: State
+
+
+class ActiveAttack(Attack, Protocol):
+    """An attack whose file says `needs = ("probes",)`. Its score reads `Knowledge.probed`, by the attack's name."""
+
+    def craft(self, view: View) -> Probe:
+        """The probe, from what the server has seen."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProbeFile:
+    """A probe and its answers as they are kept on disk; `write` is called once, all else reads."""
+
+    folder: Folder
+    name: str
+
+    def write(self, probe: Probe, answers: dict[int, State]) -> None:
+        tensors = {"round": torch.tensor(probe.round)} | {f"sent/{name}": t for name, t in probe.state.items()}
+        for client, answer in answers.items():
+            tensors |= {f"answer/{client}/{name}": t for name, t in answer.items()}
+        self.folder.write_tensors(self.name, tensors)
+
+    @property
+    def probe(self) -> Probe:
+        return Probe(
+            int(self.folder.read_tensors(self.name, "round")[""]), self.folder.read_tensors(self.name, "sent/")
+        )
+
+    def answer(self, client: int) -> State:
+        """What a client sent back; {} if it did not take part in the round."""
+        return self.folder.read_tensors(self.name, f"answer/{client}/")
+
+
+def solvable(view: View, method: Method[Any], learner: Any, attack: str, target: Target) -> Mixture:
+    """The answer of a target to an attack's probe as a mixture of its records. The client's own part is taken to be at
+    the public start: a probe is made so that it matters little."""
+    assert isinstance(method, PromptMethod)
+    assert isinstance(learner, Learner)
+    assert target.client is not None
+    file, k = view.probe(attack), target.client
+    probe, listed = file.probe, view.records(file.probe.round, k)
+    server, own, answer = (stack_states([state]) for state in (probe.state, view.public, file.answer(k)))
+    start = {name: tensor[0] for name, tensor in method.messages.round_start(server, own).items()}
+    return mixture(
+        method,
+        torch.cat([*learner.sent_gradients(method, start, target.own)]),
+        method.messages.data_gradient_sum(server, own, answer, learner, method.steps(listed))[0],
+        r=probe.round,
+        turn=view.participations(k).index(probe.round),
+        listed=listed,
+        complete=target.complete,
+    )
