@@ -2,8 +2,8 @@
 
 For each method, with and without noise, and each factor: of a client's batch, how many of its |B| records are among the
 |B| largest shares of its answer, as means over 10 clients, the seeds, and rounds 2, 6 and 10 of 10. Factor 1 is the
-honest broadcast. `second` is the same for a batch that a second coin draws, `other` for the answer of another client:
-both are what chance names. `length`: of the answer, over that of the honest one.
+honest broadcast. `second` counts records that were drawn anew from the client's candidates in place of its batch,
+`other` those whose places the answer of another client names: both are chance. `length`: of the answer, over that of the honest one.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _of_round(cell: Cell, workshop: Workshop, bench: Any, out: Path, r: int, fac
     for i, target in enumerate(targets):
         batch = _batch(cell, method, bench.training[target.client], target.client, r, view)
         named = {target.own[j] for j in np.argsort(-shares[i], kind="stable")[: len(batch)]}
-        drawn = set(np.random.default_rng((cell.seed, r, i)).choice(bench.training[target.client], len(batch), False))
+        drawn = set(np.random.default_rng((cell.seed, r, i)).choice(target.own, len(batch), False))
         others = targets[i - 1]
         chance = np.argsort(-shares[i - 1], kind="stable")[: len(batch)]  # places in another client's list
         there = {target.own[j] for j in chance if j < len(target.own)}
