@@ -1,0 +1,202 @@
+"""A server that acts: probes are answered by the honest client's own code, the training stays as it was, and a scaled broadcast names a batch that noise hides."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedaudit
+from attacks.attacked_models import Target
+from attacks.base import View
+from attacks.decompose import solve
+from attacks.probes import Probe, ProbeFile, solvable
+from attacks.scaled import Params, Scaled
+from attacks.threats import LacksCapability
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.executor import Executor
+from fedaudit.machinery.store import claim
+from fedaudit.privacy.settings import Privacy
+from tests.knowledge_toy import toy_seen
+from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise
+from trainers.base import Participation, Schedule, State
+from trainers.prompts import PromptMethod
+from trainers.protocols import Bench
+from trainers.rounds import answers_to
+from trainers.transcript import Transcript
+
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+PARAMS: dict[str, dict[str, Any]] = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}
+SENDING = [n for n, p in METHODS.items() if not p.facts.on_shares and made(n, PARAMS.get(n, {})).sends]
+TWO_OF_THREE = Schedule(rounds=4, clients=3, per_round=2, seed=1)
+WIDE = (40, 40, 40)  # records of the clients: ten batches of four in an epoch
+
+
+def asked(transcript: Transcript, r: int, method: PromptMethod, sent: State, world: Federation) -> dict[int, State]:
+    bench = Bench(world.learner(method.settings), world.training, world.test, left_out=world.left_out)
+    with Executor(lambda: bench) as executor:
+        return answers_to(transcript, r, method, sent, executor)
+
+
+def noised_dpfpl(path: Path, world: Federation, std: float, rounds: int = 4) -> tuple[PromptMethod, Transcript]:
+    """A run of DP-FPL with one record's gradient clipped at 1 and noise on all of its releases."""
+    schedule = Schedule(rounds=rounds, clients=3, per_round=3, seed=1)
+    method = with_noise(
+        made("dpfpl", PARAMS["dpfpl"], NONE, schedule),
+        Privacy(epsilon=1, clip_norm=1),
+        dict.fromkeys(("p_G", "u", "v"), std),
+    )
+    return method, run(path, method, world, schedule)
+
+
+def probed(path: Path, method: PromptMethod, transcript: Transcript, world: Federation, scale: float, r: int) -> View:
+    view = View(transcript, "active-server")
+    probe = Scaled(Params(probe_scale=scale, probe_round=r + 1)).craft(view)
+    file = ProbeFile(claim(path), "probe.safetensors")
+    file.write(probe, asked(transcript, r, method, probe.state, world))
+    return View(transcript, "active-server", probes={"scaled": file})
+
+
+def batch_of(method: PromptMethod, world: Federation, client: int, r: int) -> set[str]:
+    return {*method.minibatch(Participation(client, r, 1, world.training[client], None, range(r)), 0)}
+
+
+def named(view: View, method: PromptMethod, world: Federation, client: int, size: int) -> set[str]:
+    own = world.training[client]
+    target = Target(client, [*own, *world.test], (), complete=False)
+    shares = np.nan_to_num(
+        np.abs(solve(solvable(view, method, world.learner(method.settings), "scaled", target)).shares)
+    )
+    return {target.own[i] for i in np.argsort(-shares, kind="stable")[:size]}
+
+
+@pytest.mark.parametrize("kind", ["none", "noise"])
+@pytest.mark.parametrize("name", SENDING)
+def test_the_honest_broadcast_is_answered_as_in_the_training(name: str, kind: str, tmp_path: Path) -> None:
+    """To the last bit, by the clients of the round alone; and nothing of the run is touched."""
+    world, method = federation(), made(name, PARAMS.get(name, {}), NONE, TWO_OF_THREE)
+    if kind == "noise":
+        method = with_noise(
+            method, Privacy(epsilon=1, clip_norm=1), dict.fromkeys((*method.local, *method.shared), 0.1)
+        )
+    transcript = run(tmp_path, method, world, TWO_OF_THREE)
+    before = digests(tmp_path)
+    for r in range(4):
+        answers, honest = asked(transcript, r, method, transcript.broadcast(r), world), transcript.uploads(r)
+        assert answers.keys() == honest.keys() == {*transcript.cohort(r)}
+        for k, upload in honest.items():
+            assert answers[k].keys() == upload.keys()
+            assert all(torch.equal(tensor, answers[k][n]) for n, tensor in upload.items())
+    asked(transcript, 2, method, {n: 3 * t for n, t in transcript.broadcast(2).items()}, world)
+    assert digests(tmp_path) == before
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_an_answer_is_the_gradient_at_the_probe(tmp_path: Path) -> None:
+    """By hand for PromptFL: p' - rate * mean gradient of the round's batch at p'."""
+    world, method = federation(), made("promptfl", {}, NONE, TWO_OF_THREE)
+    transcript, r = run(tmp_path, method, world, TWO_OF_THREE), 2
+    sent = {"p_G": transcript.broadcast(r)["p_G"] + 0.5}
+    learner = world.learner(method.settings)
+    for k, answer in asked(transcript, r, method, sent, world).items():
+        turn = Participation(k, r, 1, world.training[k], learner, transcript.participations(k, before=r))
+        gradients = torch.cat([*learner.sent_gradients(method, sent, method.minibatch(turn, 0))])
+        torch.testing.assert_close(
+            answer["p_G"], sent["p_G"] - SETTINGS.global_rate * gradients.mean(0), atol=1e-6, rtol=1e-4
+        )
+
+
+def test_it_names_a_batch_that_noise_hides(tmp_path: Path) -> None:
+    """Noise on u and v moves p_L far away; the server's own noise on p_G is none to itself."""
+    world = federation(WIDE)
+    method, transcript = noised_dpfpl(tmp_path / "run", world, std=30.0)
+    found = dict.fromkeys((1.0, 1000000.0), 0)
+    for scale in found:
+        view = probed(tmp_path / f"{scale:g}", method, transcript, world, scale, r=3)
+        for k in range(3):
+            batch = batch_of(method, world, k, 3)
+            found[scale] += len(named(view, method, world, k, len(batch)) & batch)
+    assert found[1e6] == 12, "all"
+    assert found[1.0] <= 7
+
+
+def test_what_another_client_answers_names_nobody(tmp_path: Path) -> None:
+    world = federation(WIDE)
+    method, transcript = noised_dpfpl(tmp_path / "run", world, std=30.0)
+    view = probed(tmp_path / "probe", method, transcript, world, 1e6, r=3)
+    places = {
+        k: [world.training[k].index(n) for n in named(view, method, world, k, 4) if n in world.training[k]]
+        for k in range(3)
+    }
+    other = sum(
+        len({world.training[k][i] for i in places[(k + 1) % 3]} & batch_of(method, world, k, 3)) for k in range(3)
+    )
+    assert other <= 4
+
+
+def test_noise_of_the_client_on_what_it_sends_protects(tmp_path: Path) -> None:
+    world, schedule = federation(WIDE), Schedule(rounds=2, clients=3, per_round=3, seed=1)
+    method = with_noise(made("promptfl", {}, NONE, schedule), Privacy(epsilon=1, clip_norm=1), {"p_G": 30.0})
+    transcript = run(tmp_path / "run", method, world, schedule)
+    view = probed(tmp_path / "probe", method, transcript, world, 1e6, r=1)
+    assert sum(len(named(view, method, world, k, 4) & batch_of(method, world, k, 1)) for k in range(3)) <= 5
+
+
+class TestProbes:
+    def test_they_are_kept_as_they_were(self, tmp_path: Path) -> None:
+        file = ProbeFile(claim(tmp_path), "p.safetensors")
+        file.write(Probe(3, {"p_G": torch.arange(4.0)}), {2: {"gradient": torch.ones(2)}, 5: {"p_G": torch.zeros(1)}})
+        assert file.probe.round == 3
+        assert torch.equal(file.probe.state["p_G"], torch.arange(4.0))
+        assert torch.equal(file.answer(2)["gradient"], torch.ones(2))
+        assert file.answer(4) == {}
+
+    def test_only_a_server_that_acts_has_them(self, tmp_path: Path) -> None:
+        transcript = run(tmp_path, made("promptfl", {}, NONE, TWO_OF_THREE), federation(), TWO_OF_THREE)
+        with pytest.raises(LacksCapability, match="server does not see probes"):
+            View(transcript, "server").probe("scaled")
+
+    @pytest.mark.parametrize(("asked_for", "r"), [(0, 3), (1, 0), (4, 3), (9, 3)])
+    def test_the_round(self, asked_for: int, r: int, tmp_path: Path) -> None:
+        transcript = run(tmp_path, made("promptfl", {}, NONE, TWO_OF_THREE), federation(), TWO_OF_THREE)
+        probe = Scaled(Params(probe_scale=2.0, probe_round=asked_for)).craft(View(transcript, "active-server"))
+        assert probe.round == r
+        assert torch.equal(probe.state["p_G"], 2 * transcript.broadcast(r)["p_G"])
+
+    def test_who_did_not_answer_has_no_score(self) -> None:
+        scores = Scaled(Params()).score(toy_seen(leak=1.0)[0])["scaled"]
+        assert np.isnan(scores).all()
+
+
+QUICK = {"rounds": 2, "clients": 3, "seeds": 1, "quiet": True, "train": 180}
+
+
+def test_through_the_whole_door(tmp_path: Path) -> None:
+    """At epsilon .1 the server sees nothing, and one that acts reads batches."""
+    found = fedaudit.audit(
+        method="dpfpl", epsilon="0.1", twin=False, attack="scaled,decompose", out=str(tmp_path), **QUICK
+    ).findings
+    rows = found[(found.metric == "auroc") & (found.nonmembers == "held-out") & found.headline]
+    of = rows[rows.population == "own members"].set_index("threat_model")
+    assert of.loc["active-server"].signal == "scaled"
+    assert of.loc["active-server"].way == "answer"
+    assert of.loc["active-server"].verdict == "leak"
+    assert {*found.threat_model.dropna()} >= {"server", "active-server"}
+    assert not ((found.threat_model == "active-server") & (found.signal == "decompose")).any()
+
+
+def test_runs_without_such_an_attack_have_no_such_adversary(tmp_path: Path) -> None:
+    found = fedaudit.audit(method="promptfl", epsilon="none", attack="loss", out=str(tmp_path), **QUICK).findings
+    assert "active-server" not in {*found.threat_model.dropna()}
+
+
+def test_adapters_have_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="scaled"):
+        fedaudit.audit(method="fedavg", attack="scaled", out=str(tmp_path), quiet=True)
