@@ -212,8 +212,5 @@ def _tested(s: _Statistic, family: str) -> Tested:
         near = float(p_value(s.z[0], np.abs(s.z))) > NEAR
         inside = s.highest[0].statistic[0] >= s.highest[1].statistic[0]
         part, sign = s.highest[0 if inside else 1].words(within=inside) + (NEAR_CHANCE if near else ""), 1.0
-    full: dict[int, float] = {}
-    for top in s.highest:
-        full |= {k: max(statistic, full.get(k, -np.inf)) for k, statistic in top.full.items()}
     p = float(p_value(of_largest[0], of_largest))
-    return Tested(float(s.z[0]), sign * float(of_largest[0]), p, part, family, float(s.aurocs.std()), full)
+    return Tested(float(s.z[0]), sign * float(of_largest[0]), p, part, family, float(s.aurocs.std()), s.highest[1].full)

@@ -70,7 +70,7 @@ def test_it_is_the_slow_loop_with_ties_copies_infinities_and_constants(entries):
 def test_a_constant_score_knows_nothing():
     members = exchanged([True, False] * 10, [0] * 20, seed=(0,), times=50)
     (found,) = highest(members, np.ones((20, 1)))
-    assert (found.statistic.any(), found.z.any(), found.full) == (False, False, {})
+    assert (found.statistic.any(), found.full) == (False, {})
 
 
 def test_many_scores_are_what_each_is_alone():
@@ -96,11 +96,19 @@ def test_what_all_of_the_highest_would_give():
     assert found.full[12] == pytest.approx(found.statistic[0])
 
 
+def test_records_that_share_the_border_are_all_said():
+    """The highest of each of three clients is a member: four places are three records and a third of the next three."""
+    member, client = np.array([True, False, False, True] * 3), np.repeat([0, 1, 2], 4)
+    members = exchanged(member, client, seed=(3,), times=500)
+    ((found, _),) = of_each(members, Scored(-np.arange(12.0)[:, None], client, np.arange(12)))
+    assert (found.records, found.members, list(found.full)) == (6, 3, [6])
+    assert found.expected == pytest.approx(3, abs=0.2)
+
+
 def test_words():
-    k = np.array([4, 8])
-    found = Highest(np.zeros(1), k, np.array([3.0, 7.5]), np.array([2.0, 4.04]), np.array([1.0, 2.0]), {})
-    assert found.words(within=False) == "of the 8 highest, 7.5 were members, where 4.0 are expected"
-    assert found.words(within=True) == "of the 8 highest within clients, 7.5 were members, where 4.0 are expected"
+    found = Highest(np.zeros(1), 8, 7, 4.04, {})
+    assert found.words(within=False) == "of the 8 highest, 7 were members, where 4.0 are expected"
+    assert found.words(within=True) == "of the 8 highest within clients, 7 were members, where 4.0 are expected"
 
 
 @pytest.mark.parametrize("level", [0.05, 0.025, 0.0005])

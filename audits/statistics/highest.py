@@ -27,22 +27,18 @@ AT_ONCE = 16  # scores of one matrix product, whose counts stay in the processor
 
 @dataclass(frozen=True, eq=False)
 class Highest:
-    """Members among the highest of one score of m records, for each of K sizes; without a size all is 0 or empty."""
+    """Members among the highest of one score, at the size where most are, in standard deviations."""
 
     statistic: Floats  # [P], the largest standardised count under every exchange, itself standardised
-    sizes: Ints  # [K]
-    counts: Floats  # [K], members among so many highest, by the coins as they fell
-    expected: Floats  # [K], mean of the counts over all exchanges
-    z: Floats  # [K], the counts in standard deviations from their mean
-    full: Mapping[int, float]  # by size, the statistic if all of the highest were members, where there are enough
+    records: int  # so many highest, all with the score at the border among them; 0 for too few records
+    members: int  # among them, by the coins as they fell
+    expected: float  # mean of that over all exchanges
+    full: Mapping[int, float]  # by size, the statistic if all of so many highest were members, where no score is shared
 
     def words(self, *, within: bool) -> str:
-        """How many of the highest are members at the size where most are, in standard deviations; `within`: where
-        scores were compared within clients."""
-        top = int(self.z.argmax())
-        highest = f"{self.sizes[top]} highest{' within clients' if within else ''}"
-        count = f"{self.counts[top]:.1f}".removesuffix(".0")
-        return f"of the {highest}, {count} were members, where {self.expected[top]:.1f} are expected"
+        """How many of the highest are members; `within`: where scores were compared within clients."""
+        highest = f"{self.records} highest{' within clients' if within else ''}"
+        return f"of the {highest}, {self.members} were members, where {self.expected:.1f} are expected"
 
 
 def within(values: Floats, client: npt.ArrayLike) -> Floats:
@@ -78,18 +74,22 @@ def highest(member: Bools, values: Floats) -> Iterator[Highest]:
     for first in range(0, values.shape[1], AT_ONCE):
         named = shares(values[:, first : first + AT_ONCE], k)
         counts = (named.reshape(-1, len(values)) @ coins).reshape(*named.shape[:2], len(member))
-        yield from (_of_counts(k, of_score, int(member[0].sum())) for of_score in counts)
+        yield from (_of_counts(coins, k, *of_score) for of_score in zip(named, counts, strict=True))
 
 
-def _of_counts(k: Ints, counts: Floats, members: int) -> Highest:
-    """The statistic of a score from the numbers of members [K, P] among its k [K] highest, of so many `members`."""
-    z, expected, spread = standardised(counts.T), counts.mean(axis=1), counts.std(axis=1)
-    largest = z.max(axis=1) if len(k) else np.zeros(len(z))
-    statistic = standardised(largest[:, None])[:, 0]
-    possible = z.any(axis=0) & (k <= members) & statistic.any()
-    centre, scale = largest.mean(), largest.std()
-    full = {int(k[i]): float(((k[i] - expected[i]) / spread[i] - centre) / scale) for i in np.flatnonzero(possible)}
-    return Highest(statistic, k, counts[:, 0].copy(), expected, z[0].copy(), full)
+def _of_counts(coins: Floats, k: Ints, named: Floats, counts: Floats) -> Highest:
+    """The statistic of a score from the shares `named` [K, m] of its records among the k [K] highest, and how many of
+    these are members [K, P]. `coins` are [m, P]."""
+    if not len(k):
+        return Highest(np.zeros(coins.shape[1]), 0, 0, 0.0, {})
+    z = standardised(counts.T)
+    largest = z.max(axis=1)
+    statistic, top = standardised(largest[:, None])[:, 0], named[z[0].argmax()] > 0
+    possible = z.any(axis=0) & (k <= coins[:, 0].sum()) & (named % 1 == 0).all(axis=1) & statistic.any()
+    most = (k - counts.mean(axis=1))[possible] / counts.std(axis=1)[possible]
+    full = dict(zip(k[possible].tolist(), (most - largest.mean()) / (largest.std() or 1.0), strict=True))
+    members = top @ coins
+    return Highest(statistic, int(top.sum()), int(members[0]), float(members.mean()), full)
 
 
 def of_each(members: Bools, scored: Scored) -> list[tuple[Highest, Highest]]:
