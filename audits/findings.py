@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 # raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
-SCHEMA = 3
+SCHEMA = 4
 MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechanism is
 MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaussian on Poisson samples
 RECORDING = "recording"  # metric of a sentence about how an external run was recorded
 INFORMATION = "mutual_information"  # metric of bits per record
 NO_CANARIES = "not measured: needs canaries"
 NO_COINS = "not checked: no coins decided before the training who is a member"  # of a run trained elsewhere
+BEFOREHAND = ("named", "primary")  # in `family`: scores that were named before any run
+WHOLE_RANKING = "the ranking as a whole"  # in `part`: the AUROC is what is furthest from chance
 THESE = "these clients"  # in `interval`: its units are records, so it is about the attacked clients only
 
 
@@ -125,7 +127,9 @@ class Finding(OfRun):
     blind_value: float | None = None  # of a classifier that sees the records and never a model
     blind_low: float | None = None
     blind_high: float | None = None
-    detectable: float | None = None  # smallest AUROC whose interval excludes 0.5; None: constant score
+    # smallest AUROC that would be called a leak, where coins decided with a power of 80 %, elsewhere if it were just
+    # measured: its interval excludes 0.5; None: constant score
+    detectable: float | None = None
     realised_fpr: float | None = None
     realised_low: float | None = None
     realised_high: float | None = None
@@ -140,8 +144,11 @@ class Finding(OfRun):
     best_of: int | None = None
     # only where nothing but our coin flips decided who is a member (`audits.permutation_test`):
     z: float | None = None  # the AUROC within clients, in standard deviations from its mean over permutations
-    p: float | None = None  # raw two-sided p-value of z
-    family: str | None = None  # "primary" or "secondary": the group of scores that p is corrected for
+    t: float | None = None  # the test's statistic, the largest of |z| and those of the highest scores, or -|z|
+    p: float | None = None  # raw p-value of t
+    part: str | None = None  # which of the three t is, in words
+    detectable_named: int | None = None  # so many named records, all of them members, would be called a leak
+    family: str | None = None  # "named", "primary" or "secondary": the group of scores that p is corrected for
     p_adjusted: float | None = None  # p corrected for its family; the report fills it in
     family_n: int | None = None  # number of scores in that family, in all runs of the report
     base_z: float | None = None  # z of the same score on the public base model

@@ -27,7 +27,7 @@ from audits.statistics.intervals import CONSTANT, Interval, auroc_p_value, cross
 from audits.statistics.one_run import canary_table
 from audits.statistics.thresholds import numbers, thresholded
 from audits.subject import Result, Subject
-from audits.verdicts import Largest, by_controls, control_p_value, corrected, sentence, together
+from audits.verdicts import Largest, by_controls, control_p_value, corrected, least_leak, sentence, together
 from fedaudit.terms.nonmembers import BY_COIN, NOVEL_OBJECTS
 
 # a control with a smaller p-value makes a row without coins *confounded*; there are two controls beside each row
@@ -35,7 +35,7 @@ CONTROL_LEVEL = 0.01
 BESIDE = ("loss",)  # scores that are reported beside an attack's headline ones
 
 CELLS = (
-    "threat_model way population nonmembers signal auroc low high z p p_adjusted family "
+    "threat_model way population nonmembers signal auroc low high z t p p_adjusted family "
     "simultaneous_low simultaneous_high"
 ).split()
 
@@ -94,14 +94,20 @@ def has_scores(c: Comparison, signal: str) -> bool:
     return bool(c.scores[signal][~c.member].notna().any())
 
 
-def _coin(run: ScoredRun, c: Comparison, signal: str) -> dict[str, Any]:
-    """The permutation test of a score, {"z", "p", "family"} and "base_z" of its control (None: not tested); empty if no
-    coins decided the comparison."""
+def _coin(run: ScoredRun, c: Comparison, signal: str, confidence: float) -> dict[str, Any]:
+    """The permutation test of a score, {"z", "t", "p", "part", "family"}, "base_z" of its control (None: not tested),
+    and what would be called a leak if this run were the only one of its report, "detectable" and "detectable_named";
+    empty if no coins decided the comparison."""
     tests, row = by_coin(run), row_of(c, signal)
     if row not in tests.scores:
         return {}
-    test, base = tests.scores[row], tests.base.get(row)
-    return {"z": test.z, "p": test.p, "family": test.family, "base_z": base.z if base else None}
+    test = tests.scores[row]
+    needed = least_leak(test.family, together([tests.largest]), level=1 - confidence)
+    auroc, named = test.detectable(needed)
+    return {
+        "z": test.z, "t": test.t, "p": test.p, "part": test.part, "family": test.family, "base_z": tests.base.get(row),
+        "detectable": auroc, "detectable_named": named,
+    }  # fmt: skip
 
 
 def measure(comparison: Comparison, values: pd.Series, confidence: float) -> Interval:
@@ -187,9 +193,9 @@ def _best(
 
 def _strength(largest: Largest, f: Finding) -> tuple[float, ...]:
     """Sort key of an AUROC: the best attack has the largest."""
-    if f.z is None or f.family is None:
+    if f.t is None or f.family is None:
         return (f.value or 0.0,)
-    return -float(corrected(f.z, f.family, largest)), abs(f.z)
+    return -float(corrected(f.t, f.family, largest)), abs(f.t)
 
 
 def _about(c: Comparison, signal: str, shared: OfAttack, auroc: Interval | None, confidence: float) -> OfScore:
@@ -218,8 +224,12 @@ def _auroc(
     signal, confidence, clients = about["signal"], about["confidence"], about["clients"]
     controls = _controls(c, signal)
     control_aurocs = {name: _control(name, *control, confidence) for name, control in controls.items()}
-    strata = 1 if c.unit == "records" else clients
     p = {name: control_p_value(i) for name, i in control_aurocs.items()}
+    strata = 1 if c.unit == "records" else clients
+    least = detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence)
+    tested: dict[str, Any] = {"detectable": least} | _coin(run, c, signal, confidence)
+    if auroc.how.startswith(CONSTANT):
+        tested |= {"detectable": None, "detectable_named": None}
     finding = Finding(
         **about,
         **numbers(auroc),
@@ -229,10 +239,7 @@ def _auroc(
         **{f"{name}_{end}": getattr(i, end) for name, i in control_aurocs.items() for end in ("value", "low", "high")},
         base_note=_about_base(c, signal, controls),
         blind_p=p.get("blind"),
-        **_coin(run, c, signal),
-        detectable=None
-        if auroc.how.startswith(CONSTANT)
-        else detectable(auroc.members, auroc.nonmembers, strata, confidence=auroc.confidence),
+        **tested,
         best_of=best_of,
     )
     if c.coin or c.descriptive:
@@ -282,8 +289,8 @@ def _claims(epsilon: Words, threat_model: str) -> Claims:
 def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
     """AUROC of every score on every comparison that has verdicts, a row each; NaN: not measurable.
 
-    Beside the names, the columns are auroc, low, high; z, p, p_adjusted and family of the test; and simultaneous_low
-    and simultaneous_high, which hold for all scores of a comparison at once. Where coins decided, p and z are the
+    Beside the names, the columns are auroc, low, high; z, t, p, p_adjusted and family of the test; and simultaneous_low
+    and simultaneous_high, which hold for all scores of a comparison at once. Where coins decided, z, t and p are the
     permutation test's, and p_adjusted is empty until the report; elsewhere p follows from the interval, and p_adjusted
     corrects it for the scores of the comparison (Holm).
     """

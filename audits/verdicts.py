@@ -1,8 +1,9 @@
 """Verdicts about AUROCs: one of five words, its sentence for readers, and the alarm of a control that is off.
 
 Where our coins decided who is a member (`Comparison.coin`), the permutation test decides: *leak* if the p-value,
-corrected for all scores of its family in a report, is at most 1 - confidence (*leak, score reversed* if z is negative),
-else *no leak found*. A control that is off there is luck or a fault, and gives a sentence beside the verdict.
+corrected for all scores of its family in a report, is at most 1 - confidence (*leak, score reversed* if the statistic t
+is negative: the ranking as a whole, turned round), else *no leak found*. A control that is off there is luck or a
+fault, and gives a sentence beside the verdict.
 
 Where no coins did (another distribution, a run trained elsewhere), a row is compared with its controls: *confounded* if
 a control itself is off 0.5, or if members and non-members are of two distributions, of which a model learns more than
@@ -24,18 +25,25 @@ import numpy.typing as npt
 import pandas as pd
 
 from attacks.score_names import name_of
-from audits.findings import THESE
+from audits.findings import THESE, WHOLE_RANKING
 from audits.statistics.intervals import CONSTANT, Interval, auroc_p_value
-from audits.statistics.permutation import p_value
+from audits.statistics.permutation import critical, p_value
 from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, LEAKS, NO_LEAK_FOUND, REVERSED, Verdict
 
 # Each family's share of the chance of 5 % that any score which leaks nothing is called a leak: 5 % for each family
-# would be up to 10 % for a page.
-SHARES = {"primary": 0.8, "secondary": 0.2}
+# would be up to 15 % for a page. One score has half for itself: the coins of eight records tell one score of eight from
+# luck hardly, and one score alone well.
+SHARES = {"named": 0.5, "primary": 0.4, "secondary": 0.1}
 CONTROL_LEVEL = 0.01  # of all controls of a report, half for the base models and half for the blind classifiers
+
+ENOUGH = 8  # named records that can be told from luck in one score of eight: 8 / 2 ** 8 is below 5 %
+FEW_NAMED = (
+    "A client here has few members. Nobody could find fewer than five named records by one score alone, or fewer than"
+    " eight by one of eight scores: coins fall so by luck."
+)
 
 Largest = Mapping[str, npt.NDArray[np.float64]]  # by family, the largest statistics [1 + exchanges]
 
@@ -43,12 +51,12 @@ BLIND = "a classifier that never sees a model"
 CONTROL = {"base": "the same attack on a model that learnt none of them", "blind": BLIND}
 
 
-def by_the_coin(z: float, p_adjusted: float, *, level: float) -> Verdict:
-    """The verdict where our coins decided: a leak (reversed if the statistic z is negative) if the p-value corrected
+def by_the_coin(t: float, p_adjusted: float, *, level: float) -> Verdict:
+    """The verdict where our coins decided: a leak (reversed if the statistic t is negative) if the p-value corrected
     for its family is at most `level`, such as 0.05."""
     if p_adjusted > level:
         return NO_LEAK_FOUND
-    return LEAK if z > 0 else REVERSED
+    return LEAK if t > 0 else REVERSED
 
 
 def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> Verdict:
@@ -92,9 +100,9 @@ def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mappi
         if f.get("z") is None:
             rows.append(dict(f))
             continue
-        p = float(corrected(f["z"], f["family"], largest))
+        p = float(corrected(f["t"], f["family"], largest))
         constant = f["interval"].startswith(CONSTANT)
-        verdict = INCONCLUSIVE if constant else by_the_coin(f["z"], p, level=1 - f["confidence"])
+        verdict = INCONCLUSIVE if constant else by_the_coin(f["t"], p, level=1 - f["confidence"])
         alarm = _alarm(f, off_by_the_coin(f, largest, blind))
         row = {**f, "p_adjusted": p, "family_n": sizes[f["family"]], "verdict": verdict, "alarm": alarm}
         rows.append(row | {"sentence": sentence(row, verdict)})
@@ -109,10 +117,15 @@ def together(largest: Sequence[pd.DataFrame]) -> Largest:
     return {name: np.max([table[name] for table in tables], axis=0) for name in (tables[0] if tables else ())}
 
 
-def corrected(z: npt.ArrayLike, family: str, largest: Largest) -> npt.NDArray[np.float64]:
-    """P-values of statistics z (any shape), corrected for all scores of their family (Westfall and Young 1993, single
-    step) and for there being two families: at most 5 % of pages call a score a leak that leaks nothing."""
-    return np.minimum(1.0, p_value(z, largest[family]) / SHARES[family])
+def corrected(t: npt.ArrayLike, family: str, largest: Largest) -> npt.NDArray[np.float64]:
+    """P-values of statistics t (any shape), corrected for all scores of their family (Westfall and Young 1993, single
+    step) and for there being three families: at most 5 % of pages call a score a leak that leaks nothing."""
+    return np.minimum(1.0, p_value(t, largest[family]) / SHARES[family])
+
+
+def least_leak(family: str, largest: Largest, *, level: float) -> float:
+    """The value that a statistic t of a family must exceed to be called a leak at `level`."""
+    return critical(largest[family], SHARES[family] * level)
 
 
 def off_by_the_coin(f: Mapping[str, Any], largest: Largest, blind: int) -> dict[str, float]:
@@ -152,6 +165,17 @@ def among(f: Mapping[str, Any]) -> str:
     return f"among {f['family_n']:,} {f['family']} score{'' if f['family_n'] == 1 else 's'}"
 
 
+def few_members(f: Mapping[str, Any]) -> bool:
+    """Whether coins decided a finding and its clients have few members: fewer each than must be named to be found."""
+    return f.get("t") is not None and f["members"] < ENOUGH * f["clients"]
+
+
+def could_be_shown(f: Mapping[str, Any]) -> str:
+    """The leaks that a finding which coins decided would have shown, in words."""
+    named = "" if f["detectable_named"] is None else f", or {f['detectable_named']} records that are named,"
+    return f"an AUROC of {f['detectable']:.2f}{named} would have been shown with a power of 80 %"
+
+
 def sentence(
     f: Mapping[str, Any],
     verdict: str,
@@ -170,6 +194,7 @@ def sentence(
         number += f", the best of {f['best_of']} attacks (interval corrected for picking it)"
     if f["p_adjusted"] is not None:
         number += f", p {f['p']:.2g} alone, {f['p_adjusted']:.2g} {among(f)}"
+        number += f"; {f['part']}" if verdict in LEAKS and f["part"] != WHOLE_RANKING else ""
     pair = f"{f['population']} from {_words(f)}{' within the same classes' if within else ''}"
     if verdict in LEAKS:
         return f"{verdict.capitalize()}: {who} can tell {pair}: {number}."
@@ -177,7 +202,7 @@ def sentence(
         score = name_of(f["signal"]).in_sentences
         return f"Inconclusive: {who} cannot tell {pair} by {score}, which is the same for all of these records."
     if verdict == NO_LEAK_FOUND:
-        half = "" if f["p_adjusted"] is not None else ", which covers 0.5"
+        half = ", which covers 0.5" if f["p_adjusted"] is None else f"; {could_be_shown(f)}"
         return f"No leak found: {who} could not be shown to tell {pair}: {number}{half}."
     if off:
         controls = " and ".join(CONTROL[name] for name in off)

@@ -27,7 +27,7 @@ def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:
 
 
 def family_sizes(evidence: Sequence[Evidence]) -> dict[str, int]:
-    """Number of scores of each family ("primary", "secondary") in all runs, for which p-values are corrected."""
+    """Number of scores of each family of `SHARES` in all runs, for which p-values are corrected."""
     every = [e.tables["cells"] for e in evidence if "family" in e.tables.get("cells", ())]
     return {family: sum(int((cells.family == family).sum()) for cells in every) for family in SHARES}
 
@@ -39,6 +39,6 @@ def _with_corrected_p(tables: Mapping[str, pd.DataFrame], largest: Mapping[str, 
         return dict(tables)
     cells = tables["cells"].copy()
     for family in SHARES:
-        rows = (cells.family == family) & cells.z.notna()  # a score that is not measurable has no p-value
-        cells.loc[rows, "p_adjusted"] = corrected(cells.z[rows], family, largest)
+        rows = (cells.family == family) & cells.t.notna()  # a score that is not measurable has no p-value
+        cells.loc[rows, "p_adjusted"] = corrected(cells.t[rows], family, largest)
     return {**tables, "cells": cells}

@@ -12,6 +12,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from attacks.score_names import signal_name
+from audits.findings import BEFOREHAND
 from audits.statistics.nights import BASE, BLIND, LEVEL, VALUE, WINDOW, Series
 from fedaudit.terms.verdicts import VERDICTS
 from reports.formats import is_missing, number, p_value
@@ -124,7 +125,7 @@ def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> di
     number of limits `crossed`, and `verdicts`: pairs of a verdict and the adversaries whose gravest verdict it is on an
     AUROC of the primary family."""
     runs = tonight[(tonight.cell == cell.cell) & (tonight.report == cell.report)]
-    judged = runs[(runs.metric == "auroc") & (runs.family == "primary")].dropna(subset=["verdict"])
+    judged = runs[(runs.metric == "auroc") & runs.family.isin(BEFOREHAND)].dropna(subset=["verdict"])
     worst: dict[str, str] = {}
     for row in judged.to_dict("records"):
         before = worst.get(row["threat_model"], VERDICTS[-1])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from audits.findings import BEFOREHAND, WHOLE_RANKING
 from audits.verdicts import SHARES
 
-OF_COINS = ("z", "p", "p_adjusted", "family", "family_n")
+OF_COINS = ("z", "t", "p", "part", "p_adjusted", "family", "family_n")
 
 
 def contradictory(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -20,10 +21,11 @@ def _consistent(f: Mapping[str, Any]) -> bool:
         return False
     if f["z"] is None:
         return True
-    primary = f["family"] == "primary"
+    primary = f["family"] in BEFOREHAND
     return (
         f["family"] in SHARES
         and f["family_n"] >= 1
+        and (f["t"] == f["z"] if f["part"] == WHOLE_RANKING else f["t"] > abs(f["z"]))
         and f["p"] <= f["p_adjusted"] <= 1
         and f["verdict"] is not None
         and bool(f["headline"] or f["best_of"] or not primary)

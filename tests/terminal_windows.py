@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from audits.findings import MEASURED, MEASURED_GAUSSIAN, THESE, Finding, MeasuredEpsilon
+from audits.findings import MEASURED, MEASURED_GAUSSIAN, THESE, WHOLE_RANKING, Finding, MeasuredEpsilon
 from fedaudit.command.terminal import show
 from fedaudit.terms.verdicts import LEAK, NO_LEAK_FOUND, REVERSED
 from tests.prompt_evidence import prompt_evidence
@@ -41,6 +41,8 @@ def row(
         verdict = NO_LEAK_FOUND if adjusted > 0.05 else LEAK if value > 0.5 else REVERSED
         tests = {
             "z": 2.0,
+            "t": 2.0,
+            "part": WHOLE_RANKING,
             "p": p,
             "family": family,
             "family_n": SIZES[family],

@@ -17,6 +17,7 @@ from attacks import decompose
 from attacks.base import View
 from attacks.decompose import Solution, solve
 from attacks.knowledge import Floats, Mixture
+from attacks.messages.mixtures import _epoch_shares
 from attacks.messages.prompts import ReplayedMessages, solved_rounds
 from fedaudit.privacy.settings import Privacy
 from tests.asking_toy import said, solved
@@ -97,6 +98,25 @@ def test_shares_are_the_best_within_their_bounds(known: str, std: float) -> None
         expected = {"equal": best_shares(rows, target, low, high, total), "on average": free}
         expected["at most"] = free if total - free.sum() >= 0 else expected["equal"]
         np.testing.assert_allclose(found, expected[known], atol=1e-4)
+
+
+@pytest.mark.parametrize(("turn", "shares"), [(0, (0, 1)), (1, (0, 2))])
+def test_a_record_is_in_one_step_of_an_epoch(turn: int, shares: tuple[int, int]) -> None:
+    """Two steps a round, three an epoch: the first round's are of one epoch, the second's of two."""
+    assert _epoch_shares(np.ones(2), turn, 24, 8) == shares
+
+
+def test_noise_that_nobody_states_is_estimated() -> None:
+    """Of 20 messages with noise of 2 that `std` = 0 hides: shares are drawn to what chance gives, and nearer to the truth."""
+    rng, ridge, bounded = np.random.default_rng(5), 0.0, 0.0
+    truth = np.arange(12) < 3
+    for _ in range(20):
+        gradients = rng.standard_normal((12, 12))
+        mixture = some(gradients, gradients @ truth + 2 * rng.standard_normal(12), total=3.0, known="on average")
+        free, _ = decompose._fit_shares(mixture, gradients, np.ones(12, int), 0.0)
+        ridge += float(((solve(mixture).shares - truth) ** 2).sum())
+        bounded += float(((free - truth) ** 2).sum())
+    assert ridge < 0.8 * bounded
 
 
 def test_a_message_that_was_shortened_is_as_good() -> None:

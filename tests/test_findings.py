@@ -29,11 +29,11 @@ from tests.prompt_evidence import prompt_evidence
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
-FIELDS = {  # of schema 3: who takes one away or renames it raises SCHEMA, and lists what is left
+FIELDS = {  # of schema 4: who takes one away or renames it raises SCHEMA, and lists what is left
     Finding: "attack threat_model way population nonmembers signal headline metric value low high confidence members "
     "nonmembers_n clients interval status base_value base_low base_high base_note blind_value blind_low blind_high "
     "detectable realised_fpr realised_low realised_high verdict sentence claimed provable measured best_of "
-    "z p family family_n p_adjusted base_z blind_p alarm",
+    "z t p part detectable_named family family_n p_adjusted base_z blind_p alarm",
     Accuracy: "metric value low high confidence before clients rounds epsilon noise_ratio clipped interval",
     Epsilon: "metric threat_model whose claimed provable every_step replace_one delta why sentence measured",
 }
@@ -90,7 +90,7 @@ class TestEveryFinding:
 
     @pytest.mark.parametrize("kind", FIELDS)
     def test_keeps_its_fields_within_a_schema(self, kind: type) -> None:
-        assert SCHEMA == 3
+        assert SCHEMA == 4
         assert {"schema", "run", "method", "task", "seed", *FIELDS[kind].split()} <= {f.name for f in fields(kind)}
 
     def test_does_not_contradict_itself(self, audited: Any) -> None:
@@ -100,7 +100,7 @@ class TestEveryFinding:
             cells = pd.read_csv(one.report.parent / "cells.csv")
             told = {row["family"]: row["family_n"] for row in rows if row.get("z") is not None}
             assert told.items() <= cells.family.value_counts().to_dict().items()
-            assert "primary" in told
+            assert "named" in told
 
 
 class TestRuns:

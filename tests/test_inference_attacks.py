@@ -332,6 +332,15 @@ def test_fewer_known_nonmembers_leave_values_as_they_are():
         np.testing.assert_array_equal(np.vstack(found), values)
 
 
+def test_just_enough_known_nonmembers_set_the_scale():
+    rng = np.random.default_rng(4)
+    values, member, _ = federations(rng, records=40, trajectories=2, each=3, level=2.0, spread=0.7)
+    usable = np.flatnonzero((~member[1:]).any(0))  # some shadow says what they are without the record
+    known = np.isin(np.arange(40), usable[: likelihood.FEWEST])
+    found = np.vstack(likelihood.on_one_scale(values[0], values[1:], member[1:], known))
+    assert (abs(found - values)[:, known] > 0.01).mean() > 0.9
+
+
 @dataclasses.dataclass
 class Asked:
     """Answers of which nothing but the confidence, and minus it as the loss, is known."""

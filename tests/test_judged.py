@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from audits.findings import WHOLE_RANKING
 from audits.membership import Params, cells, findings
 from audits.permutation_test import by_coin
 from audits.verdicts import SHARES
@@ -49,10 +50,10 @@ def test_a_report_says_the_words(two):
     for f in coins:
         reach = 1
         for t in range(1, len(largest[0])):
-            reach += max(one[f["family"]][t] for one in largest) >= abs(f["z"]) - 1e-9
+            reach += max(one[f["family"]][t] for one in largest) >= abs(f["t"]) - 1e-9
         p = min(1.0, reach / len(largest[0]) / SHARES[f["family"]])
         assert f["p_adjusted"] == pytest.approx(p)
-        assert f["verdict"] == ("leak" if p <= 0.05 and f["z"] > 0 else "no leak found" if p > 0.05 else f["verdict"])
+        assert f["verdict"] == ("leak" if p <= 0.05 and f["t"] > 0 else "no leak found" if p > 0.05 else f["verdict"])
         assert f["sentence"].lower().startswith(f["verdict"])
     assert {f["verdict"] for f in coins} >= {"leak", "no leak found"}
     shown = table.merge(pd.DataFrame(coins), on=["seed", "threat_model", "way", "population", "nonmembers", "signal"])
@@ -76,10 +77,12 @@ def test_the_page_names_its_families(two):
     assert "over all 2 runs of this page" in text
     named = "of each adversary's freshest model the first two in the order of the attacks, which of <code>--attack all</code> is"
     assert (
-        f"The 12 primary scores were named beforehand: {named} the strength known beforehand (released-model " in text
+        f"The 10 primary scores were named beforehand, too: {named} the strength known beforehand (released-model "
+        in text
     )
-    assert "They have 80 % of the error, the 12 secondary scores, all others, 20 %." in text
+    assert "They have 40 % of the error, the 12 secondary scores, all others, 10 %." in text
     assert "at most 5 %" in text
+    assert "One score a run has half of the error for itself (server calibrated loss)." in text
 
 
 def test_a_control_that_is_off_is_said_on_the_card():
@@ -117,8 +120,8 @@ def test_no_finding_contradicts_itself(made):
     assert contradictory(found) == []
     coins = [f for f in found if f.get("z") is not None]
     pairs = {(f["headline"], f["family"]) for f in coins if not f["best_of"]}
-    assert {(True, "primary"), (True, "secondary")} <= pairs
-    assert (False, "primary") not in pairs
+    assert {(True, "named"), (True, "primary"), (True, "secondary")} <= pairs
+    assert not {(False, "named"), (False, "primary")} & pairs
     by_family = Counter(family for e in given for family in e.tables["cells"].family if isinstance(family, str))
     assert {f["family"]: f["family_n"] for f in coins} == by_family
 
@@ -133,11 +136,14 @@ def test_no_finding_contradicts_itself(made):
         {"headline": True, "family": "primary", "p_adjusted": 0.0001},
         {"headline": True, "family": "primary", "nonmembers": "left-out canaries"},
         {"headline": True, "family": None},
+        {"t": 2.5},
+        {"part": "of the 8 highest, 8 were members, where 4.0 are expected"},
     ],
 )
 def test_a_finding_that_contradicts_itself_is_named(wrong):
     right = {
-        "metric": "auroc", "headline": True, "family": "primary", "family_n": 6, "z": 2.0, "p": 0.01, "p_adjusted": 0.1,
+        "metric": "auroc", "headline": True, "family": "primary", "family_n": 6, "z": 2.0, "t": 2.0, "p": 0.01, "p_adjusted": 0.1,
+        "part": WHOLE_RANKING,
         "nonmembers": "held-out", "best_of": None, "verdict": "no leak found",
     }  # fmt: skip
     assert contradictory([right]) == []

@@ -238,6 +238,15 @@ def test_rates_at_a_false_positive_rate_take_it_from_known_non_members(reference
     assert small.status == f"not measurable ({least})"
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_every_target_needs_enough_reference_records(more):
+    """Of two targets one has 48 reference records and the other 36: 4 / FPR are 40, so that the second's are too few."""
+    run = made_up(16, leak=6.0, held=USER)
+    run = changed(run, reference=run.reference | {more: run.reference[more][:36]})
+    (f,) = findings(run, metric="tpr@10%", signal="loss", nonmembers="held-out")
+    assert f.interval == "exact binomial; threshold from models of the adversary"
+
+
 def test_canaries_have_thresholds_of_canaries():
     """Canaries score 50 higher than other records, in or out: a threshold of the others would call all of them members."""
     run = made_up(17, leak=6.0, canaries=40, canary_leak=12.0, held=USER)

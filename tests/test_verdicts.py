@@ -1,6 +1,7 @@
 """The verdict rules as truth tables, the families' correction by hand, and the alarms of controls."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,9 @@ import pandas as pd
 import pytest
 
 from audits.comparisons import comparisons
+from audits.findings import WHOLE_RANKING
 from audits.membership import Params, findings
-from audits.permutation_test import by_coin, primary_rows
+from audits.permutation_test import FAMILIES, by_coin, named_row, primary_rows
 from audits.statistics.intervals import cross_fitted
 from audits.statistics.permutation import PERMUTATIONS
 from audits.statistics.ranking import auroc
@@ -117,13 +119,14 @@ def finding(**fields):
     row = {
         "seed": 0, "metric": "auroc", "threat_model": "server", "way": "exact", "population": "own members",
         "nonmembers": "held-out", "signal": "loss/caption", "value": 0.7, "low": 0.6, "high": 0.8, "confidence": 0.95,
-        "members": 9, "nonmembers_n": 9, "interval": "mean", "best_of": None, "z": 2.5, "p": 0.01, "family": "primary",
+        "members": 9, "nonmembers_n": 9, "interval": "mean", "best_of": None, "z": 2.5, "t": 2.5, "p": 0.01, "family": "primary",
+        "part": WHOLE_RANKING, "detectable": 0.67, "detectable_named": 8, "clients": 1,
         "base_z": None, "base_value": None, "blind_p": None, "blind_value": None, "verdict": None,
     }  # fmt: skip
     return row | fields
 
 
-SIZES = {"primary": 6, "secondary": 1000}
+SIZES = {"named": 1, "primary": 6, "secondary": 1000}
 
 
 def table(primary, secondary=(9.0,), controls=(9.0,)):
@@ -132,11 +135,11 @@ def table(primary, secondary=(9.0,), controls=(9.0,)):
 
 
 def test_the_correction_by_hand():
-    """Of 3 exchanges one has a largest statistic of 2.5 or more: p = (1 + 1) / 4, over the family's share of the error."""
+    """Of 3 exchanges none has a largest statistic of 3 or more: p = 1 / 4, over the family's share of the error."""
     largest = together([table([9.0, 1.0, 2.6, 2.0])])
-    assert corrected(2.5, "primary", largest) == pytest.approx(0.5 / SHARES["primary"])
+    assert corrected(3.0, "primary", largest) == pytest.approx(0.25 / SHARES["primary"])
     assert corrected(-9.5, "secondary", largest) == pytest.approx(1.0)
-    assert corrected([0.1, -2.0, 3.0], "primary", largest).tolist() == pytest.approx([1.0, 0.9375, 0.3125])
+    assert corrected([0.1, -2.0, 3.0], "primary", largest).tolist() == pytest.approx([1.0, 1.0, 0.625])
     assert sum(SHARES.values()) == 1.0
 
 
@@ -149,20 +152,26 @@ def test_several_runs_are_one_maximum():
 
 def test_words_of_a_report():
     calm = dict.fromkeys(("secondary", "controls"), np.r_[9.0, np.ones(999)]) | {"primary": np.r_[9.0, np.ones(99)]}
-    changes = ({}, {"z": -2.5, "value": 0.3}, {"z": 0.5}, {"family": "secondary"}, {"z": None, "verdict": "x"})
+    changes = ({}, {"t": -2.5, "value": 0.3}, {"t": 0.5}, {"family": "secondary"}, {"z": None, "verdict": "x"})
     rows = [finding(**more) for more in changes]
     said = judged(rows, calm, SIZES)
     assert [f["verdict"] for f in said] == ["leak", "leak, score reversed", "no leak found", "leak", "x"]
-    assert said[0]["p_adjusted"] == pytest.approx(0.01 / 0.8)
-    assert said[3]["p_adjusted"] == pytest.approx(0.001 / 0.2)
+    assert said[0]["p_adjusted"] == pytest.approx(0.01 / 0.4)
+    assert said[3]["p_adjusted"] == pytest.approx(0.001 / 0.1)
     assert said[1]["sentence"].startswith(
         "Leak, score reversed: the server, from messages that held a whole model, can"
     )
-    assert "p 0.01 alone, 0.012 among 6 primary scores" in said[0]["sentence"]
-    assert "p 0.01 alone, 0.005 among 1,000 secondary scores" in said[3]["sentence"]
+    assert "p 0.01 alone, 0.025 among 6 primary scores" in said[0]["sentence"]
+    assert "p 0.01 alone, 0.01 among 1,000 secondary scores" in said[3]["sentence"]
     assert [f["family_n"] for f in said[:4]] == [6, 6, 6, 1000]
     assert said[2]["sentence"].startswith("No leak found: ")
     assert "covers 0.5" not in said[2]["sentence"]
+    shown = "; an AUROC of 0.67, or 8 records that are named, would have been shown with a power of 80 %."
+    assert said[2]["sentence"].endswith(shown)
+    assert said[0]["sentence"].endswith("primary scores.")
+    few = "of the 8 highest, 8 were members, where 4.0 are expected; as a whole the ranking is near chance"
+    (top,) = judged([finding(part=few)], calm, SIZES)
+    assert top["sentence"].endswith(f"primary scores; {few}.")
     assert said[4] == rows[4]
     (these,) = judged([finding(interval="DeLong, normal, these clients")], calm, SIZES)
     assert "[0.600, 0.800] for these clients" in these["sentence"]
@@ -208,17 +217,55 @@ def test_primary_rows_are_named_by_adversary_and_order():
     assert {row[-1] for row in swapped} == set(SIGNALS[::-1][:2])
 
 
+def test_a_fresher_model_of_too_few_clients_names_no_rows():
+    """A rebuilt model of one client, or of two of four, beside the last messages of four, which are not so fresh."""
+    run = made_up(0)
+    exact = [m for m in run.models if m.way == "exact"][:4]
+    for clients, way in ((1, "exact"), (2, "rebuilt")):
+        fresher = [replace(m, way="rebuilt") for m in exact[:clients]]
+        rows = [c for c in comparisons(replace(run, models=[*exact, *fresher])) if c.coin]
+        assert {row[:2] for row in primary_rows(rows, run.headline)} == {("server", way)}
+        assert named_row(rows, run.headline)[:2] == ("server", way)
+
+
+def test_one_row_is_named_by_preference_and_strength():
+    """The decomposition of whoever has it, the strongest first; else the calibrated loss, else what stands first."""
+    run = made_up(0)
+    rows = [c for c in comparisons(run) if c.coin]
+    server = ("server", "exact", "own members", "held-out")
+    assert named_row(rows, ["loss", "loss/base"]) == (*server, "loss/base")
+    assert named_row(rows, ["loss", SIGNALS[0]]) == (*server, "loss")
+    solved = [
+        replace(m, scores=m.scores.assign(decompose=m.scores.loss)) if m.threat_model == "owner" else m
+        for m in run.models
+    ]
+    base = [replace(m, base=m.base.assign(decompose=0.0)) for m in solved]
+    rows = [c for c in comparisons(replace(run, models=base)) if c.coin]
+    assert named_row(rows, ["loss", "loss/base", "decompose"]) == (
+        "owner",
+        "true state",
+        "own members",
+        "held-out",
+        "decompose",
+    )
+    assert named_row(rows, ["loss", "loss/base"]) == (*server, "loss/base")
+    assert named_row([], ["loss"]) is None
+
+
 def test_every_row_that_coins_decided_is_in_one_family():
     run = with_canaries(made_up(1, leak=1.0), np.random.default_rng(0), 3.0)
     found = by_coin(run)
     places = {c.nonmembers for c in comparisons(run)}
     assert "novel objects" in places
     assert {row[3] for row in found.scores} == {"held-out", "left-out canaries"}
-    assert {t.family for t in found.scores.values()} == {"primary", "secondary"}
+    assert Counter(t.family for t in found.scores.values()).items() >= {"named": 1, "primary": 5}.items()
     assert all(t.family == "secondary" for row, t in found.scores.items() if row[3] == "left-out canaries")
     assert len(found.largest) == PERMUTATIONS + 1
-    for family, tests in (("primary", found.scores), ("secondary", found.scores), ("controls", found.base)):
-        as_fell = max(abs(t.z) for t in tests.values() if t.family == family)
+    for family in FAMILIES:
+        statistics = [*found.base.values()] if family == "controls" else [
+            test.t for test in found.scores.values() if test.family == family
+        ]  # fmt: skip
+        as_fell = max(map(abs, statistics))
         assert found.largest[family][0] == pytest.approx(as_fell)
     alone = by_coin(made_up(1, leak=1.0))
     for row, test in alone.scores.items():  # canaries move no other row
@@ -268,7 +315,7 @@ def test_a_score_that_is_the_same_for_all_records_shows_nothing():
     run = made_up(0, leak=3.0)
     run = replace(run, models=[replace(m, scores=m.scores.assign(**{SIGNALS[0]: 0.25})) for m in run.models])
     found = [vars(f) for f in findings(run, Params(), names=NAMES, epsilon=claims) if f.signal == SIGNALS[0]]
-    largest, sizes = together([by_coin(run).largest]), {"primary": 1, "secondary": 1}
+    largest, sizes = together([by_coin(run).largest]), {"named": 1, "primary": 1, "secondary": 1}
     rows = [row for row in judged(found, largest, sizes) if row["low"]]
     assert {row["verdict"] for row in rows} == {"inconclusive", None}  # rows that only describe have none
     assert {row["detectable"] for row in rows} == {None}

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import pandas as pd
 from scipy.special import ndtr, stdtr, stdtrit
 
+from audits.findings import BEFOREHAND
 from audits.statistics.intervals import quantile
 from audits.statistics.over_seeds import OfTraining, over_seeds
 
@@ -135,9 +136,9 @@ def judged(history: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
 
 
 def series(findings: pd.DataFrame) -> dict[Series, list[Measured]]:
-    """The numbers of one night that are followed, {series: one number per run}: AUROCs of the primary family, their
-    controls, and accuracies. Adversaries that attack the same records share a control: its first number in a run is
-    kept."""
+    """The numbers of one night that are followed, {series: one number per run}: AUROCs of scores named beforehand,
+    their controls, and accuracies. Adversaries that attack the same records share a control: its first number in a run
+    is kept."""
     by_run: dict[Series, dict[str, Measured]] = {}
     for f in findings.to_dict("records"):
         for name, one in _followed(f):
@@ -151,7 +152,7 @@ def _followed(f: Mapping[str, object]) -> Iterator[tuple[Series, Measured]]:
     cell = str(f["cell"]), str(f["method"])
     if str(f["metric"]).startswith("accuracy"):
         yield Series(*cell, VALUE, str(f["metric"])), _measured(f, "")
-    elif f["metric"] == "auroc" and f.get("family") == "primary":
+    elif f["metric"] == "auroc" and f.get("family") in BEFOREHAND:
         threat_model, way, population, nonmembers, signal = (str(f[name]) for name in PLACE)
         if _number(f["value"]) is not None:
             yield Series(*cell, VALUE, "auroc", threat_model, way, population, nonmembers, signal), _measured(f, "")

@@ -95,6 +95,13 @@ def standardised(aurocs: Floats) -> Floats:
     return np.where(changes, (aurocs - aurocs.mean(axis=0)) / np.where(changes, spread, 1.0), 0.0)
 
 
+def critical(largest: Floats, level: float) -> float:
+    """The value that a statistic must exceed for a p-value of at most `level` by the largest statistics [P] (see
+    `p_value`); infinite if so few exchanges allow no such p-value."""
+    allowed = int(level * len(largest) * (1 + _TIE)) - 1  # exchanges that may reach it
+    return float(np.sort(largest[1:])[::-1][allowed]) if 0 <= allowed < len(largest) - 1 else np.inf
+
+
 def p_value(z: npt.ArrayLike, largest: Floats) -> Floats:
     """Two-sided p-values of statistics z (any shape): (1 + number of exchanges that reach |z|) / (1 + exchanges).
 

@@ -120,10 +120,12 @@ def _scored(cell: Cell, workshop: Workshop, progress: Progress) -> tuple[dict[st
 
 def _scores(run: ScoredRun, signals: Sequence[str]) -> pd.DataFrame:
     """A row per record and model that a verdict is about, the controls first; models of single rounds are for figures only."""
-    first = run.models[0]
-    controls = {
-        way: table for way, table in (("base", first.base), ("earlier", first.before_first_round)) if table is not None
-    }
+    controls = {}
+    for way, part in (("base", "base"), ("earlier", "before_first_round")):
+        of_models = [table for model in run.models if (table := getattr(model, part)) is not None]
+        if of_models:  # each holds the records that its model was asked about
+            both = pd.concat(of_models)
+            controls[way] = both[~both.index.duplicated()]
     models = [ScoredModel("", way, None, 0, table) for way, table in controls.items()]
     models += [model for model in run.models if model.way != "round"]
     return pd.concat([_rows(model, signals) for model in models], ignore_index=True)
@@ -132,7 +134,8 @@ def _scores(run: ScoredRun, signals: Sequence[str]) -> pd.DataFrame:
 def _rows(model: ScoredModel, signals: Sequence[str]) -> pd.DataFrame:
     client = NOBODY if model.client is None else model.client
     places = {"threat_model": model.threat_model, "way": model.way, "client": client, "round": model.round}
-    return model.scores[signals].rename_axis("record").reset_index().assign(**places)
+    scores = model.scores.reindex(columns=[*signals])  # a control has fewer, where only these need it
+    return scores.rename_axis("record").reset_index().assign(**places)
 
 
 def _records(run: ScoredRun) -> pd.DataFrame:

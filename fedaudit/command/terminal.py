@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from audits.findings import THESE
-from audits.verdicts import SHARES
+from audits.verdicts import FEW_NAMED, SHARES, few_members
 from fedaudit.command.window import WindowColumn, fits, open_console, print_table
 from fedaudit.terms.nonmembers import BY_COIN
 from fedaudit.terms.splits import SPLITS
@@ -192,8 +192,10 @@ def _remarks(selected: Sequence[Finding]) -> list[str]:
         families = " or ".join(f"{sizes[name]:,} {name}" for name in SHARES if name in sizes)
         remarks.append(
             f"p: exact, by the coins; alone, and among the {families} scores of this report, by which the verdict goes"
-            " (primary ones were named beforehand)"
+            " (named and primary ones were chosen beforehand)"
         )
+    if any(few_members(f) for f in selected):
+        remarks.append(FEW_NAMED)
     if any(THESE in f["interval"] for f in selected):
         remarks.append(f"* for {THESE}, of which there are too few to speak of others")
     return remarks + list(dict.fromkeys(f["alarm"] for f in selected if f["alarm"]))

@@ -39,7 +39,7 @@ VERSIONS = ("numpy", "peft", "scikit-learn", "torch", "transformers")  # librari
 KEPT = (  # columns of a finding that a line has, as far as they apply
     "run", "method", "task", "seed", "attack", "threat_model", "way", "population", "nonmembers", "signal", "headline",
     "metric", "value", "low", "high", "confidence", "base_value", "base_low", "base_high", "blind_value", "blind_low",
-    "blind_high", "verdict", "family", "z", "p", "p_adjusted", "family_n", "claimed", "provable",
+    "blind_high", "verdict", "family", "z", "t", "p", "part", "p_adjusted", "family_n", "claimed", "provable",
 )  # fmt: skip
 FAMILIES = {"headline": "primary", "others": "secondary"}  # new names, for old lines of schema 2 in a history
 REPEATED = ("seed", "data_seed", "run", "method", "schema")  # entries of a run that are not its setting

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attacks.score_names import signal_name
-from audits.verdicts import SHARES
+from audits.findings import BEFOREHAND
+from audits.verdicts import FEW_NAMED, SHARES, few_members
 from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
@@ -43,20 +44,26 @@ def section(page: Page) -> Section | None:
 
 
 def _families_note(page: Page) -> Row | None:
-    """For the note on corrected p-values: the `primary` scores by name, `n` scores of each family in all runs, number
-    of `exchanges` and `runs`, the `error` in percent and the families' `shares` of it. None where no coin decided who
-    is a member."""
+    """For the note on corrected p-values: the `named` and the `primary` scores by name, `n` scores of each family in
+    all runs, number of `exchanges` and `runs`, the `error` in percent, the families' `shares` of it, and the remark
+    where a client has `few` members. None where no coin decided who is a member."""
     exchanges = [len(e.tables["permutations"]) - 1 for e in page.evidence if len(e.tables.get("permutations", ()))]
     every = [e.tables["cells"] for e in page.evidence if "family" in e.tables.get("cells", ())]
     if not exchanges or not every:
         return None
-    primary = [row for table in every for row in table[table.family == "primary"].to_dict("records")]
-    return {
-        "primary": list(dict.fromkeys(f"{r['threat_model']} {signal_name(r['signal'])}" for r in primary)),
+    rows = [row for table in every for row in table.to_dict("records")]
+    names = {
+        family: list(dict.fromkeys(
+            f"{r['threat_model']} {signal_name(r['signal'])}" for r in rows if r["family"] == family
+        ))
+        for family in BEFOREHAND
+    }  # fmt: skip
+    return names | {
         "n": family_sizes(page.evidence),
         "shares": SHARES,
         "runs": len(every),
         "exchanges": exchanges[0],
+        "few": FEW_NAMED if any(few_members(f) for f in membership_findings(page.findings)) else None,
         "error": f"{100 * (1 - membership_findings(page.findings)[0]['confidence']):g}",
     }
 
