@@ -6,6 +6,7 @@ and noise of that round (`trainers.rounds.answers_to`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,7 +46,7 @@ class ProbeFile:
     folder: Folder
     name: str
 
-    def write(self, probe: Probe, answers: dict[int, State]) -> None:
+    def write(self, probe: Probe, answers: Mapping[int, State]) -> None:
         tensors = {"round": torch.tensor(probe.round)} | {f"sent/{name}": t for name, t in probe.state.items()}
         for client, answer in answers.items():
             tensors |= {f"answer/{client}/{name}": t for name, t in answer.items()}
@@ -60,6 +61,18 @@ class ProbeFile:
     def answer(self, client: int) -> State:
         """What a client sent back; {} if it did not take part in the round."""
         return self.folder.read_tensors(self.name, f"answer/{client}/")
+
+
+def length(state: State) -> float:
+    """The length of all tensors of a state, laid end to end."""
+    return float(torch.cat([tensor.flatten() for tensor in state.values()]).double().norm())
+
+
+def growth(view: View, sent: State, r: int, client: int) -> float:
+    """The length of what a client is sent in round r over that of the last broadcast that it was sent before, or of the
+    public start: what it could notice."""
+    last = max((one for one in view.participations(client) if one < r), default=0)
+    return length(sent) / length(view.broadcast(last))
 
 
 def solvable(view: View, method: Method[Any], learner: Any, attack: str, target: Target) -> Mixture:

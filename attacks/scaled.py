@@ -21,7 +21,8 @@ from attacks.decompose import solve
 from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.probes import Probe
-from fedaudit.machinery.parameters import Parameters, number, whole
+from attacks.settings import Probing
+from fedaudit.machinery.parameters import number, whole
 
 
 class Facts(AttackFacts):
@@ -33,7 +34,7 @@ class Facts(AttackFacts):
 
 
 @dataclass(frozen=True)
-class Params(Parameters):
+class Params(Probing):
     probe_scale: float = number(1e4, "factor of the global prompt that an active server sends", least=1.0, most=1e8)
     probe_round: int = whole(0, "round in which it sends that, from 1; 0 = the last", least=0, most=10**6)
 

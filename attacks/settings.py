@@ -6,7 +6,7 @@ change; "rows" means none: it only selects which rows tables have. Without `used
 
 from dataclasses import dataclass
 
-from fedaudit.machinery.parameters import Parameters, choice, like, whole
+from fedaudit.machinery.parameters import Parameters, choice, like, number, whole
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 
 
@@ -79,6 +79,18 @@ class NovelRows(Parameters):
         "rows against records of another distribution too: the released model's, or all",
         ("released", "all"),
         used_by="rows",
+    )
+
+
+@dataclass(frozen=True)
+class Probing(Parameters):
+    """Parameter of attacks that send a probe (`attacks.probes`)."""
+
+    growth_check: float = number(
+        0.0,
+        "clients refuse a broadcast longer than this many times the last one that they were sent; 0 = none refuses",
+        least=0.0,
+        most=1e8,
     )
 
 

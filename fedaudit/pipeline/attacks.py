@@ -20,7 +20,7 @@ from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.probing import ask_probes
+from fedaudit.pipeline.probing import ask_probes, probes_table
 from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.question_set import QuestionSet, answers_of
 from fedaudit.pipeline.scoring import ModelKey, ScoringJob, Tables, concatenate_targets, score
@@ -60,6 +60,7 @@ class AttackedTraining:
             solved = {m.client: m.batches for m in run.models if m.client is not None and m.batches is not None}
             rows = [table.assign(client=client_name(k)) for k, table in solved.items()]
             tables["batches"] = pd.concat(rows, ignore_index=True)[BATCHES] if rows else pd.DataFrame()
+        tables["probes"] = probes_table(cell, self.federation, self.question_sets)
         tables["coverage"] = _coverage(question_plan)
         tables = {name: table for name, table in tables.items() if len(table)}
         if "clients" not in question_plan.training.transcript.initial["utility"]:  # of prompts an audit shows it

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from attacks.attacked_models import Target, records_digest
 from attacks.base import View
+from attacks.decompose import solve
 from attacks.facts import ATTACKS
-from attacks.probes import ProbeFile, solvable
+from attacks.knowledge import Mixture
+from attacks.probes import ProbeFile, growth, length, solvable
 from fedaudit.machinery.store import Folder, claim, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
+from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import ACTIVE_SERVER
+from trainers.base import Participation
 from trainers.rounds import answers_to
+from trainers.steps import PrivateMethod
 
 if TYPE_CHECKING:
     from attacks.answers import Arrays
     from fedaudit.machinery.progress import Progress
     from fedaudit.pipeline.plan import Cell
+    from fedaudit.pipeline.question_set import QuestionSet
     from fedaudit.pipeline.workers import Workshop
+    from fedaudit.tasks.base import Federation
 
 
 def probe_files(cell: Cell) -> dict[str, ProbeFile]:
@@ -43,11 +54,58 @@ def ask_probes(cell: Cell, workshop: Workshop, progress: Progress) -> None:
         todo = {name: file for name, file in files.items() if not file.folder.usable(file.name, progress.say)}
         view, transcript = View(transcript_of(cell), ACTIVE_SERVER), transcript_of(cell)
         for name, file in todo.items():
-            probe = ATTACKS[name].make(permitted_attacks(cell)[ACTIVE_SERVER][name]).craft(view)
+            params = permitted_attacks(cell)[ACTIVE_SERVER][name]
+            probe, check = ATTACKS[name].make(params).craft(view), getattr(params, "growth_check", 0.0)
             method = method_of(cell, workshop.federation.sizes)
             with progress.stage(f"{name}: the clients' answers in round {probe.round + 1}", 1) as advance:
-                file.write(probe, answers_to(transcript, probe.round, method, probe.state, workshop.executor))
+                answers = answers_to(transcript, probe.round, method, probe.state, workshop.executor)
+                grown = {k: growth(view, probe.state, probe.round, k) for k in answers}
+                file.write(probe, {k: answer for k, answer in answers.items() if not check or grown[k] <= check})
                 advance()
+
+
+def probes_table(cell: Cell, federation: Federation, question_sets: Iterable[QuestionSet]) -> pd.DataFrame:
+    """A row per active attack and client that answered or refused. Columns: `attack`, `client`, `round`; `batch`, how
+    many records the client's batch of that round had; `named`, how many of them are among as many records with the
+    largest shares, and `chance`, how many would be by chance (NaN if it refused); and what the client could notice:
+    `growth` of the broadcast, `honest_growth` of the training's, and `answer`, the length of what it sent over that of
+    its honest message. `refused_honest` is the share of the training's broadcasts that the same check refuses."""
+    view, transcript, rows = View(transcript_of(cell), ACTIVE_SERVER), transcript_of(cell), []
+    targets = {q.client: q for q in question_sets if q.threat_model == ACTIVE_SERVER and q.client is not None}
+    for name, file in probe_files(cell).items():
+        probe, check = file.probe, getattr(permitted_attacks(cell)[ACTIVE_SERVER][name], "growth_check", 0.0)
+        for k, question_set in targets.items():
+            if probe.round not in (rounds := view.participations(k)):
+                continue
+            honest = [growth(view, view.broadcast(r), r, k) for r in rounds]
+            batch = _batch(cell, federation, k, probe.round)
+            answer, own = file.answer(k), question_set.target.own
+            rows.append({
+                "attack": name, "client": client_name(k), "round": probe.round, "batch": len(batch),
+                "named": _named(question_set.probed[name], own, batch) if answer else math.nan,
+                "chance": len(batch) ** 2 / len(own) if answer else math.nan,
+                "growth": growth(view, probe.state, probe.round, k), "honest_growth": honest[rounds.index(probe.round)],
+                "answer": length(answer) / length(transcript.upload(probe.round, k)) if answer else math.nan,
+                "refused_honest": float(np.mean([bool(check) and one > check for one in honest])),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _batch(cell: Cell, federation: Federation, client: int, r: int) -> set[str]:
+    """The records of a client's batches in round r, with a weight above 0."""
+    holder, method = federation.clients[client], method_of(cell, federation.sizes)
+    assert isinstance(method, PrivateMethod)
+    listed, before = [record.id for record in holder.training_records], transcript_of(cell).participations(client, r)
+    turn = Participation(client, r, cell.seed, listed, None, before)
+    return {record for step in range(method.steps(len(listed))) for record in method.minibatch(turn, step)} - (
+        holder.left_out
+    )
+
+
+def _named(question: ProbeQuestion, own: Sequence[str], batch: set[str]) -> int:
+    """How many records of a batch are among as many with the largest shares of a client's answer."""
+    shares = np.nan_to_num(np.abs(solve(Mixture.of(question.read("mixture"))).shares))
+    return len({own[i] for i in np.argsort(-shares, kind="stable")[: len(batch)]} & batch)
 
 
 @dataclass(frozen=True)

@@ -261,9 +261,8 @@ class QuestionPlan:
         return questions
 
     def _probed(self, view: View, client: int, target: Target) -> dict[str, ProbeQuestion]:
-        """The questions about a client's answers to probes, by attack; without those of rounds in which it took no
-        part."""
-        answered = (name for name in self.probes if view.probe(name).probe.round in view.participations(client))
+        """The questions about a client's answers to probes, by attack; without those that it did not answer."""
+        answered = (name for name in self.probes if view.probe(name).answer(client))
         return {name: ProbeQuestion(self.folder, ("mixture",), view, name, target) for name in answered}
 
     def _shadows(
