@@ -1,7 +1,7 @@
 """Decompose: each message is solved for the records that were learnt from, all of a client's records together.
 
-Prompts: a message is the mean of its batch's gradients, up to clipping and noise, and the server can compute the gradient of
-every candidate in the model from which the client started. So for each round
+Prompts: a message is the mean of its batch's gradients, up to clipping and noise, and the server can compute the
+gradient of every candidate in the model from which the client started. So for each round
     min | gradients @ shares / |B| - sent |   over shares in [0, 1] that sum to |B|
 finds the batch: bounded least squares (Stark and Parker 1995, scipy's `lsq_linear`). Attacks that look at one record at
 a time see little, as the gradients of a client's records are alike. `attacks.knowledge.Mixture` holds what the method's

@@ -114,12 +114,12 @@ class Explained:
     @staticmethod
     def of(arrays: Mapping[str, NDArray[Any]]) -> Explained:
         """The inverse of `arrays`."""
-        return Explained(**{name: array if array.ndim else array.item() for name, array in arrays.items()})
+        values: dict[str, Any] = {name: array if array.ndim else array.item() for name, array in arrays.items()}
+        return Explained(**values)
 
     def picked(self, places: NDArray[np.int64]) -> Explained:
-        """The same with the weights of the records at these places [k]; NaN where a place is -1."""
-        weights = np.append(self.weights, np.nan)[places]
-        return dataclasses.replace(self, weights=weights)
+        """This with the weights of the records at these places [k]; NaN where a place is -1."""
+        return dataclasses.replace(self, weights=np.append(self.weights, np.nan)[places])
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,8 +240,8 @@ class Knowledge:
         arrays = {name: getattr(self.shadows, name) for name in ("gradient_norms", "sequence", "projections")}
         fields: dict[str, Any] = {name: None if array is None else array[s] for name, array in arrays.items()}
         return dataclasses.replace(
-            self, answers=self.shadows.answers[s], shadows=self.shadows.without(s), history=None, rounds=None, explained=None,
-            **fields,
+            self, answers=self.shadows.answers[s], shadows=self.shadows.without(s), history=None, rounds=None,
+            explained=None, **fields,
         )  # fmt: skip
 
 

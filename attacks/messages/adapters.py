@@ -89,23 +89,25 @@ class AdapterMessages:
             for rebuilding, of_client in self._losses(k, r, records).items():
                 loss[rebuilding][k] = of_client
         residual = projections(self.learner, start, _change(sent[client], self.view.broadcast(r)), records)
-        return {f"heard/loss/{rebuilding}": of_all for rebuilding, of_all in loss.items()} | {"heard/residual": residual}
+        return {f"heard/loss/{rebuilding}": of_all for rebuilding, of_all in loss.items()} | {
+            "heard/residual": residual
+        }
 
     def _of_gradients(
         self, client: int, r: int, records: Sequence[str], start: State, parts: Collection[str], solved_for: int
     ) -> Arrays:
-        """What the records' gradients say of messages, "heard/cosine" and "solved/FIELD": each gradient is computed
+        """The arrays of `round` that come of gradients, "heard/cosine" and "solved/FIELD": each gradient is computed
         once for both."""
         broadcast, descents = self.view.broadcast(r), Descents(self.learner, start)
         changes = {k: _change(upload, broadcast) for k, upload in self.view.uploads(r).items()}
-        own, heard, solved = changes[client], "heard" in parts, "solved" in parts
-        regression = descents.regression(own, records[:solved_for]) if solved else None
+        heard, sent = "heard" in parts, changes[client]
+        regression = descents.regression(sent, records[:solved_for]) if "solved" in parts else None
         cosine: list[Tensor] = []
         for part in descents.parts(records if heard else records[:solved_for]):
             if heard:
                 cosine.append(torch.stack([_cosine(descents.over(c, part), c) for c in changes.values()]))
             if regression is not None:
-                regression.add(descents.over(own, part))
+                regression.add(descents.over(sent, part))
         arrays = Arrays()
         if heard:
             arrays["heard/cosine"] = np.full((len(self.view.clients), len(records)), np.nan)

@@ -99,4 +99,3 @@ def inner_products(rows: Tensor, message: Tensor) -> tuple[Floats, Floats, float
         both += columns @ columns.T
     products: Floats = both.cpu().numpy()
     return products[:n, :n], products[:n, n], float(products[n, n])
-

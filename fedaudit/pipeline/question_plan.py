@@ -263,10 +263,12 @@ class QuestionPlan:
         part."""
         rounds = range(attacked.round)[: self.adversary.solved_rounds or None]
         clients = [view.clients if self.method is None else view.cohort(r) for r in rounds]
-        known = itertools.chain.from_iterable(itertools.zip_longest(*(target.reference for target in self.targets)))
-        references = [record for record in known if record is not None][:REFERENCES]
+        in_turn = itertools.zip_longest(*(target.reference for target in self.targets))
+        references = [record for row in in_turn for record in row if record is not None][:REFERENCES]
         return [
-            ChangeQuestion(source.folder, ("solved",), view, r, [*(i for k in some for i in self.candidates[k]), *references])
+            ChangeQuestion(
+                source.folder, ("solved",), view, r, [*(i for k in some for i in self.candidates[k]), *references]
+            )
             for r, some in zip(rounds, clients, strict=True)
         ]
 

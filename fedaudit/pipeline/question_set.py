@@ -116,12 +116,12 @@ class QuestionSet:
 
     def _explained(self) -> tuple[Explained, ...]:
         """How these records explain messages of adapters, or changes of broadcasts."""
-        found = []
+        messages = []
         for question in self.solved:
             explained = Explained.of(question.read("solved"))
             place = {record: i for i, record in enumerate(question.records[: len(explained.weights)])}
-            found.append(explained.picked(np.array([place.get(record, -1) for record in self.records])))
-        return tuple(found)
+            messages.append(explained.picked(np.array([place.get(record, -1) for record in self.records])))
+        return tuple(messages)
 
 
 def answers_of(public: PublicRecords, question: ModelQuestion) -> Any:
