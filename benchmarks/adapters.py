@@ -1,6 +1,6 @@
 """What `decompose` finds of members in messages of adapters and in released models, beside the cosine.
 
-    python -m benchmarks.adapters fedavg --seeds 3          a training a seed, and 5 minutes of one core
+    python -m benchmarks.adapters fedavg --seeds 0 1 2      a training a seed, and 4 minutes of one core
     python -m benchmarks.adapters fedrand vqa --without all
 
 A row per setting and look: the mean over clients (of all seeds) of the AUROC of members against held-out records, its
@@ -157,7 +157,7 @@ def costs(out: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="+", choices=[*SETTINGS, "costs"])
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--without", nargs="*", default=[], choices=LOOKS, help="looks that are left out")
     parser.add_argument("--out", default=os.path.join(tempfile.gettempdir(), "fedaudit-adapters"))
     chosen = parser.parse_args()
@@ -168,14 +168,14 @@ def main() -> None:
             costs(chosen.out)
             continue
         pooled: dict[str, list[tuple[NDArray[np.bool_], Floats]]] = {look: [] for look in looks}
-        for seed in range(chosen.seeds):
+        for seed in chosen.seeds:
             found = seen(SETTINGS[setting], seed, looks, chosen.out)
             print(f"\n{SETTINGS[setting]}, seed {seed}, load {os.getloadavg()[0]:.1f}")
             for look, of_clients in found.items():
                 pooled[look] += of_clients.values()
                 print(line(look, [*of_clients.values()]), flush=True)
-        if chosen.seeds > 1:
-            print(f"\n{SETTINGS[setting]}, {chosen.seeds} seeds")
+        if len(chosen.seeds) > 1:
+            print(f"\n{SETTINGS[setting]}, {len(chosen.seeds)} seeds")
             print(*(line(look, values) for look, values in pooled.items()), sep="\n", flush=True)
 
 
