@@ -69,6 +69,12 @@ class View:
         self._require("broadcasts")
         return self._transcript.broadcast(r) if self.gives("others' parts") else self._transcript.sent_to_all(r)
 
+    def cohort(self, r: int) -> list[int]:
+        """The clients that took part in round r of a training of ours: cohorts are drawn by a seed that everybody sees
+        (`Schedule`)."""
+        self._require("broadcasts")
+        return self._transcript.cohort(r)
+
     @property
     def rounds_at_least_loss(self) -> int:
         """Number of rounds after which the global model had its lowest held-out loss, and might be released instead."""

@@ -1,7 +1,7 @@
-"""Decompose: the server solves each message for the records that its batch held.
+"""Decompose: each message is solved for the records that were learnt from, all of a client's records together.
 
-A message is the mean of its batch's gradients, up to clipping and noise, and the server can compute the gradient of
-every candidate in the model from which the client started. So for each round
+Prompts: a message is the mean of its batch's gradients, up to clipping and noise, and the server can compute the
+gradient of every candidate in the model from which the client started. So for each round
     min | gradients @ shares / |B| - sent |   over shares in [0, 1] that sum to |B|
 finds the batch: bounded least squares (Stark and Parker 1995, scipy's `lsq_linear`). Attacks that look at one record at
 a time see little, as the gradients of a client's records are alike. `attacks.knowledge.Mixture` holds what the method's
@@ -13,6 +13,15 @@ decompose    the sum over rounds of the record's share / (1 + e), where e bounds
 
 Needs the server's view (uploads). Looks at the first rounds of a client (`--solved-rounds`), where the replay is best.
 Records with equal gradients share their weight. Other clients' records, and records without gradient, are NaN.
+
+Adapters: a message is the sum of AdamW steps and no sum of gradients, so that it has no shares. A ridge regression of
+its direction on the records' gradients, each number divided by its size over the records (`attacks.messages.ridge`),
+finds the members all the same. This is ours; no paper has it.
+
+decompose    the mean over all messages of the record's weight in the regression.
+
+A server has a client's messages and regresses each on the client's candidates and some known non-members. Whoever has
+the broadcasts only regresses the change of each on the candidates of all clients that took part in the round.
 """
 
 import functools
@@ -26,7 +35,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge, Mixture
+from attacks.knowledge import Attack, Floats, Knowledge, Mixture, mean_of_finite
 
 SUM = 1e3  # weight of the equation for the sum of the shares
 SAME = 1e-5  # times the longest gradient: gradients that differ by less are equal, and a shorter one is zero
@@ -35,11 +44,12 @@ ITERATIONS = 10  # most iterations of the solver per unknown
 
 
 class Facts(AttackFacts):
-    records = ("classes",)
+    records = ("texts", "classes")
     strength = 5
     needs = ("sums of uploads",)
+    needs_on_texts = ("broadcasts",)
     mixtures = True
-    signals = (("decompose", "decomposition", "the share of the client's messages"),)
+    signals = (("decompose", "decomposition", "the part in the messages"),)
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class Params:
 
 class Decompose(Attack):
     def score(self, knowledge: Knowledge) -> dict[str, Floats]:
+        if knowledge.explained is not None:
+            return {"decompose": mean_of_finite(np.stack([message.weights for message in knowledge.explained]))}
         if knowledge.rounds is None:
             raise ValueError("the decomposition needs what was seen of rounds")
         total = np.full(len(knowledge.records), np.nan)

@@ -32,6 +32,8 @@ class AttackFacts:
     """Headline scores on texts, if not the first of `signals`; parameters in braces: "mink/{k}"."""
     needs: tuple[str, ...] = ()
     """Capabilities of the adversary beyond one model and public things: "uploads" or others (`ThreatModel.sees`)."""
+    needs_on_texts: tuple[str, ...] = ()
+    """`needs` on texts, if others."""
     shadows: bool = False
     """Whether it needs shadow models: `Knowledge.shadows`."""
     strength: int = 0
@@ -39,7 +41,7 @@ class AttackFacts:
     gradients: bool = False
     """Whether it needs `Knowledge.gradient_norms`."""
     mixtures: bool = False
-    """Whether it needs messages as mixtures of records: `Rounds.mixtures`."""
+    """Whether it needs messages as mixtures of records: `Rounds.mixtures`, on texts `Knowledge.explained`."""
     sequences: bool = False
     """Whether it needs the released models of many rounds: `Knowledge.sequence`, and that of its shadows."""
     vectors: bool = False
@@ -53,6 +55,11 @@ class AttackFacts:
     def names(cls) -> tuple[str, ...]:
         """Names of its scores, the headline first."""
         return tuple(name for name, _, _ in cls.signals)
+
+    @classmethod
+    def needed(cls, records: str) -> tuple[str, ...]:
+        """The capabilities beyond one model that it needs on records of a kind, "texts" or "classes"."""
+        return cls.needs_on_texts if cls.needs_on_texts and records == "texts" else cls.needs
 
     @classmethod
     def headlines(cls, records: str) -> tuple[str, ...]:

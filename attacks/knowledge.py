@@ -98,6 +98,31 @@ class Mixture:
 
 
 @dataclass(frozen=True, eq=False)
+class Explained:
+    """One message of adapters, or one change of what is broadcast, explained by the gradients of n records
+    (`attacks.messages.ridge`)."""
+
+    round: int
+    weights: Floats  # [n], NaN for records whose gradient is zero or was not looked at, and if the message is zero
+    residual: float  # the unexplained part of the message by its norm, 0 to 1; NaN if it is zero
+    skipped: int  # records that were left out as their gradient is zero
+
+    def arrays(self) -> Arrays:
+        """Its fields as arrays, to be stored; `of` reads them."""
+        return {name: np.asarray(value) for name, value in vars(self).items()}
+
+    @staticmethod
+    def of(arrays: Mapping[str, NDArray[Any]]) -> Explained:
+        """The inverse of `arrays`."""
+        values: dict[str, Any] = {name: array if array.ndim else array.item() for name, array in arrays.items()}
+        return Explained(**values)
+
+    def picked(self, places: NDArray[np.int64]) -> Explained:
+        """This with the weights of the records at these places [k]; NaN where a place is -1."""
+        return dataclasses.replace(self, weights=np.append(self.weights, np.nan)[places])
+
+
+@dataclass(frozen=True, eq=False)
 class Rounds:
     """Results of a server that reads T rounds of messages, about one client's records; NaN where a client sent
     nothing."""
@@ -173,6 +198,8 @@ class Knowledge:
     rounds: Rounds | None = None  # what a server computed from messages: `needs = ("uploads",)` or sums of uploads
     # by active attack the client's answer to its probe; without those that it did not answer: `needs = ("probes",)`
     probed: Mapping[str, Mixture] = field(default_factory=dict)
+    # all messages of the client, or changes of the broadcasts where no messages are seen: `mixtures`, on texts
+    explained: tuple[Explained, ...] | None = None
 
     @property
     def loss(self) -> Floats:
@@ -205,7 +232,7 @@ class Knowledge:
         rounds."""
         return dataclasses.replace(
             self, answers=self.base, gradient_norms=self.base_gradient_norms, projections=self.base_projections,
-            history=None, sequence=None, rounds=None,
+            history=None, sequence=None, rounds=None, explained=None,
         )  # fmt: skip
 
     def leave_out(self, s: int) -> Knowledge:
@@ -215,8 +242,9 @@ class Knowledge:
         arrays = {name: getattr(self.shadows, name) for name in ("gradient_norms", "sequence", "projections")}
         fields: dict[str, Any] = {name: None if array is None else array[s] for name, array in arrays.items()}
         return dataclasses.replace(
-            self, answers=self.shadows.answers[s], shadows=self.shadows.without(s), history=None, rounds=None, **fields
-        )
+            self, answers=self.shadows.answers[s], shadows=self.shadows.without(s), history=None, rounds=None,
+            explained=None, **fields,
+        )  # fmt: skip
 
 
 class Attack(Protocol):

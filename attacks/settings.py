@@ -42,7 +42,7 @@ class Adversary(Parameters):
     )
     solved_rounds: int = whole(
         0,
-        "first messages of a target that are solved for their batches, 0 = those of two epochs",
+        "first messages of a target that are solved, 0 = those of two epochs (of adapters all)",
         least=0,
         most=10**6,
         used_by="mixtures",

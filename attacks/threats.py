@@ -45,7 +45,10 @@ def refusal(attack: Plugin[AttackFacts], threat_model: str, *learners: LearnerFa
     """Why an attack cannot run under a threat model against these learners (none given: all that it works on), as a
     sentence; None if it can."""
     able = [one for one in learners or map(facts, every_learner()) if lacks(attack, one) is None]
-    if able and all(threat_model not in (*learner.threat_models, *learner.on_shares) for learner in able):
+    having = [one for one in able if threat_model in (*one.threat_models, *one.on_shares)]
+    if able and not having:
         return f"{able[0].title} methods {SENTENCES[threat_model].lacks}"
     sees = find(THREAT_MODELS, threat_model, "threat model").sees
-    return next((str(LacksCapability(threat_model, one)) for one in attack.facts.needs if one not in sees), None)
+    kinds = {one.records for one in having} or {*attack.facts.records}
+    missing = [[one for one in attack.facts.needed(kind) if one not in sees] for kind in sorted(kinds)]
+    return str(LacksCapability(threat_model, missing[0][0])) if all(missing) else None

@@ -55,7 +55,8 @@ class ScoredModel:
     was trained on the record. `facts` are numbers for readers: loss, base_loss, loss_in and loss_out (means over
     shadows trained with the record and without it), hard_right (whether the hard prompt is right), owner and owners
     (the most probable client, and among how many); for texts, per token, token_slice, token_log_prob, token_entropy,
-    base_token_entropy (nats). `batches` has a row per message solved for its batch: round, residual, least, error.
+    base_token_entropy (nats). `batches` has a row per message solved for its batch: round, residual, least, error,
+    skipped.
     """
 
     threat_model: str

@@ -55,7 +55,8 @@ def main() -> None:
 def compared(options: dict[str, object], rounds: int, place: Path) -> Sequence[object]:
     """The cells of a method's row."""
     learner = facts(TRAINERS[str(options["method"]).partition(":")[0]].facts.learner)
-    attack = "maxrenyi,cosine" if learner.records == "texts" else "loss,cosine" if learner.nonlinear else ALL_OF_THEM
+    on_texts = learner.records == "texts"
+    attack = "maxrenyi,cosine,decompose" if on_texts else "loss,cosine" if learner.nonlinear else ALL_OF_THEM
     shared = {"attack": attack, "quiet": True} | ({"targets": 2} if learner.records == "classes" else {})
     here = fedaudit.audit(**options, **shared, rounds=rounds, clients=4, out=f"{place}/here", export_run=f"{place}/run")
     again = fedaudit.audit(run=f"{place}/run", **shared, out=f"{place}/again")

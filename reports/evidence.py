@@ -36,7 +36,7 @@ TABLES = {  # columns that pages rely on even in an empty table; a table not lis
     "prompt_information": "directions spread clients bits low high null_low null_high p",
     "trajectories": "record client kind round loss",  # record "mean": mean over all records of the kind
     "attribution": "way client kind accuracy low high n chance",
-    "batches": "client round residual least error",
+    "batches": "client round residual least error skipped",
     # clients that compute on secret shares; errors are squared and relative to the squared true value
     "revealed": "round centres distances polynomials sums decoded absent wrong",
     "sent": "round client shares masks answers",  # bytes

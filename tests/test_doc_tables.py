@@ -103,11 +103,13 @@ def test_attacks_under_threat_models(row: list[str]) -> None:
         able = {noun: learner for noun, learner in trained.items() if lacks(attack, learner) is None}
         assert row[1] == " and ".join(able)
         assert ("shadow models" in row[2]) == attack.facts.shadows
-        assert ("messages" in row[2]) == bool(MESSAGES & {*attack.facts.needs})
-        assert ("broadcasts" in row[2]) == ("broadcasts" in attack.facts.needs)
+        needs = {need for learner in able.values() for need in attack.facts.needed(learner.records)}
+        assert ("messages" in row[2]) == bool(MESSAGES & needs)
+        assert ("broadcasts" in row[2]) == ("broadcasts" in needs)
         for threat_model, cell in zip(("prompt-user", "released-model", "server", "owner"), row[3:], strict=True):
             runs = {noun: refusal(attack, threat_model, learner) is None for noun, learner in able.items()}
-            words = "yes" if all(runs.values()) else "prompts only" if any(runs.values()) else "no"
+            some = "".join(f"{noun} only" for noun, yes in runs.items() if yes)
+            words = "yes" if all(runs.values()) else some or "no"
             assert cell.removeprefix("prompts: ") == words, (attack.name, threat_model)
 
 

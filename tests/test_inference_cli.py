@@ -35,7 +35,6 @@ BAD = {
     "attack on prompts": (
         "--method fedavg --attack gradnorm", ["--attack gradnorm", "adapters", f"valid there: {', '.join((*LORA, 'all'))}"],
     ),
-    "sums of gradients on adapters": ("--method fedavg --attack decompose", ["--attack decompose", "AdamW scales"]),
     "the same twice on prompts": ("--attack loss,reconstruct", ["--attack", "loss or reconstruct, not both; loss does"]),
     "ways on prompts": ("--attack reconstruct --ways newest", ["--ways", "one token"]),
     "several on adapters": ("--method fedavg --attack maxrenyi,reconstruct", ["--attack", "not both"]),

@@ -104,7 +104,8 @@ def test_keeps_the_contract_of_its_kind(plugin):
         assert plugin.facts.names()
         assert all(signal.partition("/")[0] == plugin.name for signal in plugin.facts.names())
         assert list(inspect.signature(made.score).parameters) == ["knowledge"]
-        assert {*plugin.facts.needs} <= frozenset().union(*(one.sees for one in THREAT_MODELS))
+        needs = {*plugin.facts.needs, *plugin.facts.needs_on_texts}
+        assert needs <= frozenset().union(*(one.sees for one in THREAT_MODELS))
         declared = {s for p in ATTACKS.values() for s in p.facts.names()}
         filled = [signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")]
         assert {*filled} <= {*cell_names(["caption"]), *declared}
@@ -273,10 +274,15 @@ def test_names_of_scores(signal, parts, in_sentences):
 @pytest.mark.parametrize("attack", [*ATTACKS.values()], ids=lambda p: p.name)
 def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model):
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same, with the threat model above the column."""
-    missing = [capability for capability in attack.facts.needs if capability not in threat_model.sees]
     why = refusal(attack, threat_model)
     fitting = [learner for learner in map(facts, every_learner()) if lacks(attack, learner) is None]
-    if not any(threat_model in (*learner.threat_models, *learner.on_shares) for learner in fitting):
+    able = [learner for learner in fitting if threat_model in (*learner.threat_models, *learner.on_shares)]
+    lacking = [
+        [capability for capability in attack.facts.needed(learner.records) if capability not in threat_model.sees]
+        for learner in able
+    ]
+    missing = min(lacking, default=[])
+    if not able:
         absent = {"prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others"}
         assert why == f"{fitting[0].title} methods {absent.get(threat_model, 'compute nothing on secret shares')}"
     elif missing:

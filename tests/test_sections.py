@@ -80,8 +80,12 @@ def _with(cost):
     return dataclasses.replace(ONE, tables={"cost": cost})
 
 
-SOLVED = [("client-00", 0, 1e-7, 0.01, 1e-3), ("client-01", 0, 3e-7, 0.02, 2e-3), ("client-00", 1, 0.5, 0.01, 300.0)]
-BATCHES = pd.DataFrame(SOLVED, columns=["client", "round", "residual", "least", "error"])
+SOLVED = [
+    ("client-00", 0, 1e-7, 0.01, 1e-3, 2),
+    ("client-01", 0, 3e-7, 0.02, 2e-3, 1),
+    ("client-00", 1, 0.5, 0.01, 300.0, 0),
+]
+BATCHES = pd.DataFrame(SOLVED, columns=["client", "round", "residual", "least", "error", "skipped"])
 CLASSES = attacked(prompt_evidence("fedotp"), "loss", "entropy", "fedmia")
 LOSS = pd.DataFrame(
     [("server", "exact", "lira", 0.7, 0.6, 0.8, 0.1, 0.02, 0.18)], columns=TABLES["beside_loss"].split()
@@ -123,6 +127,7 @@ def test_how_well_messages_are_explained_is_said_round_by_round():
     first, second = batches.by_round(BATCHES)
     assert (first["round"], first["clients"], first["residual"], first["least"]) == (1, 2, pytest.approx(2e-7), 0.015)
     assert (second["round"], second["clients"], second["error"]) == (2, 1, 300.0)
+    assert (first["skipped"], second["skipped"]) == (3, 0)
 
 
 SMALL = {

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 
 from attacks.answers import ClassAnswers, TextAnswers
 from attacks.facts import ATTACKS
-from attacks.knowledge import Knowledge, Rounds, Shadows
+from attacks.knowledge import Explained, Knowledge, Rounds, Shadows
 from attacks.tokens.signals import row_signals, stacked, unstacked
 from tests import inference_oracle as oracle
 from tests import knowledge_toy
@@ -61,9 +61,17 @@ def texts(leak, n=60, seed=0):
     names = tuple(f"r{i}" for i in range(n))
     shadows = Shadows(np.array(of_shadows), [answers(trained(of, leak)) for of in of_shadows])
     seen = Knowledge(
-        names, known, answers(model), answers(base), shadows=shadows, rounds=over_rounds(member, leak, rng)
-    )
+        names, known, answers(model), answers(base), shadows=shadows, rounds=over_rounds(member, leak, rng),
+        explained=by_gradients(member, leak, rng),
+    )  # fmt: skip
     return seen, member, model
+
+
+def by_gradients(member, leak, rng):
+    """Messages explained by gradients: what is learnt weighs more; one record has no gradient in one of them."""
+    weights = 0.1 * leak * member + 0.2 * NOISE * rng.standard_normal((ROUNDS, len(member)))
+    weights[1, 2] = np.nan
+    return tuple(Explained(r, of_round, 0.7, int(np.isnan(of_round).sum())) for r, of_round in enumerate(weights))
 
 
 def over_rounds(member, leak, rng):
@@ -117,6 +125,7 @@ def test_a_record_is_judged_alone(plugin):
     some = dataclasses.replace(
         seen, records=tuple(seen.records[i] for i in chosen), known=seen.known[chosen],
         answers=some_of(seen.answers, chosen), base=some_of(seen.base, chosen), rounds=picked(seen.rounds, chosen),
+        explained=tuple(message.picked(np.array(chosen)) for message in seen.explained),
     )  # fmt: skip
     whole = scores_of(plugin, seen)
     for name, score in scores_of(plugin, some).items():

@@ -52,7 +52,6 @@ class Facts(LearnerFacts):
     records = "texts"
     shadows = True
     gradients = True
-    nonlinear = "whose AdamW scales every number of a gradient, so that a message is no sum of its records' gradients"
 
 
 @dataclass(frozen=True)

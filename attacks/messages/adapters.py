@@ -1,4 +1,4 @@
-"""Server-side analysis of messages on adapters: losses, gradient cosines and projection residuals of records.
+"""Analysis of messages on adapters: losses, gradient cosines, projection residuals and regression weights of records.
 
 **A message** is the change of what a client sends: its upload minus the round's broadcast, from which every sent tensor
 started, with all methods. It is the whole pair A and B of every layer (FedAvg), the top layers' pairs (FedPer; all in
@@ -8,14 +8,17 @@ and no gradient: records are compared with its direction, never with its size.
 **A record's gradient** is that of its caption loss with respect to the tensors in the message, in the model from which
 the client started as far as the server can tell (`rebuild.round_start`). FedPara's private pair is never sent, and left
 out of that model. Where B is zero the gradient with respect to A is zero: in FedRand's first round A has no direction,
-and gives NaN.
+and gives NaN. Gradients are taken once, for cosines and regression alike.
+
+**A change of the broadcast** is the mean of a cohort's messages: who sees no messages explains it by the records of all
+whose messages may be in it.
 
 **A client's model** after a round is rebuilt from the messages up to then, in the same way as the attacked model; NaN
 in rounds in which it cannot be.
 """
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +27,7 @@ from torch import Tensor, linalg
 
 from attacks.answers import Arrays, Floats
 from attacks.base import View
+from attacks.messages import ridge
 from attacks.messages.rebuild import rebuild, round_start
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from trainers.base import State
@@ -35,7 +39,8 @@ FLAT = 1e-6  # times the largest singular value: smaller ones are rounding
 
 @dataclass(frozen=True)
 class AdapterMessages:
-    """Reader of all messages of a run; LacksCapability unless the threat model sees uploads."""
+    """Reader of all messages and broadcasts of a run; LacksCapability when it reads what the threat model does not
+    see."""
 
     view: View
     learner: AdaptedModel
@@ -44,7 +49,7 @@ class AdapterMessages:
         self, client: int, r: int, records: Sequence[str], parts: Collection[str], solved_for: int, complete: bool
     ) -> Arrays:
         """Compute arrays about n records of a client from round r, in which it took part: those of `parts` ("own",
-        "heard"); see `Messages.round`. K is the number of clients.
+        "heard", "solved"); see `Messages.round`. K is the number of clients; `complete` makes no difference.
 
         - "own/loss/WAY" [n]: losses under its own model after the round, rebuilt in that way (`rebuild.rebuild`); NaN
           if impossible
@@ -53,6 +58,7 @@ class AdapterMessages:
         - "heard/cosine" [K, n]: of each client's message with the direction in which the record's loss falls fastest;
           NaN for clients that sent nothing
         - "heard/residual" [n]: relative residual of the record's inputs on the rows of the change of A
+        - "solved/FIELD": the fields of the client's message as `Explained` by the first `solved_for` records
         """
         start, arrays = round_start(self.view, client, r), Arrays()
         if "own" in parts:
@@ -60,21 +66,55 @@ class AdapterMessages:
             arrays["own/began"] = np.array(self.learner.losses(start, records))
         if "heard" in parts:
             arrays |= self._heard(client, r, records, start)
+        if "heard" in parts or "solved" in parts:
+            arrays |= self._of_gradients(client, r, records, start, parts, solved_for)
         return arrays
 
+    def change(self, r: int, records: Sequence[str]) -> Arrays:
+        """The fields of the change of the broadcast in round r as `Explained` by n records, the last ones known
+        non-members. Only tensors that changed are looked at."""
+        start = self.view.broadcast(r)
+        change = {name: t for name, t in _change(self.view.broadcast(r + 1), start).items() if t.any()}
+        descents = Descents(self.learner, start)
+        regression = descents.regression(change, records)
+        for part in descents.parts(records):
+            regression.add(descents.over(change, part))
+        return regression.explain(r).arrays()
+
     def _heard(self, client: int, r: int, records: Sequence[str], start: State) -> Arrays:
-        sent, broadcast, shape = self.view.uploads(r), self.view.broadcast(r), (len(self.view.clients), len(records))
+        """Losses under the other clients' models, and residuals."""
+        sent, shape = self.view.uploads(r), (len(self.view.clients), len(records))
         loss: dict[str, Floats] = {name: np.full(shape, np.nan) for name in (EXACT, *REBUILDINGS)}
         for k in (k for k in sent if k != client):
             for rebuilding, of_client in self._losses(k, r, records).items():
                 loss[rebuilding][k] = of_client
-        changes = {k: {name: t - broadcast[name] for name, t in upload.items()} for k, upload in sent.items()}
-        cosine = np.full(shape, np.nan)
-        cosine[[*changes]] = cosines(self.learner, start, [*changes.values()], records)
-        residual = projections(self.learner, start, changes[client], records)
+        residual = projections(self.learner, start, _change(sent[client], self.view.broadcast(r)), records)
         return {f"heard/loss/{rebuilding}": of_all for rebuilding, of_all in loss.items()} | {
-            "heard/cosine": cosine, "heard/residual": residual
-        }  # fmt: skip
+            "heard/residual": residual
+        }
+
+    def _of_gradients(
+        self, client: int, r: int, records: Sequence[str], start: State, parts: Collection[str], solved_for: int
+    ) -> Arrays:
+        """The arrays of `round` that come of gradients, "heard/cosine" and "solved/FIELD": each gradient is computed
+        once for both."""
+        broadcast, descents = self.view.broadcast(r), Descents(self.learner, start)
+        changes = {k: _change(upload, broadcast) for k, upload in self.view.uploads(r).items()}
+        heard, sent = "heard" in parts, changes[client]
+        regression = descents.regression(sent, records[:solved_for]) if "solved" in parts else None
+        cosine: list[Tensor] = []
+        for part in descents.parts(records if heard else records[:solved_for]):
+            if heard:
+                cosine.append(torch.stack([_cosine(descents.over(c, part), c) for c in changes.values()]))
+            if regression is not None:
+                regression.add(descents.over(sent, part))
+        arrays = Arrays()
+        if heard:
+            arrays["heard/cosine"] = np.full((len(self.view.clients), len(records)), np.nan)
+            arrays["heard/cosine"][[*changes]] = torch.cat(cosine, 1).double().cpu().numpy()
+        if regression is not None:
+            arrays |= {f"solved/{name}": array for name, array in regression.explain(r).arrays().items()}
+        return arrays
 
     def _losses(self, client: int, r: int, records: Sequence[str]) -> dict[str, Floats]:
         """Losses [n] of the records under a client's model after round r, by the way in which the server rebuilds that
@@ -95,21 +135,41 @@ def _equal(state: State, other: State) -> bool:
     return state.keys() == other.keys() and all(torch.equal(t, other[name]) for name, t in state.items())
 
 
-def cosines(learner: AdaptedModel, start: State, changes: Sequence[State], records: Sequence[str]) -> Floats:
-    """Cosines [M, n] of M changes of adapters with the directions in which n records' losses fall fastest at the
-    adapter `start`, over the tensors that each change holds; NaN for a change or a gradient of zero."""
-    ends = np.cumsum([t.numel() for t in start.values()])
-    places = {name: slice(end - t.numel(), end) for (name, t), end in zip(start.items(), ends, strict=True)}
-    columns = []
-    for part in learner.gradients(start, records, each=True):
-        rows = [_cosine(-torch.cat([part[:, places[name]] for name in change], 1), change) for change in changes]
-        columns.append(torch.stack(rows))
-    return torch.cat(columns, 1).double().cpu().numpy()
+def _change(state: State, start: State) -> State:
+    return {name: t - start[name] for name, t in state.items()}
+
+
+@dataclass(frozen=True)
+class Descents:
+    """The directions in which records' losses fall fastest at the adapter `start`: vectors of all its numbers."""
+
+    learner: AdaptedModel
+    start: State
+
+    def parts(self, records: Sequence[str]) -> Iterator[Tensor]:
+        """Yield the directions [R, P] of R records at a time, in order."""
+        yield from (-part for part in self.learner.gradients(self.start, records, each=True))
+
+    def over(self, change: State, directions: Tensor) -> Tensor:
+        """Directions [R, Q] in the tensors of a change only, of directions [R, P] in all."""
+        ends = np.cumsum([t.numel() for t in self.start.values()])
+        places = {name: slice(end - t.numel(), end) for (name, t), end in zip(self.start.items(), ends, strict=True)}
+        return torch.cat([directions[:, :0], *(directions[:, places[name]] for name in change)], 1)
+
+    def regression(self, change: State, records: Sequence[str]) -> ridge.Regression:
+        """The regression of a change on the directions of n records, which are still to be added; the last ones are
+        known non-members."""
+        references = (self.over(change, part) for part in self.parts(records[-ridge.REFERENCES :]))
+        return ridge.Regression(_flat(change), len(records), references)
+
+
+def _flat(change: State) -> Tensor:
+    return torch.cat([torch.zeros(0), *(t.flatten() for t in change.values())])
 
 
 def _cosine(directions: Tensor, change: State) -> Tensor:
-    """Cosines [R] of directions [R, P] with a change of P parameters."""
-    whole = torch.cat([t.flatten() for t in change.values()]).to(directions)
+    """Cosines [R] of directions [R, P] with a change of P parameters; NaN where one of the two is zero."""
+    whole = _flat(change).to(directions)
     return directions @ whole / (directions.norm(dim=1) * whole.norm())
 
 

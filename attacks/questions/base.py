@@ -20,8 +20,8 @@ class Messages(Protocol):
         """Compute arrays about n records of a client from the messages of round r; names begin with "PART/".
 
         `parts` selects from "own" (losses under the client's own models), "heard" (what all clients sent), and "solved"
-        (its message as a `Mixture` of the first `solved_for` records; `complete`: the client trains on candidates only,
-        each with a weight above 0).
+        (its message as a `Mixture` of the first `solved_for` records, on texts as `Explained` by them; `complete`: the
+        client trains on candidates only, each with a weight above 0).
         """
 
 
@@ -61,8 +61,11 @@ class Questions(Protocol):
     def solved_rounds(
         self, view: View, method: Any, client: int, candidates: Sequence[Sequence[str]], rounds: int
     ) -> list[int]:
-        """Rounds of the client whose messages are solved as `Mixture`s: its first `rounds`, 0 = those of two epochs.
-        [] for texts. `candidates` are those of every client."""
+        """Rounds of the client whose messages are solved: its first `rounds`, 0 = those of two epochs, on texts all.
+        `candidates` are those of every client."""
+
+    def solved_for(self, target: Target) -> int:
+        """By how many of a target's records, the first ones, its messages are solved."""
 
     def public_records(self, learner: Any, records: Sequence[str]) -> Arrays:
         """Stored form of the public facts about records, which `attacks.answers.public_records` reads."""

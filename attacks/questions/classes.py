@@ -76,6 +76,9 @@ class ClassQuestions:
     ) -> list[int]:
         return solved_rounds(view, method, client, candidates, rounds)
 
+    def solved_for(self, target: Target) -> int:
+        return len(target.own)
+
     def public_records(self, learner: Classifier, records: Sequence[str]) -> Arrays:
         return Classifications(learner.labels(records).numpy(), learner.untrained(records)).arrays()
 

@@ -14,6 +14,7 @@ from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, AttackedModel, 
 from attacks.base import View
 from attacks.messages.adapters import AdapterMessages
 from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
+from attacks.messages.ridge import REFERENCES
 from attacks.tokens.signals import TokenSignals, row_signals, stacked
 from fedaudit.machinery.errors import InputError
 from fedaudit.terms.held_models import BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
@@ -78,8 +79,14 @@ class TextQuestions:
         observed = evenly_spaced(view.rounds, most)
         return [r for r in view.participations(client) if r in observed]
 
-    def solved_rounds(self, *_: Any) -> list[int]:
-        return []
+    def solved_rounds(
+        self, view: View, method: Any, client: int, candidates: Sequence[Sequence[str]], rounds: int
+    ) -> list[int]:
+        sent = [r for r in view.participations(client) if view.upload(r, client)]
+        return sent[: rounds or None]
+
+    def solved_for(self, target: Target) -> int:
+        return len(target.candidates) + len(target.reference[:REFERENCES])
 
     def public_records(self, learner: LanguageModel, records: Sequence[str]) -> Arrays:
         encoded = [learner.data[record] for record in records]

@@ -184,6 +184,7 @@ def _transcript(cell: Cell, federation: Federation, bench: Bench, progress: Prog
 def _seconds(question: StoredQuestion, worker: ModelWorker) -> float:
     """Seconds to answer a question, and to solve the mixture in the answer if there is one."""
     started = time.perf_counter()
-    if solved := question.answer(worker).get("solved"):
+    solved = question.answer(worker).get("solved", {})
+    if "gradients" in solved:
         solve(Mixture.of(solved))
     return time.perf_counter() - started

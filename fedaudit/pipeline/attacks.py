@@ -82,7 +82,7 @@ class AttackedTraining:
         return tokens
 
 
-BATCHES = ["client", "round", "residual", "least", "error"]
+BATCHES = ["client", "round", "residual", "least", "error", "skipped"]
 
 
 def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> AttackedTraining:

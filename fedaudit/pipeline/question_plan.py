@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from attacks.attacked_models import CURVE, SHADOWS_ASKED, AttackedModel, Target,
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import Rebuilt
+from attacks.messages.ridge import REFERENCES
 from attacks.probes import ProbeFile
 from attacks.questions.base import Questions
 from attacks.questions.kinds import KINDS
@@ -28,6 +30,7 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.probing import ProbeQuestion, probe_files
 from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.questions import (
+    ChangeQuestion,
     MessageQuestion,
     ModelQuestion,
     ProjectionQuestion,
@@ -206,7 +209,7 @@ class QuestionPlan:
             arithmetics=self.kind.arithmetics([getattr(params, "compat", "exact") for params in parameters]),
             norms=any(f.gradients for f in facts),
             states=any(f.needs or (f.rounds and self.kind.over_rounds_alone) for f in facts),
-            messages=any({"uploads", "sums of uploads"} & {*f.needs} for f in facts),
+            messages=any({"uploads", "sums of uploads"} & {*f.needed(self.records)} for f in facts),
             solved=any(f.mixtures for f in facts),
             sequences=any(f.sequences for f in facts),
             vectors=any(f.vectors for f in facts),
@@ -248,7 +251,8 @@ class QuestionPlan:
         assert k is not None
         if not view.gives("sums of uploads"):
             rounds = self.kind.history(view, attacked, most) if view.gives("broadcasts") else []
-            return {"history": [self._released(source, view, k, r, attacked.records) for r in rounds]}
+            history = [self._released(source, view, k, r, attacked.records) for r in rounds]
+            return {"history": history, "solved": self._changes(source, view, attacked) if wanted.solved else ()}
 
         def messages(parts: tuple[str, ...], rounds: Sequence[int]) -> list[MessageQuestion]:
             return [MessageQuestion(source.folder, parts, view, target, r) for r in rounds]
@@ -264,6 +268,21 @@ class QuestionPlan:
         """The questions about a client's answers to probes, by attack; without those that it did not answer."""
         answered = (name for name in self.probes if view.probe(name).answer(client))
         return {name: ProbeQuestion(self.folder, ("mixture",), view, name, target) for name in answered}
+
+    def _changes(self, source: ObservedRun, view: View, attacked: AttackedModel) -> list[ChangeQuestion]:
+        """The questions about the changes of what was broadcast until the attacked model, each to be explained by the
+        candidates of the round's cohort, or of all clients in a training elsewhere, which need not tell who took
+        part."""
+        rounds = range(attacked.round)[: self.adversary.solved_rounds or None]
+        clients = [view.clients if self.method is None else view.cohort(r) for r in rounds]
+        in_turn = itertools.zip_longest(*(target.reference for target in self.targets))
+        references = [record for row in in_turn for record in row if record is not None][:REFERENCES]
+        return [
+            ChangeQuestion(
+                source.folder, ("solved",), view, r, [*(i for k in some for i in self.candidates[k]), *references]
+            )
+            for r, some in zip(rounds, clients, strict=True)
+        ]
 
     def _shadows(
         self, attacked: AttackedModel, target: Target, wanted: Wanted, model: ModelQuestion, start: ModelQuestion

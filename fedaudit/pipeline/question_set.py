@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from attacks.answers import Arrays, PublicRecords, public_records
+from attacks.answers import Arrays, PublicRecords, Texts, public_records
 from attacks.attacked_models import Target
-from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows
+from attacks.knowledge import Explained, Floats, Knowledge, Mixture, Rounds, Shadows
 from fedaudit.pipeline.probing import ProbeQuestion
 from fedaudit.pipeline.questions import (
+    ChangeQuestion,
     MessageQuestion,
     ModelQuestion,
     ProjectionQuestion,
@@ -42,7 +43,8 @@ class QuestionSet:
     history: Sequence[ModelQuestion] = ()  # as `Knowledge.history`
     sequence: Sequence[ModelQuestion] = ()  # as `Knowledge.sequence`
     heard: Sequence[MessageQuestion] = ()  # messages of rounds; empty where the adversary sees none
-    solved: Sequence[MessageQuestion] = ()  # the target's messages that are solved for their batches
+    # the target's messages, or changes of broadcasts, that are solved for the records in them
+    solved: Sequence[MessageQuestion | ChangeQuestion] = ()
     shadows: ShadowQuestion | None = None
     vectors: ProjectionQuestion | None = None
     twin: QuestionSet | None = None  # the model's counterpart in a simulated federation that drew its members anew
@@ -78,8 +80,9 @@ class QuestionSet:
             sequence=np.stack([answers_of(public, q).confidence for q in self.sequence]) if self.sequence else None,
             projections=vectors.get("moved"),
             base_projections=vectors.get("still"),
-            rounds=self._rounds(),
             probed={name: Mixture.of(q.read("mixture")) for name, q in self.probed.items()},
+            rounds=self._rounds(isinstance(public, Texts)),
+            explained=self._explained() if isinstance(public, Texts) and self.solved else None,
         )
 
     def shadow_answers(self) -> Shadows | None:
@@ -106,14 +109,23 @@ class QuestionSet:
             vectors.get("shadows"),
         )
 
-    def _rounds(self) -> Rounds | None:
+    def _rounds(self, texts: bool) -> Rounds | None:
         """The results of reading messages, round by round, about this client's records; None where the adversary sees
         no messages, or the model is everybody's."""
         if not self.heard or self.client is None:
             return None
         heard = [{f"{part}/{n}": a for part in q.parts for n, a in q.read(part).items()} for q in self.heard]
-        solved = [q.read("solved") for q in self.solved]
+        solved = [] if texts else [q.read("solved") for q in self.solved]
         return Rounds.of(self.client, self.clients, self.way, heard, solved)
+
+    def _explained(self) -> tuple[Explained, ...]:
+        """How these records explain messages of adapters, or changes of broadcasts."""
+        messages = []
+        for question in self.solved:
+            explained = Explained.of(question.read("solved"))
+            place = {record: i for i, record in enumerate(question.records[: len(explained.weights)])}
+            messages.append(explained.picked(np.array([place.get(record, -1) for record in self.records])))
+        return tuple(messages)
 
 
 def answers_of(public: PublicRecords, question: ModelQuestion) -> Any:

@@ -23,6 +23,7 @@ from attacks import gradients
 from attacks.answers import Arrays, Floats, public_records
 from attacks.attacked_models import Target, records_digest
 from attacks.base import View
+from attacks.messages.adapters import AdapterMessages
 from attacks.questions.base import Messages, Questions
 from attacks.questions.kinds import KINDS
 from fedaudit.machinery.progress import Progress
@@ -173,6 +174,11 @@ class MessageQuestion(StoredQuestion):
     round: int
 
     @property
+    def records(self) -> Sequence[str]:
+        """The target's records: all that are asked about, those by which a message is solved first."""
+        return self.target.records
+
+    @property
     def name(self) -> str:
         where = f"{self.view.threat_model}-{self.round:04d}-{self.target.client:03d}"
         return f"messages-{where}-{records_digest(self.target.records)}"
@@ -181,12 +187,34 @@ class MessageQuestion(StoredQuestion):
         return {"messages": float(self.parts != ("solved",)), "solved": float("solved" in self.parts)}
 
     def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
-        k, records = self.target.client, self.target.records
+        k = self.target.client
         assert k is not None
         arrays = worker.messages(self.view).round(
-            k, self.round, records, self.parts, len(self.target.own), self.target.complete
+            k, self.round, self.records, self.parts, worker.kind.solved_for(self.target), self.target.complete
         )
         return {p: {n.removeprefix(f"{p}/"): a for n, a in arrays.items() if n.startswith(f"{p}/")} for p in self.parts}
+
+
+@dataclass(frozen=True)
+class ChangeQuestion(StoredQuestion):
+    """Asks how records explain the change of the broadcast of adapters in a round. Its one part, `solved`, has the
+    fields of `Explained`."""
+
+    view: View
+    round: int
+    records: Sequence[str]  # of all clients whose messages may be in it, and known non-members at the end
+
+    @property
+    def name(self) -> str:
+        return f"change-{self.round:04d}-{records_digest(tuple(self.records))}"
+
+    def work(self, target_records: int) -> Mapping[str, float]:
+        return {"solved": len(self.records) / target_records}
+
+    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
+        messages = worker.messages(self.view)
+        assert isinstance(messages, AdapterMessages)
+        return {"solved": messages.change(self.round, self.records)}
 
 
 @dataclass(frozen=True)

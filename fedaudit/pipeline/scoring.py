@@ -81,7 +81,7 @@ class Scorer:
         vectors = question_set.vectors.name if question_set.vectors else ""
         key = asked, vectors, records[0], len(records)
         knowledge = question_set.knowledge(self._cached((*key, "shadow answers"), question_set.shadow_answers))
-        alone = dataclasses.replace(knowledge, history=None, rounds=None)  # equal for equal models
+        alone = dataclasses.replace(knowledge, history=None, rounds=None, explained=None)  # equal for equal models
         scores, base, before_first_round = dict[str, Floats](), dict[str, Floats](), dict[str, Floats]()
         shadow_targets = list[pd.DataFrame]()
         for name, params in self.job.attacks[question_set.threat_model].items():
@@ -183,8 +183,10 @@ def record_facts(knowledge: Knowledge) -> dict[str, Any]:
 
 
 def batches(knowledge: Knowledge) -> Tables:
-    """The table `batches` by its name: a row per message of the target that was solved for its batch, how well the
-    batch explains it (`attacks.decompose.Solution`). {} where none was solved."""
+    """The table `batches` by its name: a row per message of the target that was solved, how well records explain it
+    (`attacks.decompose.Solution`; of adapters `Explained`), and how many were skipped as they have no gradient. {}
+    where none was solved."""
     solutions = [(mixture.round, solve(mixture)) for mixture in (knowledge.rounds.mixtures if knowledge.rounds else ())]
-    rows = [(r, solution.residual, solution.least, solution.error) for r, solution in solutions]
-    return {"batches": pd.DataFrame(rows, columns=["round", "residual", "least", "error"])} if rows else {}
+    rows = [(r, one.residual, one.least, one.error, int(np.isnan(one.shares).sum())) for r, one in solutions]
+    rows += [(one.round, one.residual, np.nan, np.nan, one.skipped) for one in knowledge.explained or ()]
+    return {"batches": pd.DataFrame(rows, columns=["round", "residual", "least", "error", "skipped"])} if rows else {}

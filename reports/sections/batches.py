@@ -16,7 +16,9 @@ def section(page: Page) -> Section | None:
 
 
 def by_round(table: pd.DataFrame) -> list[Row]:
-    """One row per round (from 1): medians over clients of residual, least and error, and their number `clients`."""
+    """One row per round (from 1): medians over clients of residual, least and error, their number `clients`, and how
+    many records were skipped."""
     grouped = table.groupby("round")
-    rows = grouped[["residual", "least", "error"]].median().assign(clients=grouped.client.nunique()).reset_index()
+    rows = grouped[["residual", "least", "error"]].median()
+    rows = rows.assign(clients=grouped.client.nunique(), skipped=grouped.skipped.sum()).reset_index()
     return rows.assign(round=rows["round"] + 1).to_dict("records")

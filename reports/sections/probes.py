@@ -12,7 +12,9 @@ ORDER = 84
 def section(page: Page) -> Section | None:
     """How many records each probe named; None if no attack sent one."""
     parts = page.parts("probes", by_attack)
-    return Section([("probes", "A server that acts")], {"probes": parts}, tables=page.files("probes")) if parts else None
+    return (
+        Section([("probes", "A server that acts")], {"probes": parts}, tables=page.files("probes")) if parts else None
+    )
 
 
 def by_attack(table: pd.DataFrame) -> list[Row]:
