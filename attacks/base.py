@@ -17,7 +17,7 @@ from trainers.base import Method, State
 from trainers.transcript import Transcript
 
 if TYPE_CHECKING:
-    from attacks.probes import ProbeFile
+    from attacks.probes import Probed
 
 
 class View:
@@ -33,7 +33,7 @@ class View:
         threat_model: str,
         *,
         users: Collection[int] = (),
-        probes: Mapping[str, "ProbeFile"] = MappingProxyType({}),
+        probes: Mapping[str, "Probed"] = MappingProxyType({}),
     ) -> None:
         self._transcript = transcript
         self.threat_model = find(THREAT_MODELS, threat_model, "threat model")
@@ -139,7 +139,7 @@ class View:
         self._require("personal prompts")
         return self._transcript.released(client)
 
-    def probe(self, attack: str) -> "ProbeFile":
+    def probe(self, attack: str) -> "Probed":
         """The broadcast that an attack of an active server made, and what clients sent back."""
         self._require("probes")
         return self._probes[attack]

@@ -6,7 +6,6 @@ and noise of that round (`trainers.rounds.answers_to`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +13,6 @@ import torch
 
 from attacks.knowledge import Attack, Mixture
 from attacks.messages.mixtures import mixture
-from fedaudit.machinery.store import Folder
 from trainers.base import Method, State
 from trainers.prompts import Learner, PromptMethod, stack_states
 
@@ -39,28 +37,14 @@ class ActiveAttack(Attack, Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ProbeFile:
-    """A probe and its answers as they are kept on disk; `write` is called once, all else reads."""
-
-    folder: Folder
-    name: str
-
-    def write(self, probe: Probe, answers: Mapping[int, State]) -> None:
-        tensors = {"round": torch.tensor(probe.round)} | {f"sent/{name}": t for name, t in probe.state.items()}
-        for client, answer in answers.items():
-            tensors |= {f"answer/{client}/{name}": t for name, t in answer.items()}
-        self.folder.write_tensors(self.name, tensors)
+class Probed(Protocol):
+    """A probe, and what came back."""
 
     @property
-    def probe(self) -> Probe:
-        return Probe(
-            int(self.folder.read_tensors(self.name, "round")[""]), self.folder.read_tensors(self.name, "sent/")
-        )
+    def probe(self) -> Probe: ...
 
     def answer(self, client: int) -> State:
-        """What a client sent back; {} if it did not take part in the round."""
-        return self.folder.read_tensors(self.name, f"answer/{client}/")
+        """What a client sent back; {} if it did not take part in the round, or refused."""
 
 
 def length(state: State) -> float:
@@ -81,9 +65,9 @@ def solvable(view: View, method: Method[Any], learner: Any, attack: str, target:
     assert isinstance(method, PromptMethod)
     assert isinstance(learner, Learner)
     assert target.client is not None
-    file, k = view.probe(attack), target.client
-    probe, listed = file.probe, view.records(file.probe.round, k)
-    server, own, answer = (stack_states([state]) for state in (probe.state, view.public, file.answer(k)))
+    probed, k = view.probe(attack), target.client
+    probe, listed = probed.probe, view.records(probed.probe.round, k)
+    server, own, answer = (stack_states([state]) for state in (probe.state, view.public, probed.answer(k)))
     start = {name: tensor[0] for name, tensor in method.messages.round_start(server, own).items()}
     return mixture(
         method,

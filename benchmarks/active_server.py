@@ -21,12 +21,13 @@ import torch
 from attacks.attacked_models import Target
 from attacks.base import View
 from attacks.decompose import solve
-from attacks.probes import Probe, ProbeFile, solvable
+from attacks.probes import Probe, solvable
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.probing import ProbeFile
 from fedaudit.pipeline.targets import targets_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench

@@ -14,12 +14,13 @@ import fedaudit
 from attacks.attacked_models import Target
 from attacks.base import View
 from attacks.decompose import solve
-from attacks.probes import Probe, ProbeFile, solvable
+from attacks.probes import Probe, solvable
 from attacks.scaled import Params, Scaled
 from attacks.threats import LacksCapability
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
+from fedaudit.pipeline.probing import ProbeFile
 from fedaudit.privacy.settings import Privacy
 from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise
@@ -175,7 +176,7 @@ class TestProbes:
         assert np.isnan(scores).all()
 
 
-QUICK = {"rounds": 2, "clients": 3, "seeds": 1, "quiet": True, "train": 180}
+QUICK = {"rounds": 2, "clients": 3, "seeds": 1, "quiet": True, "train": 24}
 
 
 def test_through_the_whole_door(tmp_path: Path) -> None:

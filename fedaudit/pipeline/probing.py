@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import torch
 
 from attacks.attacked_models import Target, records_digest
 from attacks.base import View
 from attacks.decompose import solve
 from attacks.facts import ATTACKS
 from attacks.knowledge import Mixture
-from attacks.probes import ProbeFile, growth, length, solvable
+from attacks.probes import Probe, growth, length, solvable
 from fedaudit.machinery.store import Folder, claim, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -23,7 +24,7 @@ from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import ACTIVE_SERVER
-from trainers.base import Participation
+from trainers.base import Participation, State
 from trainers.rounds import answers_to
 from trainers.steps import PrivateMethod
 
@@ -34,6 +35,30 @@ if TYPE_CHECKING:
     from fedaudit.pipeline.question_set import QuestionSet
     from fedaudit.pipeline.workers import Workshop
     from fedaudit.tasks.base import Federation
+
+
+@dataclass(frozen=True)
+class ProbeFile:
+    """A probe and its answers on disk (`attacks.probes.Probed`); `write` is called once, all else reads."""
+
+    folder: Folder
+    name: str
+
+    def write(self, probe: Probe, answers: Mapping[int, State]) -> None:
+        tensors = {"round": torch.tensor(probe.round)} | {f"sent/{name}": t for name, t in probe.state.items()}
+        for client, answer in answers.items():
+            tensors |= {f"answer/{client}/{name}": t for name, t in answer.items()}
+        self.folder.write_tensors(self.name, tensors)
+
+    @property
+    def probe(self) -> Probe:
+        return Probe(
+            int(self.folder.read_tensors(self.name, "round")[""]), self.folder.read_tensors(self.name, "sent/")
+        )
+
+    def answer(self, client: int) -> State:
+        """As `attacks.probes.Probed`."""
+        return self.folder.read_tensors(self.name, f"answer/{client}/")
 
 
 def probe_files(cell: Cell) -> dict[str, ProbeFile]:
@@ -114,11 +139,12 @@ class ProbeQuestion(StoredQuestion):
 
     view: View
     attack: str
+    kept: ProbeFile
     target: Target
 
     @property
     def name(self) -> str:
-        probe = self.view.probe(self.attack).name.removesuffix(".safetensors")
+        probe = self.kept.name.removesuffix(".safetensors")
         return f"{probe}-{self.target.client:03d}-{records_digest(self.target.records)}"
 
     def work(self, target_records: int) -> Mapping[str, float]:

@@ -18,7 +18,6 @@ from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.messages.rebuild import Rebuilt
 from attacks.messages.ridge import REFERENCES
-from attacks.probes import ProbeFile
 from attacks.questions.base import Questions
 from attacks.questions.kinds import KINDS
 from attacks.settings import Adversary, NovelRows, RebuiltWays
@@ -27,7 +26,7 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.probing import ProbeQuestion, probe_files
+from fedaudit.pipeline.probing import ProbeFile, ProbeQuestion, probe_files
 from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.questions import (
     ChangeQuestion,
@@ -266,8 +265,8 @@ class QuestionPlan:
 
     def _probed(self, view: View, client: int, target: Target) -> dict[str, ProbeQuestion]:
         """The questions about a client's answers to probes, by attack; without those that it did not answer."""
-        answered = (name for name in self.probes if view.probe(name).answer(client))
-        return {name: ProbeQuestion(self.folder, ("mixture",), view, name, target) for name in answered}
+        answered = {name: file for name, file in self.probes.items() if file.answer(client)}
+        return {name: ProbeQuestion(self.folder, ("mixture",), view, name, f, target) for name, f in answered.items()}
 
     def _changes(self, source: ObservedRun, view: View, attacked: AttackedModel) -> list[ChangeQuestion]:
         """The questions about the changes of what was broadcast until the attacked model, each to be explained by the
