@@ -8,8 +8,8 @@ noise that the client adds to what it sends does. One round is enough, any.
 
 scaled    the record's share of the client's answer.
 
-Source: this is the gradient scaling of active servers (Boenisch et al. 2023, "When the curious abandon honesty"; Wen et
-al. 2022, "Fishing for user data"), applied to prompts that are a sum.
+Servers that send models of their own making are known from other networks (Boenisch et al. 2023, "When the curious
+abandon honesty"; Wen et al. 2022, "Fishing for user data"). The scaled prompt is ours.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -180,10 +181,10 @@ QUICK = {"rounds": 2, "clients": 3, "seeds": 1, "quiet": True, "train": 24}
 
 
 def test_through_the_whole_door(tmp_path: Path) -> None:
-    """At epsilon .1 the server sees nothing, and one that acts reads batches."""
-    found = fedaudit.audit(
-        method="dpfpl", epsilon="0.1", twin=False, attack="scaled,decompose", out=str(tmp_path), **QUICK
-    ).findings
+    """A training that is there already is attacked by a server that acts: it reads batches at epsilon .1."""
+    run = {"method": "dpfpl", "epsilon": "0.1", "twin": False, "out": str(tmp_path), **QUICK}
+    fedaudit.audit(**run)
+    found = fedaudit.audit(attack="scaled,decompose", **run).findings
     rows = found[(found.metric == "auroc") & (found.nonmembers == "held-out") & found.headline]
     of = rows[rows.population == "own members"].set_index("threat_model")
     assert of.loc["active-server"].signal == "scaled"
@@ -191,6 +192,20 @@ def test_through_the_whole_door(tmp_path: Path) -> None:
     assert of.loc["active-server"].verdict == "leak"
     assert {*found.threat_model.dropna()} >= {"server", "active-server"}
     assert not ((found.threat_model == "active-server") & (found.signal == "decompose")).any()
+
+
+def test_clients_that_refuse_are_not_read(tmp_path: Path) -> None:
+    """All of them here: nothing is scored, and the table says so."""
+    run = {"method": "dpfpl", "epsilon": "none", "out": str(tmp_path), **QUICK}
+    done = fedaudit.audit(attack="scaled", growth_check=2.0, **run)
+    rows = done.findings[(done.findings.metric == "auroc") & (done.findings.threat_model == "active-server")]
+    assert rows.status.str.startswith("not measurable").all()
+    probes = pd.read_csv(done.report.parent / "probes.csv")
+    assert probes.named.isna().all()
+    assert (probes.growth > 2).all()
+    assert (probes.refused_honest == 0).all()
+    left = fedaudit.audit(attack="scaled", growth_check=2.0, probe_scale=1.0, **run)
+    assert pd.read_csv(left.report.parent / "probes.csv").named.notna().all()
 
 
 def test_runs_without_such_an_attack_have_no_such_adversary(tmp_path: Path) -> None:

@@ -184,9 +184,11 @@ def scores_table(run: ScoredRun, table: pd.DataFrame) -> pd.DataFrame:
 def exposed_table(run: ScoredRun, table: pd.DataFrame, records: Mapping[str, Record]) -> pd.DataFrame:
     """The EXPOSED most exposed members under the strongest adversary, a row each, by rank (of equally exposed ones the
     higher first headline score leads): ids; score and percentile of exposure; question and answer (`asked`, `label`),
-    `reason`, a sentence, and the picture `png` as bytes."""
+    `reason`, a sentence, and the picture `png` as bytes. Empty if nothing was scored."""
     strongest = _strongest(table)
     headline = [s for s in run.headline if s in strongest and strongest[s].notna().any()]
+    if not headline:
+        return pd.DataFrame(columns=SHOWN)
     flipped = strongest[strongest.kind.isin(FLIPPED)]
     tops = flipped.groupby("client")[headline].transform(_is_top).sum(axis=1)
     order = ["exposure", *headline[:1], "record"]
