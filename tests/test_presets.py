@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import functools
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
+import fedaudit
 from benchmarks import presets
-from fedaudit.command import cli
+from fedaudit.command import cli, config
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
@@ -82,3 +88,79 @@ def test_the_private_preset_clips_at_the_median(tmp_path: Path) -> None:
         v.privacy.clip_norm for v in found.methods.values() if v is not None and math.isfinite(v.privacy.epsilon)
     }
     assert norm == pytest.approx(np.median(presets.record_lengths(found)), rel=0.05)
+
+
+# what the papers state, and what the presets make of it
+
+PAPERS = list(csv.DictReader((Path(__file__).parent / "paper_hyperparameters.csv").open(encoding="utf-8")))
+ROWS = [(preset, row["option"], row["value"]) for row in PAPERS for preset in row["presets"].split()]
+NO_PAPERS = {"embedded", "memorising", "private-demo"}  # presets that stand for nothing in a paper
+AWAY = ("--backbone=", "--weights=", "--task=images", "--dataset=")  # words for weights and pictures that are not here
+
+
+def text_of(preset: str) -> str:
+    return (Path(fedaudit.__file__).parent / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
+
+
+@functools.cache
+def reasons(preset: str) -> dict[str, str]:
+    """{option: reason} of the lines "# differs: OPTION, OPTION: REASON." of the preset's file."""
+    found = re.findall(r"^# differs: ([^:]+): (.+)$", text_of(preset), re.MULTILINE)
+    every = [(option.replace("_", "-"), why) for options, why in found for option in options.split(", ")]
+    assert len(dict(every)) == len(every), f"{preset}: an option has two reasons"
+    return dict(every)
+
+
+@functools.cache
+def values(preset: str) -> dict[str, set[Any]]:
+    """What a run of the preset has of every option: the values in its file, else the defaults."""
+    found = cli.read_command([word for word in config.preset_words(preset) if not word.startswith(AWAY)]).plan
+    methods = [v for v in found.methods.values() if v is not None]
+    groups = [found.settings, found.task_params, found.adversary, *found.attacks.values(), *found.audits.values()]
+    groups += [part for v in methods for part in (v.params, v.privacy)]
+    every: dict[str, set[Any]] = {}
+    for group in groups:
+        for name, value in vars(group).items() if group is not None else ():
+            every.setdefault(name.replace("_", "-"), set()).add(value)
+    for name in ("rounds", "clients", "newcomers", "seeds"):
+        every[name] = {getattr(found, name)}
+    every["per-round"] = {"all" if found.per_round == found.clients else found.per_round}
+    every["method"] = {v.method for v in methods}
+    file = yaml.safe_load(text_of(preset)).items()
+    return every | {name.replace("_", "-"): {*(value if isinstance(value, list) else [value])} for name, value in file}
+
+
+def stated(value: str) -> set[Any]:
+    """The paper's value of an option, or its values; of "not stated" something that no preset has."""
+    read = yaml.safe_load(value)
+    return {*read} if isinstance(read, list) else {read}
+
+
+@pytest.mark.parametrize(("preset", "option", "value"), ROWS, ids=[f"{p}, {option}" for p, option, _ in ROWS])
+def test_a_preset_has_the_papers_value_or_says_why_not(preset: str, option: str, value: str) -> None:
+    """A reason that no longer holds is as wrong as one that is missing."""
+    ours, papers = values(preset).get(option), stated(value)
+    if ours == papers:
+        assert option not in reasons(preset), f"{preset}.yaml: {option} is the paper's; its reason is out of date"
+    else:
+        assert option in reasons(preset), f"{preset}.yaml: {option} is {ours}, the paper's {papers}, without a reason"
+
+
+@pytest.mark.parametrize("preset", config.presets())
+def test_every_reason_is_of_something_that_a_paper_states(preset: str) -> None:
+    of_paper = {option for name, option, _ in ROWS if name == preset}
+    assert reasons(preset).keys() <= of_paper
+    assert all(re.fullmatch(r"\S.{10,}[^.]\.", why) for why in reasons(preset).values())
+
+
+def test_every_preset_of_a_paper_is_read_against_it() -> None:
+    assert {name for name, _, _ in ROWS} == {*config.presets()} - NO_PAPERS
+    assert len({(name, option) for name, option, _ in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("preset", [name for name in config.presets() if name == "paper" or "-paper" in name])
+def test_what_a_preset_at_a_papers_scale_sets_is_in_the_table(preset: str) -> None:
+    """So that no value stands there for a paper's that nobody has compared."""
+    here = {"method", "weights", "task", "dataset"}  # what is trained, and which files are read
+    of_paper = {option for name, option, _ in ROWS if name == preset}
+    assert {name.replace("_", "-") for name in yaml.safe_load(text_of(preset))} - here <= of_paper
