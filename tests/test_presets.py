@@ -17,7 +17,7 @@ import yaml
 
 import fedaudit
 from benchmarks import presets
-from fedaudit.command import cli, config
+from fedaudit.command import cli, config, listing
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
@@ -164,3 +164,8 @@ def test_what_a_preset_at_a_papers_scale_sets_is_in_the_table(preset: str) -> No
     here = {"method", "weights", "task", "dataset"}  # what is trained, and which files are read
     of_paper = {option for name, option, _ in ROWS if name == preset}
     assert {name.replace("_", "-") for name in yaml.safe_load(text_of(preset))} - here <= of_paper
+
+
+def test_the_list_says_what_each_preset_is() -> None:
+    said = listing.listing()
+    assert all(re.search(rf"^  {name} +\S.*\.$", said, re.MULTILINE) for name in config.presets())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ def preset_words(name: str) -> list[str]:
     if name not in presets():
         raise InputError(f"--preset {name}: no such preset{nearest(name, presets())}; there are {', '.join(presets())}")
     return config_words(str(_PRESETS / f"{name}.yaml"))
+
+
+def preset_summaries() -> dict[str, str]:
+    """What each preset is, {name: the first sentence of its file}, by name."""
+    texts = {name: (_PRESETS / f"{name}.yaml").read_text(encoding="utf-8") for name in presets()}
+    return {name: re.split(r"(?<=\.)\s", text.replace("\n#", "").removeprefix("# "))[0] for name, text in texts.items()}
 
 
 def config_words(path: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from attacks.facts import ATTACKS
 from attacks.threats import lacks, refusal
 from audits.facts import AUDITS, AuditFacts
+from fedaudit.command.config import preset_summaries
 from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin, Plugins
@@ -22,11 +23,13 @@ KINDS: dict[str, Plugins[Any]] = {of_kind.kind: of_kind for of_kind in (METHODS,
 
 def listing(width: int | None = None) -> str:
     """The text of `--list`, wrapped to `width` columns if given: a line or more for each method, attack, audit, task,
-    table or figure of a paper, section of a report and threat model."""
+    preset, table or figure of a paper, section of a report and threat model."""
     text = []
     for kind, of_kind in KINDS.items():
         text.append(f"{kind}s{', those in brackets on request' if of_kind is AUDITS else ''} (--{kind}):")
         text += listed({_label(plugin): plugin.summary for plugin in of_kind.values()}, width)
+    text.append("settings to start from (--preset):")
+    text += listed(preset_summaries(), width)
     text.append("tables and figures of papers (--paper; list, a paper, or all):")
     text += listed({name: item.summary for name, item in paper_items.items().items()}, width)
     text.append("sections of a report, each where there is something to show:")
