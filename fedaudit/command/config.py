@@ -27,7 +27,7 @@ def preset_words(name: str) -> list[str]:
 
 
 def preset_summaries() -> dict[str, str]:
-    """What each preset is, {name: the first sentence of its file}, by name."""
+    """Descriptions of all presets, {name: the first sentence of its file}, sorted."""
     texts = {name: (_PRESETS / f"{name}.yaml").read_text(encoding="utf-8") for name in presets()}
     return {name: re.split(r"(?<=\.)\s", text.replace("\n#", "").removeprefix("# "))[0] for name, text in texts.items()}
 
