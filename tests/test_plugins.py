@@ -17,7 +17,7 @@ from attacks.facts import ATTACKS
 from attacks.threats import LacksCapability, lacks, refusal, require
 from attacks.tokens.scores import cell_names
 from audits.facts import AUDITS
-from fedaudit.command import cli, listing
+from fedaudit.command import cli, listing, splitting
 from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
@@ -58,6 +58,7 @@ def test_parameters_read_from_the_source_equal_the_modules_own(plugin):
 def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
     parser = Parser(add_help=False)
     add_choices(parser)
+    splitting.add_help(parser)
     learner = next(
         name for name in every_learner() if plugin.kind not in ("method", "task") or plugin.facts.learner == name
     )

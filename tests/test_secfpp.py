@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 def secfpp(**params: Any) -> SecFPP:
     """Two colluders, so that four users make a cluster; split as soon as halves differ at all."""
-    usual = {"colluders": 2, "absent": 2, "wrong": 1, "together": 1, "split": 1.1, "merge": 0.5}
+    usual = {"colluders": 2, "absent": 2, "wrong": 1, "together": 1, "split_above": 1.1, "merge_below": 0.5}
     return SecFPP(Params(**(usual | params)), settings=SETTINGS).protected(NONE, SCHEDULE, SIZES)
 
 

@@ -72,17 +72,19 @@ class Params(Parameters):
         1e-5, "step of the whole numbers that prompts of length 1 are shared as", least=1e-9, most=0.1
     )
     together: int = whole(2, "first rounds, in which all users share one global prompt", least=1, most=10**6)
-    split: float = number(
+    split_above: float = number(
         2.1, "F, scatter between over within halves, from which a cluster is split", above=0, most=10**6
     )
-    merge: float = number(1.6, "F below which two clusters are merged; less than --split", least=0, most=10**6)
+    merge_below: float = number(
+        1.6, "F below which two clusters are merged; less than --split-above", least=0, most=10**6
+    )
     masks: bool = flag(True, "hide all of a distance's polynomial but the distance; without, slices show")
     vanish: int = whole(0, "a drill: users that vanish in every round, at most --absent", least=0, most=10**4)
     lie: int = whole(0, "a drill: users that answer wrongly in every round, at most --wrong", least=0, most=10**4)
 
     def check(self) -> None:
-        if not self.merge < self.split:
-            raise ValueError(f"merge must be below split ({self.split:g}), not {self.merge}")
+        if not self.merge_below < self.split_above:
+            raise ValueError(f"merge_below must be below split_above ({self.split_above:g}), not {self.merge_below}")
         for drill, most in (("vanish", self.absent), ("lie", self.wrong)):
             if getattr(self, drill) > most:
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
@@ -171,7 +173,7 @@ class SecFPP(PromptMethod):
         sealed = {n: np.stack([u.sealed[n].double().numpy() for u in users]) for n in users[0].sealed}
         gradients, rng = sealed["gradient"], _numpy(site.generators("SecPC")[0])
         meeting = self._meeting(users, site, entries=gradients[0].size)
-        rule = Rule(meeting.protocol.least, self.params.split, self.params.merge)
+        rule = Rule(meeting.protocol.least, self.params.split_above, self.params.merge_below)
         half = server.get("half")
         clusters = rule.first(len(users), rng) if half is None else Clusters(server["cluster"].numpy(), half.numpy())
         revealed = site.revealed
