@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Probe:
-    """What the server sends in round `round`, counted from 0, in place of that round's broadcast."""
+    """A broadcast of the server's own making, in place of that of round `round`, counted from 0."""
 
     round: int
     state: State
@@ -44,7 +44,7 @@ class Probed(Protocol):
     def probe(self) -> Probe: ...
 
     def answer(self, client: int) -> State:
-        """What a client sent back; {} if it did not take part in the round, or refused."""
+        """The state that a client sent back; {} if it did not take part in the round, or refused."""
 
 
 def length(state: State) -> float:

@@ -76,9 +76,11 @@ def toy_seen(
 
     assert seen.shadows is not None
     shadow = dataclasses.replace(seen.shadows, sequence=after(in_shadow), projections=projected(in_shadow))
+    answer, _ = _mixtures(np.random.default_rng((seed, 7)), member, leak)
     seen = dataclasses.replace(
-        seen, shadows=shadow, sequence=after(member), projections=projected(member), base_projections=np.zeros(records)
-    )
+        seen, shadows=shadow, sequence=after(member), projections=projected(member), base_projections=np.zeros(records),
+        probed={"scaled": answer},
+    )  # fmt: skip
     return seen, member
 
 

@@ -188,7 +188,7 @@ def test_through_the_whole_door(tmp_path: Path) -> None:
     rows = found[(found.metric == "auroc") & (found.nonmembers == "held-out") & found.headline]
     of = rows[rows.population == "own members"].set_index("threat_model")
     assert of.loc["active-server"].signal == "scaled"
-    assert of.loc["active-server"].way == "answer"
+    assert of.loc["active-server"].way == "probe answer"
     assert of.loc["active-server"].verdict == "leak"
     assert {*found.threat_model.dropna()} >= {"server", "active-server"}
     assert not ((found.threat_model == "active-server") & (found.signal == "decompose")).any()

@@ -37,6 +37,7 @@ from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
+from fedaudit.terms.threat_models import ACTIVE_SERVER
 from tests import asking_toy, maple_toy, prompt_toy
 from tests.asking_toy import Found
 from tests.toy import trained
@@ -47,7 +48,7 @@ from trainers.promptfl import PromptFL
 from trainers.prompts import Facts, PromptMethod, Settings
 from trainers.protocols import Bench
 
-ADVERSARIES = Facts().threat_models
+ADVERSARIES = tuple(t for t in Facts().threat_models if t != ACTIVE_SERVER)  # none of the attacks here acts
 WORDS = (
     "--method dpfpl --epsilon none --attack lira,cosine --train 4 --test 1 --clients 3 --rounds 3 --shadows 4 --canaries 12 "
     "--observed-rounds 2 --threads 1 --quiet"

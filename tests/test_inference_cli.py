@@ -181,7 +181,7 @@ def test_the_listing_says_what_every_threat_model_sees_and_of_whom_it_is_one(cap
     assert rows.keys() == {*THREAT_MODELS}
     only = {name: found[1] for name, line in rows.items() if (found := re.search(r"\(of ([^)]*) only\)$", line))}
     assert only == {
-        "prompt-user": "dual prompts and prompts", "peer": "dual prompts",
+        "prompt-user": "dual prompts and prompts", "peer": "dual prompts", "active-server": "prompts",
         "clustering-server": "methods on secret shares", "colluding-users": "methods on secret shares",
     }  # fmt: skip
 

@@ -284,7 +284,10 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
     ]
     missing = min(lacking, default=[])
     if not able:
-        absent = {"prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others"}
+        absent = {
+            "prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others",
+            "active-server": "are not attacked by a server that acts",
+        }  # fmt: skip
         assert why == f"{fitting[0].title} methods {absent.get(threat_model, 'compute nothing on secret shares')}"
     elif missing:
         assert f"the threat model {threat_model} does not see {missing[0]}" in why

@@ -74,10 +74,10 @@ class QuestionPlan:
     attacks: Mapping[str, Mapping[str, DataclassInstance]]  # parameters by threat model and attack
     adversary: Adversary
     candidates: Sequence[Sequence[str]]  # of every client
-    probes: Mapping[str, ProbeFile] = field(default_factory=dict)  # of active attacks, by attack
     recipe: ShadowRecipe | None = None  # of shadow models and twin; None: no attack needs them
     bank_folder: Path | None = None  # of the answers of shadow models and twin
     stand_ins: int = SHADOWS_ASKED  # how many of the shadows, the first ones, play the attacked model
+    probes: Mapping[str, ProbeFile] = field(default_factory=dict)  # of active attacks, by attack
     states: dict[str, Callable[[], State]] = field(default_factory=dict)  # reads weights by digest; filled in later
     _digests: dict[tuple[object, ...], str] = field(default_factory=dict)  # by what identifies a model in its run
 

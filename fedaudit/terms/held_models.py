@@ -21,7 +21,7 @@ NEWEST = HeldModel("newest")  # missing parts from the newest earlier message th
 SERVER_FILL = HeldModel("server-fill")  # missing parts from the server's aggregate
 REBUILT = HeldModel("rebuilt")  # computed from all messages of a client
 ESTIMATED = HeldModel("estimated")  # computed from sums over clusters
-ANSWER = HeldModel("answer")  # what a client sends back to a broadcast of the server's own making
+ANSWER = HeldModel("probe answer")  # what a client sends back to a broadcast of the server's own making
 TRUE_STATE = HeldModel("true state")  # the client's own model
 
 REBUILDINGS = (LITERAL, NEWEST, SERVER_FILL)  # ways to rebuild a client whose last message was not its whole model

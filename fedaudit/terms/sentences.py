@@ -52,7 +52,7 @@ SENTENCES: Mapping[str, Sentences] = {
         summary="a server that in one round sends a broadcast of its own making, and sees what it changes in uploads",
         card="sends one broadcast of its own making, and solves what each client sends back",
         who={held_models.ANSWER: "a server that acts, from one answer of each client,"},
-        lacks="send nothing that a broadcast could change",
+        lacks="are not attacked by a server that acts",
     ),
     threat_models.CLUSTERING_SERVER: Sentences(
         summary="every broadcast, and of what clients share in secret sums over groups and distances to means",
