@@ -324,9 +324,9 @@ class TestBatches:
 
 
 SEES = {
-    "sums": "does not see sums of uploads (these do: server, clustering-server)",
+    "sums": "does not see sums of uploads (these do: server, active-server, clustering-server)",
     "broadcasts": "does not see broadcasts "
-    "(these do: released-model, peer, server, clustering-server, colluding-users, owner)",
+    "(these do: released-model, peer, server, active-server, clustering-server, colluding-users, owner)",
 }
 OBSERVED = "only the server observes the other clients' messages (--trajectory)"
 SENDS, TRAINS = "this method sends nothing", "this method trains nothing"
