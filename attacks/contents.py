@@ -12,8 +12,7 @@ Only the first message of a client is looked at, and records of later batches ar
 it is weak where a client has many batches. It needs the server's view (uploads), and a message that is the mean gradient
 of one step.
 
-Source: labels by least squares as in Geng et al. 2022 and Wainakh et al. 2022; embeddings of features as in Fan et al.
-2024 ("Guardian"). Joint solving in subspaces is ours.
+Source: this is ours. That a message tells the classes of its batch: Wainakh et al. 2022 (LLG).
 """
 
 from dataclasses import dataclass

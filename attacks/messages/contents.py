@@ -29,7 +29,7 @@ from trainers.prompts import PromptMethod
 Labels = NDArray[np.int64]
 
 DIRECTIONS = (4, 8, 12, 30)  # coordinates of an embedding, subspace by subspace
-TRIED = (16, 8, 4, 2)  # solutions that are looked at in each, the best of those in the one before
+TRIED = (16, 6, 3, 1)  # solutions that are looked at in each, the best of those in the one before
 COMPOSITIONS, STARTS = 8, 2  # numbers of records by class with which it begins, and random starts of each
 SUM = 1e3  # weight of the equation for the number of records
 KEPT = 1e-4  # times the largest singular value: directions of the message with smaller ones are left out
@@ -37,8 +37,8 @@ SHRINKAGE = 0.01  # share of the mean variance that is added to variances estima
 PRIOR = 0.5  # weight of a coordinate of one standard deviation, beside an equation that is off by one
 SHIFT = 0.3  # standard deviations by which random starts differ
 STEPS = 30  # most steps in one subspace
-STILL = 1e-4  # a solution rests if a step gains less, relatively
-MOVES = 4  # changes of one record's class that are tried, of those that promise most
+STILL = 1e-3  # a solution rests if a step gains less, relatively
+MOVES = 3  # changes of one record's class that are tried, of those that promise most
 
 
 def refusal(method: Any) -> str | None:
@@ -63,8 +63,8 @@ class Start:
     """The public start as a message is solved there: C classes, embeddings of E numbers, P parameters."""
 
     text: Floats  # [C, E], text features
-    scale: float  # of logits
     back: Callable[[Floats], Floats]  # directions [D, E] to their products [C, D, P] with dt_c/dprompt
+    scale: float  # of logits
 
     def gradients(self, products: Floats, basis: Floats, coordinates: Floats, labels: Labels) -> Floats:
         """Gradients [n, ..] of records with embeddings `coordinates` [n, D] @ `basis` [D, E], from the `products` [C,
@@ -156,11 +156,17 @@ class Fit:
         lengths = np.linalg.norm(whole @ self.basis, axis=1)
         return whole / lengths[:, None], lengths
 
+    def by_class(self, units: Floats) -> Floats:
+        """The products [B, C, r] of each record's embedding."""
+        classes, rows, _ = self.products.shape
+        flat = units @ self.products.reshape(classes * rows, -1).T
+        return flat.reshape(len(units), classes, rows)
+
     def residuals(self, z: Floats, labels: Labels) -> Floats:
         """What the batch leaves unexplained of the message, and the weighted coordinates, [r + B k]."""
         units, _ = self.units(z)
         outer = _errors(units @ self.logits.T, labels).T @ units
-        rest = np.einsum("crq,cq->r", self.products, outer, optimize=True) / len(z) - self.sent
+        rest = (self.products @ outer[:, :, None]).sum(0)[:, 0] / len(z) - self.sent
         return np.append(rest, PRIOR * z / self.spread)
 
     def jacobian(self, z: Floats, labels: Labels) -> Floats:
@@ -169,9 +175,8 @@ class Fit:
         records, k = z.shape
         probabilities = softmax(units @ self.logits.T, axis=1)
         above = probabilities[:, :, None] * (self.logits - (probabilities @ self.logits)[:, None])  # [B, C, k + 1]
-        by_class = np.einsum("crq,bq->bcr", self.products, units, optimize=True)
-        by_error = np.einsum("bc,crq->brq", _errors(units @ self.logits.T, labels), self.products, optimize=True)
-        in_units = np.einsum("bcr,bcq->brq", by_class, above, optimize=True) + by_error
+        errors = _errors(units @ self.logits.T, labels) @ self.products.reshape(len(self.logits), -1)
+        in_units = self.by_class(units).swapaxes(1, 2) @ above + errors.reshape(records, -1, k + 1)
         turn = np.eye(k + 1)[None, :, 1:] - units[:, :, None] * (units @ self.basis @ self.basis[1:].T)[:, None]
         blocks = in_units @ turn / lengths[:, None, None] / records  # [B, r, k]
         return np.vstack([blocks.swapaxes(0, 1).reshape(-1, records * k), np.diag(PRIOR / np.tile(self.spread, records))])
@@ -258,7 +263,7 @@ def improve(
     while True:
         rest, slope = fit.residuals(z, labels), fit.jacobian(z, labels)
         moves = [(i, c) for i in range(len(labels)) for c in classes if c != labels[i]]
-        by_class = np.einsum("crq,bq->bcr", fit.products, fit.units(z)[0], optimize=True) / len(labels)
+        by_class = fit.by_class(fit.units(z)[0]) / len(labels)
         moved = np.repeat(rest[:, None], len(moves), axis=1)
         moved[: len(fit.sent)] += np.array([by_class[i, labels[i]] - by_class[i, c] for i, c in moves]).reshape(
             len(moves), -1

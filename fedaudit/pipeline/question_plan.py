@@ -31,6 +31,7 @@ from fedaudit.pipeline.probing import ProbeQuestion, probe_files
 from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.questions import (
     ChangeQuestion,
+    EmbeddingQuestion,
     MessageQuestion,
     ModelQuestion,
     ProjectionQuestion,
@@ -76,6 +77,7 @@ class QuestionPlan:
     adversary: Adversary
     candidates: Sequence[Sequence[str]]  # of every client
     probes: Mapping[str, ProbeFile] = field(default_factory=dict)  # of active attacks, by attack
+    pictures: Sequence[str] = ()  # all records of the data set
     recipe: ShadowRecipe | None = None  # of shadow models and twin; None: no attack needs them
     bank_folder: Path | None = None  # of the answers of shadow models and twin
     stand_ins: int = SHADOWS_ASKED  # how many of the shadows, the first ones, play the attacked model
@@ -97,6 +99,7 @@ class QuestionPlan:
             adversary=cell.plan.adversary,
             candidates=[client.candidates for client in federation.clients],
             probes=probe_files(cell),
+            pictures=list(federation.records),
             recipe=recipe,
             bank_folder=cell.bank_answers_folder if recipe else None,
         )
@@ -211,6 +214,7 @@ class QuestionPlan:
             states=any(f.needs or (f.rounds and self.kind.over_rounds_alone) for f in facts),
             messages=any({"uploads", "sums of uploads"} & {*f.needed(self.records)} for f in facts),
             solved=any(f.mixtures for f in facts),
+            contents=any(f.contents for f in facts),
             sequences=any(f.sequences for f in facts),
             vectors=any(f.vectors for f in facts),
             novel_of_clients=any(isinstance(p, NovelRows) and p.novel_rows == "all" for p in parameters),
@@ -257,11 +261,14 @@ class QuestionPlan:
         def messages(parts: tuple[str, ...], rounds: Sequence[int]) -> list[MessageQuestion]:
             return [MessageQuestion(source.folder, parts, view, target, r) for r in rounds]
 
-        questions = {"heard": messages(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
+        questions: dict[str, Any] = {"heard": messages(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
         if wanted.solved:
             most = self.adversary.solved_rounds
             rounds = self.kind.solved_rounds(view, self.method, k, self.candidates, most)
             questions["solved"] = messages(("solved",), rounds)
+        if wanted.contents:
+            questions["contents"] = messages(("contents",), view.participations(k)[:1])
+            questions["pictures"] = EmbeddingQuestion(self.folder, ("embeddings",), self.pictures)
         return questions
 
     def _probed(self, view: View, client: int, target: Target) -> dict[str, ProbeQuestion]:
