@@ -179,7 +179,9 @@ class Fit:
         in_units = self.by_class(units).swapaxes(1, 2) @ above + errors.reshape(records, -1, k + 1)
         turn = np.eye(k + 1)[None, :, 1:] - units[:, :, None] * (units @ self.basis @ self.basis[1:].T)[:, None]
         blocks = in_units @ turn / lengths[:, None, None] / records  # [B, r, k]
-        return np.vstack([blocks.swapaxes(0, 1).reshape(-1, records * k), np.diag(PRIOR / np.tile(self.spread, records))])
+        return np.vstack(
+            [blocks.swapaxes(0, 1).reshape(-1, records * k), np.diag(PRIOR / np.tile(self.spread, records))]
+        )
 
 
 def _errors(logits: Floats, labels: Labels) -> Floats:
@@ -265,9 +267,9 @@ def improve(
         moves = [(i, c) for i in range(len(labels)) for c in classes if c != labels[i]]
         by_class = fit.by_class(fit.units(z)[0]) / len(labels)
         moved = np.repeat(rest[:, None], len(moves), axis=1)
-        moved[: len(fit.sent)] += np.array([by_class[i, labels[i]] - by_class[i, c] for i, c in moves]).reshape(
-            len(moves), -1
-        ).T
+        moved[: len(fit.sent)] += (
+            np.array([by_class[i, labels[i]] - by_class[i, c] for i, c in moves]).reshape(len(moves), -1).T
+        )
         linear = slope.T @ moved
         expected = (moved**2).sum(0) - (linear * cho_solve(cho_factor(slope.T @ slope), linear)).sum(0)
         found = [(cost, z, labels)]

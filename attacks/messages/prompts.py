@@ -39,6 +39,7 @@ from trainers.messages import Sending
 from trainers.prompts import Learner, PromptMethod, stack_states
 from trainers.protocols import Classifier, Differentiable
 
+MOSTLY = 0.9  # a message is solved for what it held if this share of references' gradients is not clipped
 EPOCHS = 2  # epochs of a client whose messages are solved by default
 
 
@@ -90,7 +91,7 @@ class ReplayedMessages:
         - "heard/cosine" [K, n]: of each client's message with the direction in which the record's loss falls fastest,
           in the model from which this client started; NaN for clients that sent nothing, and if this one did not
         - "contents/FIELD": the fields of a `SolvedBatch`, if the client began the round at the public start, its batch
-          was not clipped as a whole, and no reference's gradient is clipped; else missing
+          was not clipped as a whole, and few references' gradients are clipped; else missing
         - "solved/FIELD": the fields of the client's message as a `Mixture` of the first `solved_for` records; missing
           if it sent nothing. `complete`: it trains on no others
         """
@@ -203,8 +204,8 @@ class ReplayedMessages:
         states = exchange.server, exchange.own, exchange.upload
         sent = method.messages.data_gradient_sum(*states, learner, method.steps(n))[i]
         gradients = torch.cat([*self._gradients(exchange, i, references)]).flatten(1)
-        longest = sent.norm() if not method.protection.per_record else gradients.norm(dim=1).max()
-        if method.protection.private and longest >= SHORT * method.protection.privacy.clip_norm:
+        length = gradients.norm(dim=1).quantile(MOSTLY) if method.protection.per_record else sent.norm()
+        if method.protection.private and length >= SHORT * method.protection.privacy.clip_norm:
             return {}
         known = References(
             learner.images(references).double().cpu().numpy(), learner.labels(references).numpy(),

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 SHOWN = 4  # records that are shown as pictures
 
 
-def contents_tables(cell: Cell, federation: Federation, question_sets: Iterable[QuestionSet]) -> dict[str, pd.DataFrame]:
+def contents_tables(
+    cell: Cell, federation: Federation, question_sets: Iterable[QuestionSet]
+) -> dict[str, pd.DataFrame]:
     """Two tables, empty where no attack solves first messages.
 
     `contents` has a row per record of a client's first batch. Columns: `client`, `round`, `record`; `label_right`,
     whether the solved record that it is matched with has its class; `cosine` of the two pictures' embeddings; `rank`,
-    from 1, of its picture among all `pictures` of the data set by the cosine with the solved one; `control`, the mean
-    rank of the records of another client's first batch, matched with the same. All NaN but the first three if the
+    from 1, of its picture among all `pictures` of the data set by the cosine with the solved one; `control`, the rank
+    of a record of another client's first batch, matched with the same. All NaN but the first three if the
     message was not solved.
 
     `contents_shown` has those found first whose cosines are largest, with their picture (`png`), and the public one
@@ -56,7 +58,7 @@ def contents_tables(cell: Cell, federation: Federation, question_sets: Iterable[
             table["nearest"] = [names[near[int(j)]] if j >= 0 else "" for j in found.solved.fillna(-1)]
             if len(sets) > 1:
                 other = [place[record] for record in batches[i - 1]]
-                table["control"] = judged(solved, pictures, labels, other)["rank"].mean()
+                table["control"] = judged(solved, pictures, labels, other)["rank"]
         rows.append(table.drop(columns="solved", errors="ignore"))
     contents = pd.concat(rows, ignore_index=True).reindex(columns=COLUMNS)
     first = contents[contents["rank"] == 1].nlargest(SHOWN, "cosine")
