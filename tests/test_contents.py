@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -220,5 +221,9 @@ def test_through_the_whole_door(tmp_path: Path) -> None:
     audited = fedaudit.audit(
         method="promptfl", epsilon="none", twin=False, attack="contents", out=str(tmp_path), **QUICK
     )
-    found = audited.findings
-    assert {"contents"} == {*found[found.headline == True].signal}  # noqa: E712
+    assert {"contents"} == {*audited.findings[audited.findings.metric == "auroc"].signal}
+    (path,) = tmp_path.rglob("contents.csv")
+    table = pd.read_csv(path)
+    assert len(table) == 16
+    assert (table["rank"] == 1).sum() >= 8
+    assert (table.control == 1).sum() == 0

@@ -1,5 +1,4 @@
-"""What a batch of pictures held, solved from one message: the classes and picture embeddings of its records, without any
-of them among candidates.
+"""What one message held: the classes and picture embeddings of its batch, solved without any of it among candidates.
 
 A server knows the text features t_c of the start, and how each moves with the prompt. So the gradient of a record is a
 known function of its embedding x and its class y,

@@ -83,8 +83,8 @@ class ReplayedMessages:
     def round(
         self, client: int, r: int, records: Sequence[str], parts: Collection[str], solved_for: int, complete: bool
     ) -> Arrays:
-        """Compute those arrays of `parts` ("heard", "solved", "contents") about n records of a client that round r gives; see
-        `Messages.round`. K is the number of clients. A round without messages leaves all NaN.
+        """Compute those arrays of `parts` ("heard", "solved", "contents") about n records of a client that round r
+        gives; see `Messages.round`. K is the number of clients. A round without messages leaves all NaN.
 
         - "heard/loss/WAY" [K, n]: losses under each client's model, rebuilt in that way, right after its own steps,
           before the server aggregates; NaN for clients that sent nothing

@@ -81,8 +81,8 @@ def _first_batch(cell: Cell, federation: Federation, asked: QuestionSet) -> list
 def judged(solved: SolvedBatch, pictures: Floats, labels: NDArray[np.int64], batch: Sequence[int]) -> pd.DataFrame:
     """What was solved, matched with a batch so that most classes agree and then the cosines are largest, a row per
     record of it: `solved`, the number of the one that it is matched with, `label_right`, `cosine`, and `rank`, from 1,
-    of the record's picture among all by its cosine. NaN if it is matched with none. `batch` are places in `pictures` [N,
-    E] and `labels` [N]."""
+    of the record's picture among all by its cosine. NaN if it is matched with none. `batch` are places in `pictures`
+    [N, E] and `labels` [N]."""
     cosines = solved.embeddings @ pictures.T
     same = solved.labels[:, None] == labels[list(batch)]
     ones, others = linear_sum_assignment(cosines[:, list(batch)] + 2 * len(batch) * same, maximize=True)

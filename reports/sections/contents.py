@@ -21,16 +21,18 @@ def section(page: Page) -> Section | None:
 
 
 def summary(table: pd.DataFrame) -> Row:
-    """Numbers of `records`, of `messages`, and of those `solved`; of the solved messages' records how many have the
-    right class (`labels`), come `first`, among the `first_ten`, or `later`; the mean `cosine`, the number of `pictures`,
-    their `mean` rank, and of another client's records those that come first (`others`) and the mean rank (`chance`)."""
+    """Numbers of `records`, of `messages`, and of those `solved`. Of the solved messages' records: how many have the
+    right class (`labels`), come `first`, come among the `first_ten`, or `later`; the mean `cosine`, the number of
+    `pictures`, and the `mean` rank. Of another client's records: how many come first (`others`), the mean rank
+    (`chance`)."""
     solved = table[table["rank"].notna()]
     ranks = solved["rank"]
     return {
         "records": len(solved), "messages": table.client.nunique(), "solved": solved.client.nunique(),
         "labels": int(solved.label_right.sum()), "cosine": solved.cosine.mean(), "first": int((ranks == 1).sum()),
         "first_ten": int(ranks.between(2, 10).sum()), "later": int((ranks > 10).sum()),
-        "pictures": solved.pictures.max(), "mean": ranks.mean(), "others": int((solved.control == 1).sum()), "chance": solved.control.mean(),
+        "pictures": solved.pictures.max(), "mean": ranks.mean(),
+        "others": int((solved.control == 1).sum()), "chance": solved.control.mean(),
     }  # fmt: skip
 
 
