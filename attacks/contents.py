@@ -1,4 +1,4 @@
-"""Contents: a client's first message is solved for the classes and picture embeddings of its batch, without candidates.
+"""Contents: a client's first message is solved for the classes and picture embeddings of its batch; no candidates.
 
 No record of the client is needed: known non-members of its distribution say which embeddings are likely. What was
 solved is then looked up, by whoever has pictures: in a public data set, or among candidates. docs/attacks.md tells how
@@ -8,9 +8,9 @@ gradient is noise (a peak signal-to-noise ratio of 10 dB).
 contents    the largest cosine between the record's picture embedding and a solved one of the record's class; -1 if
             there is none.
 
-Only the first message of a client is looked at, and records of later batches are in none of it: as a test of membership
-it is weak where a client has many batches. It needs the server's view (uploads), and a message that is the mean gradient
-of one step.
+Only the first message of a client is looked at, and records of later batches are not in it: as a test of membership
+it is weak where a client has many batches. It needs the server's view (uploads), and a message that is the mean of the
+gradients of one step.
 
 Source: this is ours. That a message tells the classes of its batch: Wainakh et al. 2022 (LLG).
 """

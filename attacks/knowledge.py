@@ -124,8 +124,8 @@ class Explained:
 
 @dataclass(frozen=True, eq=False)
 class SolvedBatch:
-    """What a server makes of a client's first message without candidates (`attacks.messages.contents`): of each of B
-    records its class and the embedding of its picture."""
+    """The contents of a client's first message as a server solves them without candidates
+    (`attacks.messages.contents`): of each of B records its class and the embedding of its picture."""
 
     labels: NDArray[np.int64]  # [B]
     embeddings: Floats  # [B, E], of length 1

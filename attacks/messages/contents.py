@@ -1,4 +1,4 @@
-"""What one message held: the classes and picture embeddings of its batch, solved without any of it among candidates.
+"""Solves one message for the classes and picture embeddings of its batch, without any of its records as candidates.
 
 A server knows the text features t_c of the start, and how each moves with the prompt. So the gradient of a record is a
 known function of its embedding x and its class y,
@@ -92,13 +92,13 @@ def solve_contents(start: Start, references: References, sent: Floats, size: int
     tried = [(np.zeros((size, 0)), np.repeat(classes, counts)) for counts in compositions(columns, message, size)]
     tried = [one for one in tried for _ in range(STARTS)]
     for fit, most in zip(fits, TRIED, strict=True):
-        found = dict[tuple[int, ...], tuple[float, Floats, Labels]]()
+        solutions = dict[tuple[int, ...], tuple[float, Floats, Labels]]()
         for z, labels in tried[:most]:
             one = improve(fit, *descend(fit, fit.grown(z, chance), labels), labels, classes)
             key = tuple(np.sort(one[2]).tolist())
-            if key not in found or one[0] < found[key][0]:
-                found[key] = one
-        best = sorted(found.values(), key=lambda one: one[0])
+            if key not in solutions or one[0] < solutions[key][0]:
+                solutions[key] = one
+        best = sorted(solutions.values(), key=lambda one: one[0])
         tried = [(z, labels) for _, z, labels in best]
     z, labels = tried[0]
     return SolvedBatch(labels, fits[-1].units(z)[0] @ fits[-1].basis)
@@ -117,16 +117,16 @@ def compositions(columns: Floats, sent: Floats, size: int, most: int = COMPOSITI
     first = np.floor(numbers).astype(np.int64)
     first[np.argsort(first - numbers, kind="stable")[: size - first.sum()]] += 1
     square, product = columns.T @ columns / size**2, columns.T @ sent / size
-    found, seen = {tuple(first.tolist()): 0.0}, set[tuple[int, ...]]()
-    while new := [one for one in _least(found, most) if one not in seen]:
-        seen.update(new)
+    by_numbers, looked_at = {tuple(first.tolist()): 0.0}, set[tuple[int, ...]]()
+    while new := [one for one in _least(by_numbers, most) if one not in looked_at]:
+        looked_at.update(new)
         for one in new:
             swaps = np.array(one) + np.eye(classes, dtype=int)[None] - np.eye(classes, dtype=int)[:, None]
             near = swaps.reshape(-1, classes)
             near = near[(near >= 0).all(1)]
             costs = np.einsum("nc,cd,nd->n", near, square, near) - 2 * near @ product
-            found |= zip(map(tuple, near.tolist()), costs.tolist(), strict=True)
-    return np.array(_least(found, most))
+            by_numbers |= zip(map(tuple, near.tolist()), costs.tolist(), strict=True)
+    return np.array(_least(by_numbers, most))
 
 
 def _least(costs: dict[tuple[int, ...], float], most: int) -> list[tuple[int, ...]]:
@@ -134,7 +134,7 @@ def _least(costs: dict[tuple[int, ...], float], most: int) -> list[tuple[int, ..
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class Subspace:
     """Weighted equations [r] for coordinates z [B, k] of B records, whose embeddings are mean + z @ directions, divided
     by their length."""
 
@@ -162,7 +162,7 @@ class Fit:
         return flat.reshape(len(units), classes, rows)
 
     def residuals(self, z: Floats, labels: Labels) -> Floats:
-        """What the batch leaves unexplained of the message, and the weighted coordinates, [r + B k]."""
+        """The part of the message that the batch leaves unexplained, and the weighted coordinates, [r + B k]."""
         units, _ = self.units(z)
         outer = _errors(units @ self.logits.T, labels).T @ units
         rest = (self.products @ outer[:, :, None]).sum(0)[:, 0] / len(z) - self.sent
@@ -189,7 +189,7 @@ def _errors(logits: Floats, labels: Labels) -> Floats:
     return errors
 
 
-def equations(start: Start, references: References, sent: Floats, size: int) -> tuple[list[Fit], Floats, Floats]:
+def equations(start: Start, references: References, sent: Floats, size: int) -> tuple[list[Subspace], Floats, Floats]:
     """(The equations of each subspace, the references' gradients [n, r] and the message [r], both in the directions
     that they have in common)."""
     mean = references.embeddings.mean(0)
@@ -207,7 +207,7 @@ def equations(start: Start, references: References, sent: Floats, size: int) -> 
         lost = gradients - start.gradients(products[:, : k + 1], some, inside, references.labels)
         weights = _whitening(lost / np.sqrt(size))
         weighted = np.ascontiguousarray((start.scale * products[:, : k + 1] @ weights.T).swapaxes(1, 2))
-        fits.append(Fit(some, start.scale * start.text @ some.T, weighted, weights @ target, spread[:k]))
+        fits.append(Subspace(some, start.scale * start.text @ some.T, weighted, weights @ target, spread[:k]))
     return fits, gradients, target
 
 
@@ -235,7 +235,7 @@ def _of_classes(gradients: Floats, labels: Labels, sent: Floats, size: int) -> t
     return weights @ means.T, weights @ sent
 
 
-def descend(fit: Fit, z: Floats, labels: Labels) -> tuple[float, Floats]:
+def descend(fit: Subspace, z: Floats, labels: Labels) -> tuple[float, Floats]:
     """(Sum of squares, coordinates [B, k]) after Levenberg and Marquardt's steps from z, in Marquardt's scaling."""
     rest, damping = fit.residuals(z, labels), 1e-2
     cost = float(rest @ rest)
@@ -257,7 +257,7 @@ def descend(fit: Fit, z: Floats, labels: Labels) -> tuple[float, Floats]:
 
 
 def improve(
-    fit: Fit, cost: float, z: Floats, labels: Labels, classes: Sequence[int] | Labels
+    fit: Subspace, cost: float, z: Floats, labels: Labels, classes: Sequence[int] | Labels
 ) -> tuple[float, Floats, Labels]:
     """(Sum of squares, coordinates, labels) once no change of one record's class helps, of the `MOVES` that promise
     most: those with the least sum of squares if the equations were linear."""
@@ -271,12 +271,12 @@ def improve(
         )
         linear = slope.T @ moved
         expected = (moved**2).sum(0) - (linear * cho_solve(cho_factor(slope.T @ slope), linear)).sum(0)
-        found = [(cost, z, labels)]
+        options = [(cost, z, labels)]
         for i, c in (moves[j] for j in np.argsort(expected)[:MOVES]):
             changed = labels.copy()
             changed[i] = c
-            found.append((*descend(fit, z, changed), changed))
-        best = min(found, key=lambda one: one[0])
+            options.append((*descend(fit, z, changed), changed))
+        best = min(options, key=lambda one: one[0])
         if best[0] >= cost:
             return cost, z, labels
         cost, z, labels = best

@@ -196,7 +196,7 @@ class ReplayedMessages:
         return of_sum(gradients, rest / len(group), r=r, divisor=len(group) * n)
 
     def _contents(self, r: int, i: int, references: Sequence[str]) -> Arrays:
-        """What the first message of the i-th client of round r held, by known non-members of its distribution."""
+        """The fields of a `SolvedBatch` of the i-th client's first message, in round r."""
         exchange, method, learner = self.exchanges[r], self.method, self.learner
         assert isinstance(method, PromptMethod)
         assert isinstance(learner, Learner)
@@ -207,12 +207,12 @@ class ReplayedMessages:
         length = gradients.norm(dim=1).quantile(MOSTLY) if method.protection.per_record else sent.norm()
         if method.protection.private and length >= SHORT * method.protection.privacy.clip_norm:
             return {}
-        known = References(
+        nonmembers = References(
             learner.images(references).double().cpu().numpy(), learner.labels(references).numpy(),
             gradients.double().numpy(),
         )  # fmt: skip
         start = Start(*text_products(learner, method.prompt(self._start(exchange, i))), learner.scale)
-        solved = solve_contents(start, known, sent.flatten().double().numpy(), min(method.settings.batch, n))
+        solved = solve_contents(start, nonmembers, sent.flatten().double().numpy(), min(method.settings.batch, n))
         return {"contents/labels": solved.labels, "contents/embeddings": solved.embeddings}
 
     def _expected(self, r: int, client: int) -> Tensor:

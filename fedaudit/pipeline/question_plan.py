@@ -24,6 +24,7 @@ from attacks.questions.kinds import KINDS
 from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import shadow_models
+from fedaudit.pipeline.contents import EmbeddingQuestion
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
@@ -31,7 +32,6 @@ from fedaudit.pipeline.probing import ProbeQuestion, probe_files
 from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.questions import (
     ChangeQuestion,
-    EmbeddingQuestion,
     MessageQuestion,
     ModelQuestion,
     ProjectionQuestion,

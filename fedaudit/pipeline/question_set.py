@@ -11,10 +11,10 @@ import numpy as np
 from attacks.answers import Arrays, PublicRecords, Texts, public_records
 from attacks.attacked_models import Target
 from attacks.knowledge import Explained, Floats, Knowledge, Mixture, Rounds, Shadows, SolvedBatch
+from fedaudit.pipeline.contents import EmbeddingQuestion
 from fedaudit.pipeline.probing import ProbeQuestion
 from fedaudit.pipeline.questions import (
     ChangeQuestion,
-    EmbeddingQuestion,
     MessageQuestion,
     ModelQuestion,
     ProjectionQuestion,
@@ -124,7 +124,7 @@ class QuestionSet:
         return Rounds.of(self.client, self.clients, self.way, heard, solved)
 
     def solved_batch(self) -> SolvedBatch | None:
-        """What the target's first message held; None where it was not asked, or could not be solved."""
+        """The contents of the target's first message; None where it was not asked, or could not be solved."""
         arrays = [question.read("contents") for question in self.contents]
         return SolvedBatch(**arrays[0]) if arrays and arrays[0] else None
 

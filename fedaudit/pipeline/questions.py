@@ -32,7 +32,6 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, shadows_of
 from fedaudit.pipeline.workers import Attackers
 from trainers.base import Method, State, pack, unpack
-from trainers.prompt_model import PromptModel
 from trainers.protocols import AttackBench, Differentiable
 
 CACHED = 6  # replayed runs, shadow models and descent directions that a worker keeps in memory
@@ -115,27 +114,6 @@ class RecordQuestion(StoredQuestion):
 
     def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
         return {"public": worker.kind.public_records(worker.bench.learner, self.records)}
-
-
-@dataclass(frozen=True)
-class EmbeddingQuestion(StoredQuestion):
-    """Asks for the embeddings of records' pictures. Its one part, `embeddings`, holds them [n, E]."""
-
-    records: Sequence[str]
-
-    @property
-    def name(self) -> str:
-        return f"pictures-{records_digest(tuple(self.records))}"
-
-    def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
-        assert isinstance(worker.bench.learner, PromptModel)
-        return {"embeddings": {"embeddings": worker.bench.learner.images(self.records).cpu().numpy()}}
-
-    def rows(self, records: Sequence[str]) -> Floats:
-        """The embeddings [n, E] of some of these records."""
-        place = {record: i for i, record in enumerate(self.records)}
-        rows: Floats = self.read("embeddings")["embeddings"][[place[record] for record in records]].astype(np.float64)
-        return rows
 
 
 @dataclass(frozen=True)
