@@ -2,9 +2,8 @@
 
 For each method: records whose class is right; the mean cosine of the pictures' embeddings with the solved ones; for how
 many the true picture comes first among all of the data set, and among the first ten; the same counts and the median
-rank for the batch of another client, judged by the same solved embeddings (`other`), which is chance. Records whose message is not solved, as clipping hides
-it, count as not found. Seconds are the
-processor's for a message, its solving alone.
+rank for the batch of another client, judged by the same solved embeddings (`other`), which is chance. Records whose
+message is not solved, as clipping hides it, count as not found. Seconds are the processor's for a message.
 """
 
 from __future__ import annotations
@@ -40,15 +39,14 @@ RUNS = {
     "DP-FPL, no noise": "--method=dpfpl --epsilon=none",
     "DP-FPL, epsilon 0.1": "--method=dpfpl --epsilon=0.1",
     "FedOTP, no noise": "--method=fedotp --epsilon=none",
-    "FedPGP, no noise": "--method=fedpgp --epsilon=none",
 }
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message: its own records and those of another batch, as `judged`, and the seconds of solving it."""
+    """One message: its batch and those of another batch, as `judged`, and the seconds of solving it."""
 
-    own: pd.DataFrame
+    batch: pd.DataFrame
     other: pd.DataFrame
     seconds: float
 
@@ -64,9 +62,9 @@ def main() -> None:
           f"{'other: first':>14}{'ten':>5}{'median':>8}{'seconds':>9}")  # fmt: skip
     for name in options.runs or RUNS:
         found = [*messages(RUNS[name], options.clients, options.seeds)]
-        own, other = pd.concat([m.own for m in found]), pd.concat([m.other for m in found])
+        mine, other = pd.concat([m.batch for m in found]), pd.concat([m.other for m in found])
         seconds = np.mean([m.seconds for m in found])
-        print(f"{name:<22}{len(own):>8}{own.label_right.sum():>7.0f}{own.cosine.mean():>8.3f}{_ranks(own)}"
+        print(f"{name:<22}{len(mine):>8}{mine.label_right.sum():>7.0f}{mine.cosine.mean():>8.3f}{_ranks(mine)}"
               f"{'':>7}{_ranks(other)}{seconds:>9.1f}", flush=True)  # fmt: skip
 
 
@@ -96,12 +94,12 @@ def _of_cell(cell: Cell, federation: Federation, bench: Any) -> Iterator[Message
     batches = [[place[r] for r in sorted(batch_of(cell, federation, t.client or 0, 0))] for t in targets]
     for i, target in enumerate(targets):
         began = time.process_time()
-        said = read.round(target.client or 0, 0, target.records, ("contents",), len(target.own), target.complete)
+        arrays = read.round(target.client or 0, 0, target.records, ("contents",), len(target.own), target.complete)
         seconds = time.process_time() - began
         nothing = SolvedBatch(np.zeros(0, np.int64), np.zeros((0, pictures.shape[1])))
-        solved = SolvedBatch(said["contents/labels"], said["contents/embeddings"]) if said else nothing
-        own, other = (judged(solved, pictures, labels, batches[j]) for j in (i, i - 1))
-        yield Message(own, other, seconds)
+        solved = SolvedBatch(arrays["contents/labels"], arrays["contents/embeddings"]) if arrays else nothing
+        mine, other = (judged(solved, pictures, labels, batches[j]) for j in (i, i - 1))
+        yield Message(mine, other, seconds)
 
 
 if __name__ == "__main__":

@@ -78,9 +78,9 @@ def contents_tables(
 COLUMNS = "client round record label_right cosine rank pictures control nearest".split()
 
 
-def _first_batch(cell: Cell, federation: Federation, asked: QuestionSet) -> list[str]:
-    assert asked.client is not None
-    return sorted(batch_of(cell, federation, asked.client, asked.contents[0].round))
+def _first_batch(cell: Cell, federation: Federation, question_set: QuestionSet) -> list[str]:
+    assert question_set.client is not None
+    return sorted(batch_of(cell, federation, question_set.client, question_set.contents[0].round))
 
 
 @dataclass(frozen=True)
