@@ -42,6 +42,8 @@ class AttackFacts:
     """Whether it needs `Knowledge.gradient_norms`."""
     mixtures: bool = False
     """Whether it needs messages as mixtures of records: `Rounds.mixtures`, on texts `Knowledge.explained`."""
+    contents: bool = False
+    """Whether it needs the first message solved without candidates: `Knowledge.contents`, and `embeddings`."""
     sequences: bool = False
     """Whether it needs the released models of many rounds: `Knowledge.sequence`, and that of its shadows."""
     vectors: bool = False

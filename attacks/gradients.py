@@ -1,6 +1,6 @@
 """Loss gradients of single records: attacks compare their directions with clients' updates, or use their norms."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,25 @@ def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, record
         at = prompt.detach().requires_grad_()
         loss = F.cross_entropy(learner.scale * method.scores(learner.text(at)[None], images[None])[0], labels)
     return torch.autograd.grad(loss, at)[0]
+
+
+def text_products(
+    learner: Learner, prompt: Tensor
+) -> tuple[NDArray[np.float64], Callable[[NDArray[np.float64]], NDArray[np.float64]]]:
+    """The text features [C, E] of a prompt [b, d] that C classes share, and a function from directions [D, E] to the
+    products [C, D, b d] of each with the Jacobian of each class's features in the prompt: one backward pass for all
+    classes."""
+    with torch.enable_grad():
+        at = prompt.detach().expand(len(learner.classes), *prompt.shape).clone().requires_grad_()
+        text = learner.clip.text_by_class(at.to(learner.clip.device), learner.texts(len(prompt)))
+
+    def back(directions: NDArray[np.float64]) -> NDArray[np.float64]:
+        above = torch.from_numpy(directions).to(text)
+        parts = [torch.autograd.grad(text, at, one.expand_as(text), retain_graph=True)[0] for one in above]
+        products: NDArray[np.float64] = torch.stack(parts, dim=1).flatten(2).double().numpy()
+        return products
+
+    return text.detach().double().cpu().numpy(), back
 
 
 def gradient_norms(method: Any, learner: Differentiable, model: State, records: Sequence[str]) -> NDArray[np.float64]:

@@ -123,6 +123,15 @@ class Explained:
 
 
 @dataclass(frozen=True, eq=False)
+class SolvedBatch:
+    """The contents of a client's first message as a server solves them without candidates
+    (`attacks.messages.contents`): of each of B records its class and the embedding of its picture."""
+
+    labels: NDArray[np.int64]  # [B]
+    embeddings: Floats  # [B, E], of length 1
+
+
+@dataclass(frozen=True, eq=False)
 class Rounds:
     """Results of a server that reads T rounds of messages, about one client's records; NaN where a client sent
     nothing."""
@@ -200,6 +209,8 @@ class Knowledge:
     probed: Mapping[str, Mixture] = field(default_factory=dict)
     # all messages of the client, or changes of the broadcasts where no messages are seen: `mixtures`, on texts
     explained: tuple[Explained, ...] | None = None
+    contents: SolvedBatch | None = None  # of the client's first message; None if it cannot be solved: `contents`
+    embeddings: Floats | None = None  # [n, E], of the records' pictures, of length 1: `contents`
 
     @property
     def loss(self) -> Floats:
@@ -232,7 +243,7 @@ class Knowledge:
         rounds."""
         return dataclasses.replace(
             self, answers=self.base, gradient_norms=self.base_gradient_norms, projections=self.base_projections,
-            history=None, sequence=None, rounds=None, explained=None,
+            history=None, sequence=None, rounds=None, explained=None, contents=None,
         )  # fmt: skip
 
     def leave_out(self, s: int) -> Knowledge:
@@ -243,7 +254,7 @@ class Knowledge:
         fields: dict[str, Any] = {name: None if array is None else array[s] for name, array in arrays.items()}
         return dataclasses.replace(
             self, answers=self.shadows.answers[s], shadows=self.shadows.without(s), history=None, rounds=None,
-            explained=None, **fields,
+            explained=None, contents=None, **fields,
         )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def require(threat_model: str, capability: str) -> None:
 def lacks(attack: Plugin[AttackFacts], trained: LearnerFacts) -> str | None:
     """Why an attack cannot work on what a learner trains, as a clause ("whose records are texts"); None if it can."""
     needed = attack.facts
-    if needed.mixtures and trained.nonlinear:
+    if (needed.mixtures or needed.contents) and trained.nonlinear:
         return trained.nonlinear
     if trained.records not in needed.records:
         return f"whose records are {trained.records}"

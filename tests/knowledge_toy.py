@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from attacks.answers import ClassAnswers, TextAnswers
-from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, log_odds, own_class
+from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, SolvedBatch, log_odds, own_class
 from fedaudit.machinery.plugins import Plugin
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
@@ -80,6 +80,7 @@ def toy_seen(
     seen = dataclasses.replace(
         seen, shadows=shadow, sequence=after(member), projections=projected(member), base_projections=np.zeros(records),
         probed={"scaled": answer},
+        **_contents(np.random.default_rng((seed, 1)), member, labels, leak),
     )  # fmt: skip
     return seen, member
 
@@ -136,6 +137,21 @@ def _mixtures(rng: np.random.Generator, member: NDArray[np.bool_], leak: float) 
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def _contents(
+    rng: np.random.Generator, member: NDArray[np.bool_], labels: NDArray[np.int64], leak: float
+) -> dict[str, Any]:
+    """A message of half of the members, or where nothing leaks of as many records of any kind, solved with an error of a third of a picture."""
+    pictures = rng.standard_normal((len(member), 24))
+    pictures /= np.linalg.norm(pictures, axis=1, keepdims=True)
+    batch = rng.permutation(np.flatnonzero(member) if leak else np.arange(len(member)))[
+        : max(1, int(member.sum()) // 2)
+    ]
+    solved = pictures[batch] + 0.3 * rng.standard_normal((len(batch), 24)) / math.sqrt(24)
+    return {
+        "contents": SolvedBatch(labels[batch], solved / np.linalg.norm(solved, axis=1, keepdims=True)), "embeddings": pictures
+    }  # fmt: skip
 
 
 def _coins(rng: np.random.Generator, shape: tuple[int, ...], never: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -27,9 +27,10 @@ from torch import Tensor
 
 from attacks.answers import Arrays, Floats, own_class
 from attacks.base import View
-from attacks.gradients import directions, mean_gradient
+from attacks.gradients import directions, mean_gradient, text_products
 from attacks.knowledge import Mixture
-from attacks.messages.mixtures import mixture, of_sum
+from attacks.messages.contents import References, Start, solve_contents
+from attacks.messages.mixtures import SHORT, mixture, of_sum
 from attacks.messages.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
 from fedaudit.terms.held_models import ESTIMATED, REBUILT
@@ -38,6 +39,7 @@ from trainers.messages import Sending
 from trainers.prompts import Learner, PromptMethod, stack_states
 from trainers.protocols import Classifier, Differentiable
 
+MOSTLY = 0.9  # a message is solved for what it held if this share of references' gradients is not clipped
 EPOCHS = 2  # epochs of a client whose messages are solved by default
 
 
@@ -81,13 +83,15 @@ class ReplayedMessages:
     def round(
         self, client: int, r: int, records: Sequence[str], parts: Collection[str], solved_for: int, complete: bool
     ) -> Arrays:
-        """Compute those arrays of `parts` ("heard", "solved") about n records of a client that round r gives; see
-        `Messages.round`. K is the number of clients. A round without messages leaves all NaN.
+        """Compute those arrays of `parts` ("heard", "solved", "contents") about n records of a client that round r
+        gives; see `Messages.round`. K is the number of clients. A round without messages leaves all NaN.
 
         - "heard/loss/WAY" [K, n]: losses under each client's model, rebuilt in that way, right after its own steps,
           before the server aggregates; NaN for clients that sent nothing
         - "heard/cosine" [K, n]: of each client's message with the direction in which the record's loss falls fastest,
           in the model from which this client started; NaN for clients that sent nothing, and if this one did not
+        - "contents/FIELD": the fields of a `SolvedBatch`, if the client began the round at the public start, its batch
+          was not clipped as a whole, and few references' gradients are clipped; else missing
         - "solved/FIELD": the fields of the client's message as a `Mixture` of the first `solved_for` records; missing
           if it sent nothing. `complete`: it trains on no others
         """
@@ -106,6 +110,8 @@ class ReplayedMessages:
                 turn = turns(self.view, client).index(r)
                 mixture = self._mixture(r, i, gradients[:solved_for], turn, complete)
                 arrays |= {f"solved/{name}": array for name, array in mixture.arrays().items()}
+            if "contents" in parts:
+                arrays |= self._contents(r, i, records[len(self.candidates[client]) : solved_for])
             if "heard" in parts:
                 arrays[cosine][exchange.clients] = self._cosines(exchange, ascents)
         return arrays
@@ -188,6 +194,26 @@ class ReplayedMessages:
         others = [self._expected(r, k) for k in group if k != exchange.clients[i]]
         rest = len(group) * sent[i] - (torch.stack(others).sum(0) if others else 0)
         return of_sum(gradients, rest / len(group), r=r, divisor=len(group) * n)
+
+    def _contents(self, r: int, i: int, references: Sequence[str]) -> Arrays:
+        """The fields of a `SolvedBatch` of the i-th client's first message, in round r."""
+        exchange, method, learner = self.exchanges[r], self.method, self.learner
+        assert isinstance(method, PromptMethod)
+        assert isinstance(learner, Learner)
+        n = listed(self.view, r, exchange.clients[i], self.candidates)
+        states = exchange.server, exchange.own, exchange.upload
+        sent = method.messages.data_gradient_sum(*states, learner, method.steps(n))[i]
+        gradients = torch.cat([*self._gradients(exchange, i, references)]).flatten(1)
+        length = gradients.norm(dim=1).quantile(MOSTLY) if method.protection.per_record else sent.norm()
+        if method.protection.private and length >= SHORT * method.protection.privacy.clip_norm:
+            return {}
+        nonmembers = References(
+            learner.images(references).double().cpu().numpy(), learner.labels(references).numpy(),
+            gradients.double().numpy(),
+        )  # fmt: skip
+        start = Start(*text_products(learner, method.prompt(self._start(exchange, i))), learner.scale)
+        solved = solve_contents(start, nonmembers, sent.flatten().double().numpy(), min(method.settings.batch, n))
+        return {"contents/labels": solved.labels, "contents/embeddings": solved.embeddings}
 
     def _expected(self, r: int, client: int) -> Tensor:
         """Estimate [b, d] of a client's part of the sum of round r: the mean gradient of all its candidates at the

@@ -19,7 +19,8 @@ class Messages(Protocol):
     ) -> Arrays:
         """Compute arrays about n records of a client from the messages of round r; names begin with "PART/".
 
-        `parts` selects from "own" (losses under the client's own models), "heard" (what all clients sent), and "solved"
+        `parts` selects from "own" (losses under the client's own models), "heard" (what all clients sent), "contents"
+        (what its first message held, solved by the records between its candidates and `solved_for`), and "solved"
         (its message as a `Mixture` of the first `solved_for` records, on texts as `Explained` by them; `complete`: the
         client trains on candidates only, each with a weight above 0).
         """

@@ -18,6 +18,7 @@ from audits.tables.coverage import coverage_table
 from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline.contents import contents_tables
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.probing import ask_probes, probes_table
@@ -61,6 +62,7 @@ class AttackedTraining:
             rows = [table.assign(client=client_name(k)) for k, table in solved.items()]
             tables["batches"] = pd.concat(rows, ignore_index=True)[BATCHES] if rows else pd.DataFrame()
         tables["probes"] = probes_table(cell, self.federation, self.question_sets)
+        tables |= contents_tables(cell, self.federation, self.question_sets)
         tables["coverage"] = _coverage(question_plan)
         tables = {name: table for name, table in tables.items() if len(table)}
         if "clients" not in question_plan.training.transcript.initial["utility"]:  # of prompts an audit shows it

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from attacks.facts import ATTACKS, AttackFacts
+from attacks.messages.contents import refusal as refusal_of_contents
 from attacks.questions.kinds import KINDS
 from attacks.threats import refusal
 from fedaudit.pipeline.methods import method_of
@@ -52,6 +53,8 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
         return "only the server observes the other clients' messages (--trajectory)"
     if plugin.facts.mixtures and why is None:
         return method.messages.nonlinear or None
+    if plugin.facts.contents and why is None:
+        return refusal_of_contents(method)
     return why
 
 
@@ -61,7 +64,7 @@ def _untold(cell: Cell, method: Method[Any], attack: AttackFacts, threat_model: 
         return None
     if attack.shadows:
         return f"shadow models are trained as the target was, and {untold}"
-    if attack.mixtures:
+    if attack.mixtures or attack.contents:
         return f"messages are solved with the batches and rates of the training, and {untold}"
     if threat_model == SERVER and method.local:
         return f"a server rebuilds what clients keep with the rates of the training, and {untold}"

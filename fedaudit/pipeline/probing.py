@@ -103,7 +103,7 @@ def probes_table(cell: Cell, federation: Federation, question_sets: Iterable[Que
             if probe.round not in (rounds := view.participations(k)):
                 continue
             honest = [growth(view, view.broadcast(r), r, k) for r in rounds]
-            batch = _batch(cell, federation, k, probe.round)
+            batch = batch_of(cell, federation, k, probe.round)
             answer, own = file.answer(k), question_set.target.own
             rows.append({
                 "attack": name, "client": client_name(k), "round": probe.round, "batch": len(batch),
@@ -116,7 +116,7 @@ def probes_table(cell: Cell, federation: Federation, question_sets: Iterable[Que
     return pd.DataFrame(rows)
 
 
-def _batch(cell: Cell, federation: Federation, client: int, r: int) -> set[str]:
+def batch_of(cell: Cell, federation: Federation, client: int, r: int) -> set[str]:
     """The records of a client's batches in round r, with a weight above 0."""
     holder, method = federation.clients[client], method_of(cell, federation.sizes)
     assert isinstance(method, PrivateMethod)

@@ -23,6 +23,7 @@ from attacks.questions.kinds import KINDS
 from attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import shadow_models
+from fedaudit.pipeline.contents import EmbeddingQuestion
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
@@ -78,6 +79,7 @@ class QuestionPlan:
     bank_folder: Path | None = None  # of the answers of shadow models and twin
     stand_ins: int = SHADOWS_ASKED  # how many of the shadows, the first ones, play the attacked model
     probes: Mapping[str, ProbeFile] = field(default_factory=dict)  # of active attacks, by attack
+    pictures: Sequence[str] = ()  # all records of the data set
     states: dict[str, Callable[[], State]] = field(default_factory=dict)  # reads weights by digest; filled in later
     _digests: dict[tuple[object, ...], str] = field(default_factory=dict)  # by what identifies a model in its run
 
@@ -96,6 +98,7 @@ class QuestionPlan:
             adversary=cell.plan.adversary,
             candidates=[client.candidates for client in federation.clients],
             probes=probe_files(cell),
+            pictures=list(federation.records),
             recipe=recipe,
             bank_folder=cell.bank_answers_folder if recipe else None,
         )
@@ -210,6 +213,7 @@ class QuestionPlan:
             states=any(f.needs or (f.rounds and self.kind.over_rounds_alone) for f in facts),
             messages=any({"uploads", "sums of uploads"} & {*f.needed(self.records)} for f in facts),
             solved=any(f.mixtures for f in facts),
+            contents=any(f.contents for f in facts),
             sequences=any(f.sequences for f in facts),
             vectors=any(f.vectors for f in facts),
             novel_of_clients=any(isinstance(p, NovelRows) and p.novel_rows == "all" for p in parameters),
@@ -256,11 +260,14 @@ class QuestionPlan:
         def messages(parts: tuple[str, ...], rounds: Sequence[int]) -> list[MessageQuestion]:
             return [MessageQuestion(source.folder, parts, view, target, r) for r in rounds]
 
-        questions = {"heard": messages(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
+        questions: dict[str, Any] = {"heard": messages(self.kind.parts(wanted), self.kind.heard_rounds(view, k, most))}
         if wanted.solved:
             most = self.adversary.solved_rounds
             rounds = self.kind.solved_rounds(view, self.method, k, self.candidates, most)
             questions["solved"] = messages(("solved",), rounds)
+        if wanted.contents:
+            questions["contents"] = messages(("contents",), view.participations(k)[:1])
+            questions["pictures"] = EmbeddingQuestion(self.folder, ("embeddings",), self.pictures)
         return questions
 
     def _probed(self, view: View, client: int, target: Target) -> dict[str, ProbeQuestion]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from attacks.answers import Arrays, PublicRecords, Texts, public_records
 from attacks.attacked_models import Target
-from attacks.knowledge import Explained, Floats, Knowledge, Mixture, Rounds, Shadows
+from attacks.knowledge import Explained, Floats, Knowledge, Mixture, Rounds, Shadows, SolvedBatch
+from fedaudit.pipeline.contents import EmbeddingQuestion
 from fedaudit.pipeline.probing import ProbeQuestion
 from fedaudit.pipeline.questions import (
     ChangeQuestion,
@@ -45,6 +46,8 @@ class QuestionSet:
     heard: Sequence[MessageQuestion] = ()  # messages of rounds; empty where the adversary sees none
     # the target's messages, or changes of broadcasts, that are solved for the records in them
     solved: Sequence[MessageQuestion | ChangeQuestion] = ()
+    contents: Sequence[MessageQuestion] = ()  # the target's first message; empty where no attack asks
+    pictures: EmbeddingQuestion | None = None  # of the whole data set, as `Knowledge.embeddings`
     shadows: ShadowQuestion | None = None
     vectors: ProjectionQuestion | None = None
     twin: QuestionSet | None = None  # the model's counterpart in a simulated federation that drew its members anew
@@ -53,9 +56,9 @@ class QuestionSet:
 
     def questions(self) -> Iterator[StoredQuestion]:
         """Yield all questions of this set, those about the twin included."""
-        single = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn
+        single = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn, self.pictures
         yield from (question for question in single if question is not None)
-        for several in (self.history, self.sequence, self.heard, self.solved):
+        for several in (self.history, self.sequence, self.heard, self.solved, self.contents):
             yield from several
         yield from self.probed.values()
         if self.twin is not None:
@@ -82,6 +85,8 @@ class QuestionSet:
             base_projections=vectors.get("still"),
             probed={name: Mixture.of(q.read("mixture")) for name, q in self.probed.items()},
             rounds=self._rounds(isinstance(public, Texts)),
+            contents=self.solved_batch(),
+            embeddings=self.pictures.rows(self.records) if self.pictures else None,
             explained=self._explained() if isinstance(public, Texts) and self.solved else None,
         )
 
@@ -117,6 +122,11 @@ class QuestionSet:
         heard = [{f"{part}/{n}": a for part in q.parts for n, a in q.read(part).items()} for q in self.heard]
         solved = [] if texts else [q.read("solved") for q in self.solved]
         return Rounds.of(self.client, self.clients, self.way, heard, solved)
+
+    def solved_batch(self) -> SolvedBatch | None:
+        """The contents of the target's first message; None where it was not asked, or could not be solved."""
+        arrays = [question.read("contents") for question in self.contents]
+        return SolvedBatch(**arrays[0]) if arrays and arrays[0] else None
 
     def _explained(self) -> tuple[Explained, ...]:
         """How these records explain messages of adapters, or changes of broadcasts."""

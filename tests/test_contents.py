@@ -1,0 +1,229 @@
+"""What first messages hold: the gradients of embeddings, numbers of records by class, planted batches, and what is not solved."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.optimize import approx_fprime, least_squares
+
+import fedaudit
+from attacks.answers import ClassAnswers
+from attacks.attacked_models import Target
+from attacks.base import View
+from attacks.contents import Contents, Params
+from attacks.gradients import text_products
+from attacks.knowledge import SolvedBatch
+from attacks.messages.contents import References, Start, compositions, descend, equations, refusal, solve_contents
+from attacks.messages.prompts import ReplayedMessages
+from fedaudit.pipeline.contents import judged
+from fedaudit.privacy.settings import Privacy
+from tests.knowledge_toy import toy_seen
+from tests.prompt_toy import METHODS, NONE, PRIVACY, SETTINGS, Federation, federation, made, run, with_noise
+from trainers.base import Participation, Schedule
+from trainers.prompts import PromptMethod
+
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+PARAMS: dict[str, dict[str, Any]] = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}
+SOLVED = [n for n, p in METHODS.items() if not p.facts.on_shares and made(n, PARAMS.get(n, {})).sends]
+ONCE = Schedule(rounds=1, clients=3, per_round=3, seed=1)
+CLIENT = 0
+
+
+@functools.cache
+def world() -> Federation:
+    """A hundred known non-members (the test pictures) beside the clients' records; pictures of a class are alike, and differ in four directions."""
+    plain, g = federation(test=100), torch.Generator().manual_seed(0)
+    labels = torch.tensor([plain.labels[record] for record in plain.ids])
+    width = plain.features.shape[1]
+    centres, directions = torch.randn(len(plain.classes), width, generator=g), torch.randn(4, width, generator=g)
+    spread = torch.randn(len(labels), 4, generator=g) @ directions + 0.1 * torch.randn(len(labels), width, generator=g)
+    return replace(plain, features=F.normalize(1 + 0.5 * centres[labels] + 0.3 * spread, dim=-1))
+
+
+def start_and_known(name: str) -> tuple[PromptMethod, Start, References, Any]:
+    """The public start of a method, its references, and a function from records to their gradients there."""
+    method, learner = made(name, PARAMS.get(name, {})), world().learner()
+    state = method.start(learner.initial(torch.Generator().manual_seed(0)))
+    start = Start(*text_products(learner, method.prompt(state)), learner.scale)
+
+    def gradients(records: Any) -> np.ndarray:
+        (found,) = learner.sent_gradients(method, state, records)
+        return found.flatten(1).double().numpy()
+
+    records = world().test
+    pictures, labels = learner.images(records).double().numpy(), learner.labels(records).numpy()
+    return method, start, References(pictures, labels, gradients(records)), gradients
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_the_model_of_gradients_is_what_clients_compute(name: str) -> None:
+    _, start, known, _ = start_and_known(name)
+    basis = np.eye(known.embeddings.shape[1])
+    found = start.gradients(start.back(basis), basis, known.embeddings, known.labels)
+    np.testing.assert_allclose(found, known.gradients, atol=1e-5 * np.abs(known.gradients).max())
+
+
+class TestCompositions:
+    @pytest.mark.parametrize("seed", range(6))
+    def test_they_are_the_best_of_all(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        classes, size = 3 + seed % 2, 5
+        columns = rng.standard_normal((9, classes))
+        sent = columns @ rng.multinomial(size, np.ones(classes) / classes) / size + 0.1 * rng.standard_normal(9)
+        every = [one for one in itertools.product(range(size + 1), repeat=classes) if sum(one) == size]
+        every.sort(key=lambda one: np.linalg.norm(columns @ one / size - sent))
+        np.testing.assert_array_equal(compositions(columns, sent, size, most=5), every[:5])
+
+    def test_one_class(self) -> None:
+        np.testing.assert_array_equal(compositions(np.ones((4, 1)), np.ones(4), 3), [[3]])
+
+
+class TestFit:
+    def test_its_jacobian_and_its_least_squares(self) -> None:
+        """Against finite differences, and scipy's solver from the same start."""
+        _, start, known, _ = start_and_known("promptfl")
+        fits, *_ = equations(start, known, known.gradients[:3].mean(0), 3)
+        labels, rng = known.labels[:3], np.random.default_rng(0)
+        for fit in fits[:2]:
+            z = 0.3 * fit.spread * rng.standard_normal((3, len(fit.spread)))
+            slow = approx_fprime(z.ravel(), lambda flat, z=z, fit=fit: fit.residuals(flat.reshape(z.shape), labels))
+            fast = fit.jacobian(z, labels)
+            np.testing.assert_allclose(fast, slow, atol=1e-5 * np.abs(slow).max())
+            cost, _ = descend(fit, z, labels)
+            slow = least_squares(lambda flat, z=z, fit=fit: fit.residuals(flat.reshape(z.shape), labels), z.ravel())
+            assert cost < 1.05 * 2 * slow.cost
+
+    def test_a_batch_that_lies_in_the_directions_leaves_nothing(self) -> None:
+        """The message's own embeddings, in coordinates of all directions but one, are a solution but for the prior."""
+        _, start, known, _ = start_and_known("promptfl")
+        fits, *_ = equations(start, known, known.gradients[:3].mean(0), 3)
+        inside = np.abs(np.random.default_rng(0).standard_normal((3, len(fits[-1].spread)))) * fits[-1].spread
+        units = fits[-1].units(inside)[0]
+        records = start.gradients(start.back(fits[-1].basis), fits[-1].basis, units, known.labels[:3])
+        again, *_ = equations(start, known, records.mean(0), 3)
+        rest = again[-1].residuals(inside, known.labels[:3])[: len(again[-1].sent)]
+        assert np.linalg.norm(rest) < 1e-3 * np.linalg.norm(again[-1].sent)
+
+
+def first_message(name: str, path: Path, method: PromptMethod | None = None) -> tuple[dict[str, Any], Federation, Any]:
+    """What a server solves of the first client's message, the world, and the learner."""
+    method, found = method or made(name, PARAMS.get(name, {}), NONE, ONCE), world()
+    transcript = run(path, method, found, ONCE)
+    learner = found.learner(method.settings)
+    target = Target(CLIENT, found.training[CLIENT], found.test)
+    read = ReplayedMessages(View(transcript, "server"), method, learner, found.training)
+    return read.round(CLIENT, 0, target.records, ("contents",), len(target.own), True), found, learner
+
+
+@pytest.mark.parametrize("name", ["promptfl", "dpfpl"])
+def test_a_batch_is_found_among_all_pictures_and_another_one_is_not(name: str, tmp_path: Path) -> None:
+    """Its records come first or nearly so; control: as many other records, judged by the same solved embeddings."""
+    said, found, learner = first_message(name, tmp_path)
+    solved = SolvedBatch(said["contents/labels"], said["contents/embeddings"])
+    pictures, labels = learner.images(found.ids).double().numpy(), learner.labels(found.ids).numpy()
+    method = made(name, PARAMS.get(name, {}), NONE, ONCE)
+    listed = found.training[CLIENT]
+    batch = method.minibatch(Participation(CLIENT, 0, 1, listed, None, ()), 0)
+    place = {record: i for i, record in enumerate(found.ids)}
+    own = judged(solved, pictures, labels, [place[record] for record in batch])
+    other = judged(solved, pictures, labels, [place[record] for record in found.training[1][: len(batch)]])
+    assert own.label_right.sum() >= len(batch) - 1
+    assert own["rank"].median() <= 5
+    assert other["rank"].median() > 10
+
+
+def test_planted_batches_are_solved_and_repeat() -> None:
+    """Messages of known pictures: the classes and embeddings; equal to the bit when solved again."""
+    _, start, known, gradients = start_and_known("promptfl")
+    records = world().training[CLIENT][:3]
+    learner = world().learner()
+    first, again = (solve_contents(start, known, gradients(records).mean(0), 3) for _ in range(2))
+    np.testing.assert_array_equal(first.embeddings, again.embeddings)
+    pictures, labels = learner.images(records).double().numpy(), learner.labels(records).numpy()
+    rows = judged(first, pictures, labels, range(3))
+    assert rows.label_right.all()
+    assert rows.cosine.min() > 0.8
+
+
+class TestScore:
+    def test_by_hand(self) -> None:
+        seen, _ = toy_seen(leak=1.0)
+        angles = np.array([0.0, 90.0, 180.0, 0.0])
+        pictures = np.column_stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))])
+        solved = SolvedBatch(np.array([0, 0, 1]), np.array([[0.8, 0.6], [0.6, 0.8], [-1.0, 0.0]]))
+        seen = replace(
+            seen, answers=ClassAnswers(seen.log_probs[:4], np.array([0, 0, 1, 2])), contents=solved, embeddings=pictures
+        )
+        np.testing.assert_allclose(Contents(Params()).score(seen)["contents"], [0.8, 0.8, 1.0, -1.0])
+
+    def test_an_unsolved_message_says_nothing(self) -> None:
+        seen, _ = toy_seen(leak=1.0)
+        assert np.isnan(Contents(Params()).score(replace(seen, contents=None))["contents"]).all()
+
+
+def test_judged_by_hand() -> None:
+    """Classes are matched before cosines; a record that is matched with none has no rank."""
+    pictures = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
+    solved = SolvedBatch(np.array([1, 0]), np.array([[1.0, 0.0], [0.0, 1.0]]))
+    rows = judged(solved, pictures, np.array([0, 1, 0, 0]), [0, 1, 3])
+    assert rows.solved.tolist()[:2] == pytest.approx([np.nan, 0], nan_ok=True)
+    assert rows.label_right.tolist() == pytest.approx([np.nan, 1, 1], nan_ok=True)
+    assert rows.cosine.tolist() == pytest.approx([np.nan, 0, 0.6], nan_ok=True)
+    assert rows["rank"].tolist() == pytest.approx([np.nan, 4, 3], nan_ok=True)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("name", "params", "settings", "privacy", "why"),
+        [
+            ("promptfl", {}, {"local_steps": 2}, NONE, "several local steps"),
+            ("fedotp", {"match": "ot"}, {}, NONE, "patches"),
+            ("promptfl", {}, {"class_contexts": True}, NONE, "one context"),
+            ("promptfl", {}, {}, PRIVACY["record"], "add noise"),
+            ("dpfpl", {"rank": 2}, {}, PRIVACY["poisson"], "unknown sizes"),
+        ],
+    )
+    def test_each_has_its_clause(
+        self, name: str, params: dict[str, Any], settings: dict[str, Any], privacy: Privacy, why: str
+    ) -> None:
+        assert why in (refusal(made(name, params, privacy, settings=replace(SETTINGS, **settings))) or "")
+
+    @pytest.mark.parametrize("name", SOLVED)
+    def test_none_of_a_plain_run(self, name: str) -> None:
+        assert refusal(made(name, PARAMS.get(name, {}))) is None
+
+    def test_central_noise_is_the_servers_own(self) -> None:
+        assert refusal(made("dpfpl", {"rank": 2}, PRIVACY["record"])) is None
+
+    @pytest.mark.parametrize("privacy", ["record", "batch"])
+    def test_a_clipped_message_is_not_solved(self, privacy: str, tmp_path: Path) -> None:
+        short = replace(PRIVACY[privacy], clip_norm=1e-3)
+        method = with_noise(made("dpfpl", {"rank": 2}, NONE, ONCE), short, dict.fromkeys(("p_G", "u", "v"), 1e-4))
+        said, *_ = first_message("dpfpl", tmp_path, method)
+        assert said == {}
+
+
+QUICK = {"rounds": 1, "clients": 2, "seeds": 1, "quiet": True, "train": 180}
+
+
+@pytest.mark.slow
+def test_through_the_whole_door(tmp_path: Path) -> None:
+    """Pictures are found among all of the data set, and those of another client are not."""
+    audited = fedaudit.audit(
+        method="promptfl", epsilon="none", twin=False, attack="contents", out=str(tmp_path), **QUICK
+    )
+    assert {"contents"} == {*audited.findings[audited.findings.metric == "auroc"].signal}
+    (path,) = tmp_path.rglob("contents.csv")
+    table = pd.read_csv(path)
+    assert len(table) == 16
+    assert (table["rank"] == 1).sum() >= 8
+    assert (table.control == 1).sum() == 0
