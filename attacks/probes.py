@@ -67,12 +67,12 @@ def solvable(view: View, method: Method[Any], learner: Any, attack: str, target:
     assert target.client is not None
     probed, k = view.probe(attack), target.client
     probe, listed = probed.probe, view.records(probed.probe.round, k)
-    server, own, answer = (stack_states([state]) for state in (probe.state, view.public, probed.answer(k)))
-    start = {name: tensor[0] for name, tensor in method.messages.round_start(server, own).items()}
+    server, private, answer = (stack_states([state]) for state in (probe.state, view.public, probed.answer(k)))
+    start = {name: tensor[0] for name, tensor in method.messages.round_start(server, private).items()}
     return mixture(
         method,
         torch.cat([*learner.sent_gradients(method, start, target.own)]),
-        method.messages.data_gradient_sum(server, own, answer, learner, method.steps(listed))[0],
+        method.messages.data_gradient_sum(server, private, answer, learner, method.steps(listed))[0],
         r=probe.round,
         turn=view.participations(k).index(probe.round),
         listed=listed,

@@ -352,7 +352,9 @@ def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> Non
     released = held("released-model", 0)
     assert torch.equal(released["Pd"], last["Pd"])
     for other in ("released-model", "owner", "prompt-user"):
-        with pytest.raises(LacksCapability, match=r"does not see others' parts \(these do: peer, server\)"):
+        with pytest.raises(
+            LacksCapability, match=r"does not see others' parts \(these do: peer, server, active-server\)"
+        ):
             View(seen, other).others_part(METHOD, 0)
     for capability in ("uploads", "private states", "personal prompts"):
         with pytest.raises(LacksCapability):

@@ -57,8 +57,8 @@ class ProbeFile:
         )
 
     def answer(self, client: int) -> State:
-        """As `attacks.probes.Probed`."""
-        return self.folder.read_tensors(self.name, f"answer/{client}/")
+        """As `attacks.probes.Probed`; {} too if nobody was asked yet."""
+        return {} if self.name not in self.folder else self.folder.read_tensors(self.name, f"answer/{client}/")
 
 
 def probe_files(cell: Cell) -> dict[str, ProbeFile]:
@@ -104,11 +104,11 @@ def probes_table(cell: Cell, federation: Federation, question_sets: Iterable[Que
                 continue
             honest = [growth(view, view.broadcast(r), r, k) for r in rounds]
             batch = batch_of(cell, federation, k, probe.round)
-            answer, own = file.answer(k), question_set.target.own
+            answer, records = file.answer(k), question_set.target.own
             rows.append({
                 "attack": name, "client": client_name(k), "round": probe.round, "batch": len(batch),
-                "named": _named(question_set.probed[name], own, batch) if answer else math.nan,
-                "chance": len(batch) ** 2 / len(own) if answer else math.nan,
+                "named": _named(question_set.probed[name], records, batch) if answer else math.nan,
+                "chance": len(batch) ** 2 / len(records) if answer else math.nan,
                 "growth": growth(view, probe.state, probe.round, k), "honest_growth": honest[rounds.index(probe.round)],
                 "answer": length(answer) / length(transcript.upload(probe.round, k)) if answer else math.nan,
                 "refused_honest": float(np.mean([bool(check) and one > check for one in honest])),
