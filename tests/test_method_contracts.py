@@ -60,7 +60,8 @@ class Subject:
     @property
     def adversaries(self) -> list[str]:
         """The threat models in which there is something of it to attack."""
-        kinds = {"released-model": self.method.sends, "server": self.method.sends, "peer": bool(self.method.by_client)}
+        sends = dict.fromkeys(("released-model", "server", "active-server"), self.method.sends)
+        kinds = sends | {"peer": bool(self.method.by_client)}
         named = facts(self.plugin.facts.learner).adversaries(self.plugin.facts) if self.trains else ()
         return [name for name in named if kinds.get(name, True)]
 
