@@ -44,11 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         source = written(place / "records", round(SPARE * options.canaries))
-        print(
-            "noise forgotten",
-            *trained_and_audited(place / "forgotten", source, options, noise=False, seed=0),
-            sep=" · ",
-        )
+        found = trained_and_audited(place / "forgotten", source, options.canaries, options.steps, noise=False, seed=0)
+        print("noise forgotten", *found, sep=" · ", flush=True)
         above = 0
         for seed in range(options.seeds):
             run = place / f"right-{seed}"
