@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,8 @@ class TestProbes:
         assert torch.equal(probe.state["p_G"], 2 * transcript.broadcast(r)["p_G"])
 
     def test_who_did_not_answer_has_no_score(self) -> None:
-        scores = Scaled(Params()).score(toy_seen(leak=1.0)[0])["scaled"]
+        seen = dataclasses.replace(toy_seen(leak=1.0)[0], probed={})
+        scores = Scaled(Params()).score(seen)["scaled"]
         assert np.isnan(scores).all()
 
 
