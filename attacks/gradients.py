@@ -35,9 +35,9 @@ def text_products(
         text = learner.clip.text_by_class(at.to(learner.clip.device), learner.texts(len(prompt)))
 
     def back(directions: NDArray[np.float64]) -> NDArray[np.float64]:
-        above = torch.from_numpy(directions).to(text)
+        above = torch.as_tensor(directions, dtype=text.dtype, device=text.device)
         parts = [torch.autograd.grad(text, at, one.expand_as(text), retain_graph=True)[0] for one in above]
-        products: NDArray[np.float64] = torch.stack(parts, dim=1).flatten(2).double().numpy()
+        products: NDArray[np.float64] = torch.stack(parts, dim=1).flatten(2).double().cpu().numpy()
         return products
 
     return text.detach().double().cpu().numpy(), back

@@ -185,7 +185,7 @@ def known_flags() -> set[str]:
     for learner in every_learner():
         flags.add_schedule(parser, learner)
         flags.add_backbone(parser, learner)
-    names = {flag for action in parser._actions for flag in action.option_strings} | {"--no-twin"}
+    names = {flag for action in parser._actions for flag in action.option_strings} | {"--no-twin", "--split"}
     folders = [plugins.package_folder("trainers") / f"{learner}.py" for learner in every_learner()]
     params = [plugins.dataclass_of(path, "Settings") for path in folders]
     params += [plugin.params for kind in KINDS.values() for plugin in kind.values()]

@@ -217,7 +217,7 @@ def test_what_cannot_run_is_refused_before_it_starts(
         secfpp(**params).protected(NONE, schedule, SIZES)
 
 
-@pytest.mark.parametrize("params", [{"merge": 3.0}, {"vanish": 1}, {"lie": 1}], ids=str)
+@pytest.mark.parametrize("params", [{"merge_below": 3.0}, {"vanish": 1}, {"lie": 1}], ids=str)
 def test_parameters_that_do_not_go_together_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(params))} must"):
         Params(**params)
