@@ -28,11 +28,10 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.probing import ProbeFile
-from fedaudit.pipeline.targets import targets_of
+from fedaudit.pipeline.targets import batch_of, targets_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.terms.threat_models import ACTIVE_SERVER
-from trainers.base import Participation
 from trainers.rounds import answers_to
 
 ROUNDS = (1, 5, 9)  # counted from 0: in round 0 the honest broadcast names everybody
@@ -99,7 +98,7 @@ def _of_round(cell: Cell, workshop: Workshop, bench: Any, out: Path, r: int, fac
     targets = targets_of(cell, workshop.federation)
     shares = [_shares(view, method, bench.learner, target) for target in targets]
     for i, target in enumerate(targets):
-        batch = _batch(cell, method, bench.training[target.client], target.client, r, view)
+        batch = batch_of(cell, workshop.federation, target.client, r)
         named = {target.own[j] for j in np.argsort(-shares[i], kind="stable")[: len(batch)]}
         drawn = set(np.random.default_rng((cell.seed, r, i)).choice(target.own, len(batch), False))
         others = targets[i - 1]
@@ -113,12 +112,6 @@ def _of_round(cell: Cell, workshop: Workshop, bench: Any, out: Path, r: int, fac
 
 def _shares(view: View, method: Any, learner: Any, target: Target) -> np.ndarray:
     return np.nan_to_num(np.abs(solve(solvable(view, method, learner, "scaled", target)).shares))
-
-
-def _batch(cell: Cell, method: Any, listed: Any, client: int, r: int, view: View) -> set[str]:
-    before = tuple(one for one in view.participations(client) if one < r)
-    turn = Participation(client, r, cell.seed, listed, None, before)
-    return {record for step in range(method.steps(len(listed))) for record in method.minibatch(turn, step)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `decompose` finds of members in messages of adapters and in released models, beside the cosine.
+"""Members that `decompose` finds in messages of adapters and in released models, beside the cosine.
 
     python -m benchmarks.adapters fedavg --seeds 0 1 2      a training a seed, and 4 minutes of one core
     python -m benchmarks.adapters fedrand vqa --without all
@@ -54,8 +54,8 @@ LOOKS = ("cosine", "server", "last", "half", "cohort", "all")
 Scores = dict[str, dict[int, tuple[NDArray[np.bool_], Floats]]]  # by look and client: members [n], scores [n]
 
 
-def seen(words: str, seed: int, looks: Sequence[str], out: str) -> Scores:
-    """What every look scores the candidates of every client of a training."""
+def scores_by_look(words: str, seed: int, looks: Sequence[str], out: str) -> Scores:
+    """The scores of the candidates of every client of a training, by look."""
     plan = read_command([*words.split(), "--seed", str(seed), "--attack", "decompose", "--out", out]).plan
     with Workshop(plan, Progress(quiet=True)) as workshop:
         train_all(plan.cells, workshop, Progress(quiet=True))
@@ -169,7 +169,7 @@ def main() -> None:
             continue
         pooled: dict[str, list[tuple[NDArray[np.bool_], Floats]]] = {look: [] for look in looks}
         for seed in chosen.seeds:
-            found = seen(SETTINGS[setting], seed, looks, chosen.out)
+            found = scores_by_look(SETTINGS[setting], seed, looks, chosen.out)
             print(f"\n{SETTINGS[setting]}, seed {seed}, load {os.getloadavg()[0]:.1f}")
             for look, of_clients in found.items():
                 pooled[look] += of_clients.values()

@@ -1,4 +1,4 @@
-"""What a server finds in first messages without candidates: `python -m benchmarks.contents [--clients 9] [--seeds 1]`.
+"""Pictures that a server finds by first messages, without candidates: `python -m benchmarks.contents [--clients 9] [--seeds 1]`.
 
 For each method: records whose class is right; the mean cosine of the pictures' embeddings with the solved ones; for how
 many the true picture comes first among all of the data set, and among the first ten; the same counts and the median
@@ -27,8 +27,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.contents import judged
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
-from fedaudit.pipeline.probing import batch_of
-from fedaudit.pipeline.targets import targets_of
+from fedaudit.pipeline.targets import batch_of, targets_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.tasks.base import Federation

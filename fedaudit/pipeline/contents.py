@@ -15,8 +15,8 @@ from attacks.answers import Arrays
 from attacks.attacked_models import records_digest
 from attacks.knowledge import Floats, SolvedBatch
 from audits.tables.records import picture
-from fedaudit.pipeline.probing import batch_of
 from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
+from fedaudit.pipeline.targets import batch_of
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import SERVER
 from trainers.prompt_model import PromptModel

@@ -22,11 +22,11 @@ from fedaudit.pipeline import keys
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
+from fedaudit.pipeline.targets import batch_of
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import ACTIVE_SERVER
-from trainers.base import Participation, State
+from trainers.base import State
 from trainers.rounds import answers_to
-from trainers.steps import PrivateMethod
 
 if TYPE_CHECKING:
     from attacks.answers import Arrays
@@ -114,17 +114,6 @@ def probes_table(cell: Cell, federation: Federation, question_sets: Iterable[Que
                 "refused_honest": float(np.mean([bool(check) and one > check for one in honest])),
             })  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def batch_of(cell: Cell, federation: Federation, client: int, r: int) -> set[str]:
-    """The records of a client's batches in round r, with a weight above 0."""
-    holder, method = federation.clients[client], method_of(cell, federation.sizes)
-    assert isinstance(method, PrivateMethod)
-    listed, before = [record.id for record in holder.training_records], transcript_of(cell).participations(client, r)
-    turn = Participation(client, r, cell.seed, listed, None, before)
-    return {record for step in range(method.steps(len(listed))) for record in method.minibatch(turn, step)} - (
-        holder.left_out
-    )
 
 
 def _named(question: ProbeQuestion, own: Sequence[str], batch: set[str]) -> int:

@@ -9,6 +9,8 @@ from attacks.questions.kinds import KINDS
 from fedaudit.pipeline.methods import method_of, settings_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.tasks.base import Federation
+from trainers.base import Participation
+from trainers.steps import PrivateMethod
 
 
 def targets_of(cell: Cell, federation: Federation) -> list[Target]:
@@ -43,6 +45,17 @@ def trained_records(cell: Cell, federation: Federation, client: int) -> set[str]
         listed, client=client, seed=cell.seed, rounds=rounds, settings=settings_of(cell)
     )
     return used - holder.left_out
+
+
+def batch_of(cell: Cell, federation: Federation, client: int, r: int) -> set[str]:
+    """The records of a client's batches in round r, with a weight above 0."""
+    holder, method = federation.clients[client], method_of(cell, federation.sizes)
+    assert isinstance(method, PrivateMethod)
+    listed, before = [record.id for record in holder.training_records], transcript_of(cell).participations(client, r)
+    turn = Participation(client, r, cell.seed, listed, None, before)
+    return {record for step in range(method.steps(len(listed))) for record in method.minibatch(turn, step)} - (
+        holder.left_out
+    )
 
 
 def shared_of(cell: Cell, federation: Federation, client: int) -> set[str]:
