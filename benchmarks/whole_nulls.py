@@ -82,7 +82,7 @@ def report(plan: Plan, made_by: type[Workshop] = Null) -> list[Evidence]:
     what."""
     quiet = Progress(quiet=True)
     with made_by(plan, quiet) as workshop:
-        compute.check(plan, workshop.federation)
+        compute.check(plan, workshop.federation, quiet)
         compute._train(plan, workshop, quiet)
         for cell in plan.cells:
             analysis.ensure_analysis(cell, workshop, quiet)
