@@ -35,7 +35,15 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 def secfpp(**params: Any) -> SecFPP:
     """Two colluders, so that four users make a cluster; split as soon as halves differ at all."""
-    usual = {"colluders": 2, "absent": 2, "wrong": 1, "together": 1, "split_above": 1.1, "merge_below": 0.5, "directions": 8}
+    usual = {
+        "colluders": 2,
+        "absent": 2,
+        "wrong": 1,
+        "together": 1,
+        "split_above": 1.1,
+        "merge_below": 0.5,
+        "directions": 8,
+    }
     return SecFPP(Params(**(usual | params)), settings=SETTINGS).protected(NONE, SCHEDULE, SIZES)
 
 
@@ -112,7 +120,9 @@ def test_what_is_revealed_is_in_the_files_and_nothing_else_is(whole: Transcript)
 
 
 def close(secret: Tensor, held: Tensor) -> bool:
-    return secret.numel() == held.numel() and torch.allclose(secret.flatten().float(), held.flatten().float(), rtol=1e-3)
+    return secret.numel() == held.numel() and torch.allclose(
+        secret.flatten().float(), held.flatten().float(), rtol=1e-3
+    )
 
 
 def test_a_clusters_gradient_is_the_mean_of_its_users(whole: Transcript) -> None:

@@ -28,7 +28,7 @@ There is no noise: SecFPP claims no epsilon, and none is provable against the su
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -47,7 +47,6 @@ from trainers.messages import MethodMessages
 from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod
 
-NOISE = 1e-4  # std in each entry of W that is left if t users take their own noise away and the absent add none
 RIDGE = 0.01  # added to the scatter of every direction, as a share of the mean scatter
 FEW = 3  # a class of n records has weight n / (n + FEW)
 
@@ -108,6 +107,8 @@ class Params(Parameters):
 class SecFPP(PromptMethod):
     local = ("p_L",)
     shared = ("p_G",)
+    # std of the noise in each entry of W that is left if t users take their own away and the absent add none
+    noise: ClassVar[float] = 1e-4
     one_context = "its users are clustered by one prompt or its gradient"
 
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> Self:
@@ -189,7 +190,7 @@ class SecFPP(PromptMethod):
             revealed.tensors["class_counts"] = torch.from_numpy(counts)
             tolerance, directions = meeting.protocol.tolerance, sealed["classes"].shape[2]
             if largest_rank(counts, len(users) - tolerance.colluders) >= directions:
-                std = NOISE / (len(users) - tolerance.colluders - tolerance.absent) ** 0.5
+                std = self.noise / (len(users) - tolerance.colluders - tolerance.absent) ** 0.5
                 drawn = [_numpy(generator(site.seed, "client", user.client, "scatter noise")) for user in users]
                 noise = np.stack([rng.normal(0, std, directions * (directions + 1) // 2) for rng in drawn])
                 revealed.tensors["scatter"] = torch.from_numpy(pooled_moment(meeting, sealed["classes"], noise))
@@ -247,6 +248,13 @@ class SecFPP(PromptMethod):
         return Protocol(users, tolerance, round(1 / params.precision), entries)
 
     @property
+    def reveals(self) -> tuple[str, ...]:
+        by_gradient = ("class_counts", "scatter", "metric") if self.params.clustered == "gradient" else ()
+        moment = {"moments": ("moment", "basis"), "random": ("basis",), "none": ()}[self.params.reduction]
+        by_prompt = moment if self.params.clustered == "prompt" else ()
+        return (*by_gradient, *by_prompt, "distances", *(("polynomials",) * (not self.params.masks)))
+
+    @property
     def aggregation(self) -> str:
         return "secure sum"
 
@@ -288,7 +296,7 @@ def class_weights(counts: Tensor) -> Tensor:
 
 
 def largest_rank(class_counts: Floats, users: int) -> int:
-    """The smallest sum of (classes - 1) over any so many users, if `class_counts` [C] says how many users have 1, 2, .., C
+    """The smallest sum of (classes - 1) over any so many users, if `class_counts` [C] says how many users have 1, 2, ..
     classes: what the rank of their scatter is at most."""
     each = np.repeat(np.arange(len(class_counts)), class_counts.astype(np.int64))
     return int(each[:users].sum())
