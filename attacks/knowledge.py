@@ -124,8 +124,8 @@ class Explained:
 
 @dataclass(frozen=True, eq=False)
 class PooledSum:
-    """What a sum over all users says of one user's n candidates (`attacks.messages.pooled`): `rows @ shares` is
-    `target`, as nearly as the sum tells, where shares are 0 or more and those of each group sum to 1."""
+    """A sum over all users as equations for the shares of one user's n candidates (`attacks.messages.pooled`):
+    `rows @ shares` is `target`, as nearly as the sum tells; shares are 0 or more, those of each group sum to 1."""
 
     rows: Floats  # [m, n]
     target: Floats  # [m]

@@ -32,6 +32,8 @@ def lacks(attack: Plugin[AttackFacts], trained: LearnerFacts) -> str | None:
     needed = attack.facts
     if (needed.mixtures or needed.contents) and trained.nonlinear:
         return trained.nonlinear
+    if needed.reads and not trained.on_shares:
+        return "whose clients do not compute on secret shares"
     if trained.records not in needed.records:
         return f"whose records are {trained.records}"
     if needed.shadows and not trained.shadows:

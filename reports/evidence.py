@@ -39,6 +39,7 @@ TABLES = {  # columns that pages rely on even in an empty table; a table not lis
     "batches": "client round residual least error skipped",
     # clients that compute on secret shares; errors are squared and relative to the squared true value
     "revealed": "round centres distances polynomials sums decoded absent wrong",
+    "class_scatter": "rank directions revealed noise epsilon",
     "sent": "round client shares masks answers",  # bytes
     "located": "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error",
     "distance_information": "centre points users d bits low high null_low null_high p theory",

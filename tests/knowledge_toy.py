@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from attacks.answers import ClassAnswers, TextAnswers
-from attacks.knowledge import Floats, Knowledge, Mixture, Rounds, Shadows, SolvedBatch, log_odds, own_class
+from attacks.knowledge import Floats, Knowledge, Mixture, PooledSum, Rounds, Shadows, SolvedBatch, log_odds, own_class
 from fedaudit.machinery.plugins import Plugin
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
@@ -79,7 +79,7 @@ def toy_seen(
     answer, _ = _mixtures(np.random.default_rng((seed, 7)), member, leak)
     seen = dataclasses.replace(
         seen, shadows=shadow, sequence=after(member), projections=projected(member), base_projections=np.zeros(records),
-        probed={"scaled": answer},
+        probed={"scaled": answer}, pooled=_pooled(np.random.default_rng((seed, 3)), member, labels, leak),
         **_contents(np.random.default_rng((seed, 1)), member, labels, leak),
     )  # fmt: skip
     return seen, member
@@ -152,6 +152,20 @@ def _contents(
     return {
         "contents": SolvedBatch(labels[batch], solved / np.linalg.norm(solved, axis=1, keepdims=True)), "embeddings": pictures
     }  # fmt: skip
+
+
+def _pooled(
+    rng: np.random.Generator, member: NDArray[np.bool_], labels: NDArray[np.int64], leak: float
+) -> dict[str, PooledSum]:
+    """Two sums that the mean of each class's members explains, or where nothing leaks of as many records of any kind, up to noise."""
+    n, pooled = len(member), {}
+    for name in ("scatter", "moment"):
+        inside = member if leak else rng.permutation(member)
+        rows = rng.standard_normal((2 * n, n))
+        shares = inside / np.maximum(1, np.bincount(labels, inside)[labels])
+        noise = rng.standard_normal(2 * n) / 10 / max(leak, 1e-2)
+        pooled[name] = PooledSum(rows, rows @ shares + noise, labels)
+    return pooled
 
 
 def _coins(rng: np.random.Generator, shape: tuple[int, ...], never: NDArray[np.bool_]) -> NDArray[np.bool_]:

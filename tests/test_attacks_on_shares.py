@@ -261,7 +261,7 @@ def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
     server, users = view(whole, "clustering-server"), view(whole, "colluding-users")
     assert set(server.distances(2)[1]) == {"distances"}
     asked, found = server.distances(0)
-    assert (asked, set(found)) == ([], {"scatter"})
+    assert (asked, set(found)) == ([], {"scatter", "class_counts"})
     assert sorted(k for group in server.sums(2)[0] for k in group) == list(range(USERS))
     held = users.shares(2)
     assert {name: len(shares) for name, shares in held.items()} == {"prompts": 2, "gradients": 2}

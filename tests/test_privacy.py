@@ -382,7 +382,7 @@ def test_noise_to_signal_of_the_design():
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
 def test_the_gaussian_is_exact(mu, delta):
     """The closed form at the returned epsilon gives delta back, or lies below it where epsilon is 0."""
-    got = accountant._gaussian_epsilon(mu, delta)
+    got = accountant.gaussian_epsilon(mu, delta)
     if got == 0:
         assert gaussian_delta(mpmath.mpf(0), mu) <= delta
     else:
@@ -567,7 +567,7 @@ def test_a_local_prompt_that_nobody_sees_leaks_through_later_uploads():
     far = C / B
     rounds = rounds_of([mechanism(name, std=z * far, clients=1) for name in ("u", "p_G")], steps=2)
     run = Ledger.of(rounds, shared=SHARED, local=("u",))
-    exact = accountant._gaussian_epsilon(math.hypot(1, slope / math.hypot(slope, 1)) / z, DELTA)
+    exact = accountant.gaussian_epsilon(math.hypot(1, slope / math.hypot(slope, 1)) / z, DELTA)
     alone = Ledger.of(rounds_of([mechanism(std=z * far, clients=1)], steps=2), shared=SHARED)
     for threat_model, whose in (("released-model", "own"), ("released-model", "other"), ("prompt-user", "other")):
         assert epsilon(alone, threat_model=threat_model, whose=whose) < 0.75 * exact

@@ -15,7 +15,7 @@ from audits.facts import AUDITS
 from fedaudit.command import cli
 from fedaudit.command.flags import presets
 from fedaudit.machinery.errors import InputError
-from fedaudit.privacy.accountant import _gaussian_epsilon, _sampled_epsilon, noise_multiplier, nominal_std
+from fedaudit.privacy.accountant import _sampled_epsilon, gaussian_epsilon, noise_multiplier, nominal_std
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.facts import TASKS
 from tests.test_cli import refuse
@@ -79,7 +79,7 @@ def test_what_noise_proves_is_a_number_in_the_corners(mu: float) -> None:
     """A record that is sampled once in 50 times, in two steps: never more than without sampling, and nothing where delta allows for all of it."""
     for delta in (1e-100, 1e-5, 0.5):
         found = _sampled_epsilon(((mu, 2),), 0.02, delta)
-        assert 0 <= found <= (1 + 1e-6) * _gaussian_epsilon(math.sqrt(2) * mu, delta) < math.inf
+        assert 0 <= found <= (1 + 1e-6) * gaussian_epsilon(math.sqrt(2) * mu, delta) < math.inf
     assert found == 0 or mu > 1e3
 
 

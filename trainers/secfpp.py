@@ -189,7 +189,9 @@ class SecFPP(PromptMethod):
             (counts,) = meeting.sums(sealed["class_count"], [np.arange(len(users))])
             revealed.tensors["class_counts"] = torch.from_numpy(counts)
             tolerance, directions = meeting.protocol.tolerance, sealed["classes"].shape[2]
-            if largest_rank(counts, len(users) - tolerance.colluders) >= directions:
+            rank = largest_rank(counts, len(users) - tolerance.colluders)
+            revealed.facts |= {"rank": rank, "directions": directions}
+            if rank >= directions:
                 std = self.noise / (len(users) - tolerance.colluders - tolerance.absent) ** 0.5
                 drawn = [_numpy(generator(site.seed, "client", user.client, "scatter noise")) for user in users]
                 noise = np.stack([rng.normal(0, std, directions * (directions + 1) // 2) for rng in drawn])

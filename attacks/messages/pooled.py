@@ -1,4 +1,4 @@
-"""What sums over all users of SecFPP tell about one of them: linear equations for the shares of its records.
+"""Sums over all users of SecFPP, as linear equations for the shares of one user's records.
 
 The scatter W of users' classes about their means is a sum of one matrix per user, each of rank classes - 1. Where W is
 0, or nothing but noise, no user's classes differ: so the differences between a user's class means, which are linear in
@@ -30,18 +30,18 @@ def pooled_sums(view: View, method: object, learner: object, candidates: Sequenc
     that the view does not see."""
     assert isinstance(method, SecFPP)
     assert isinstance(learner, Learner)
-    found = dict[str, PooledSum]()
+    equations = dict[str, PooledSum]()
     (gradients,) = learner.gradients(method, {"prompt": view.public["p_0"]}, candidates)  # [n, b d]
-    if (seen := _scatter(view, method)) is not None:
-        matrix, floor = seen
+    if (scatter := _scatter(view, method)) is not None:
+        matrix, floor = scatter
         labels = learner.labels(candidates).cpu()
         marks = (gradients @ public_directions(gradients.shape[1], len(matrix))).double()
-        found["scatter"] = between_classes(marks.numpy(), F.one_hot(labels).double(), inverse_root(matrix, floor))
+        equations["scatter"] = between_classes(marks.numpy(), F.one_hot(labels).double(), inverse_root(matrix, floor))
     if (moment := _moment(view)) is not None:
         rows = gradients.double().view(len(candidates), -1, len(moment)) @ inverse_root(moment, EXACT)
         together = np.zeros(len(rows), np.int64)
-        found["moment"] = PooledSum(*compress(rows.flatten(1).numpy(), np.zeros(rows[0].numel())), together)
-    return found
+        equations["moment"] = PooledSum(*compress(rows.flatten(1).numpy(), np.zeros(rows[0].numel())), together)
+    return equations
 
 
 def between_classes(marks: Floats, classes: Tensor, root: Tensor) -> PooledSum:

@@ -20,29 +20,36 @@ from audits.statistics import secfpp_distance
 from audits.statistics.arrays import Ints
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.privacy.accountant import gaussian_epsilon
 from fedaudit.privacy.secpc import Protocol
 from fedaudit.privacy.sharing import Sharing
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS
+from trainers.secfpp import SecFPP
 from trainers.transcript import Transcript
 
 REVEALED = "round centres distances polynomials sums decoded absent wrong".split()
 SENT = "round client shares masks answers".split()
 LOCATED = "round centres rank pairs pairs_error slices slices_error public_error colluding colluding_error".split()
-POOLED = ("scatter", "moment")  # names of revealed tensors that are sums over all users
+SCATTERED = "rank directions revealed noise epsilon".split()
+DELTA = 1e-5  # at which the epsilon of the scatter's noise is told
+POOLED = ("class_counts", "scatter", "moment")  # names of revealed tensors that are sums over all users
+# what these tables read of `Method.reveals`, beside the attacks that say so themselves
+READS = ("class_counts", "basis", "distances", "polynomials")
 INFORMED = "centre points users d bits low high null_low null_high p theory".split()
 EXCHANGES, LEAST = 100, 40  # permutations for the null; fewest points (clients times rounds) of an estimate
 COLLUDING = "what colluders equations slices right error".split()
 
 
 def tables(cell: Cell) -> dict[str, pd.DataFrame]:
-    """The tables of a training on secret shares, by name: `revealed`, `sent`, `colluding`, and, unless the server asked
-    for no distances, `located` and `distance_information`. Errors are squared and relative: 0 is exact, 1 is as good as
-    guessing zeros."""
-    transcript = transcript_of(cell)
-    entries = transcript.broadcast(0)["p_0"].numel()
-    protocol: Protocol = method_of(cell, ()).protocol(cell.plan.clients, entries=entries)  # type: ignore[attr-defined]
+    """The tables of a training on secret shares, by name: `revealed`, `sent`, `colluding`, `class_scatter`, which may
+    be empty, and, unless the server asked for no distances, `located` and `distance_information`. Errors are squared
+    and relative: 0 is exact, 1 is as good as guessing zeros."""
+    transcript, method = transcript_of(cell), method_of(cell, ())
+    assert isinstance(method, SecFPP)
+    protocol = method.protocol(cell.plan.clients, entries=transcript.broadcast(0)["p_0"].numel())
     by_name = {"revealed": revealed_table(transcript), "sent": sent_table(transcript)}
+    by_name["class_scatter"] = scatter_table(transcript, method)
     if any(transcript.distance_groups(r) for r in range(transcript.schedule.rounds)):
         by_name["located"] = located_table(transcript, protocol)
         by_name["distance_information"] = information_table(transcript, protocol)
@@ -63,6 +70,21 @@ def revealed_table(transcript: Transcript) -> pd.DataFrame:
         names = [", ".join(map(client_name, facts[part])) for part in ("absent", "wrong")]
         rows.append((r, len(groups), distances, "polynomials" in tensors, sums, facts["decoded"], *names))
     return pd.DataFrame(rows, columns=REVEALED)
+
+
+def scatter_table(transcript: Transcript, method: SecFPP) -> pd.DataFrame:
+    """One row about the scatter of classes: the largest `rank` that it can have from all users but t, the number of
+    `directions`, whether it was `revealed`, the std of the users' `noise` in an entry and its `epsilon` for one user's
+    whole scatter. No row if users are clustered by prompts."""
+    facts = transcript.round(0)["revealed"]
+    if "rank" not in facts:
+        return pd.DataFrame(columns=SCATTERED)
+    epsilon = gaussian_epsilon(math.sqrt(2) / method.noise, DELTA)  # two users' scatters of length 1 are so far apart
+    if "scatter" in transcript.revealed(0):
+        row = facts["rank"], facts["directions"], True, method.noise, epsilon
+    else:
+        row = facts["rank"], facts["directions"], False, 0.0, math.nan
+    return pd.DataFrame([row], columns=SCATTERED)
 
 
 def sent_table(transcript: Transcript) -> pd.DataFrame:

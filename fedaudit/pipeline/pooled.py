@@ -30,8 +30,8 @@ class PooledQuestion(StoredQuestion):
         return {"gradients": len(self.candidates) / target_records}
 
     def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
-        found = pooled_sums(self.view, worker.method, worker.bench.learner, self.candidates)
-        return {part: found[part].arrays() if part in found else {} for part in self.parts}
+        sums = pooled_sums(self.view, worker.method, worker.bench.learner, self.candidates)
+        return {part: sums[part].arrays() if part in sums else {} for part in self.parts}
 
     def sums(self) -> dict[str, PooledSum]:
         """The sums that the view sees, by name."""

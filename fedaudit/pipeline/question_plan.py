@@ -237,7 +237,7 @@ class QuestionPlan:
             more["probed"] = self._probed(view, k, target)
         elif k is not None and attacked.over_rounds and wanted.states:
             more |= self._over_rounds(source, attacked, target, wanted)
-        if k is not None and wanted.pooled and attacked.over_rounds:
+        if k is not None and wanted.pooled and attacked.over_rounds and self.method and self.method.reveals:
             more["pooled"] = PooledQuestion(source.folder, SUMS, view, k, target.candidates)
         if k is not None and wanted.sequences and view.gives("broadcasts"):
             rounds = shadow_models.sequence_rounds(view.rounds)

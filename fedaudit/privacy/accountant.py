@@ -169,7 +169,7 @@ def _epsilon(
     for shift, count in sorted(zip(shifts, exposure.steps, strict=True), reverse=True):
         square += min(left, count) * shift**2
         left -= min(left, count)
-    return _gaussian_epsilon(math.sqrt(square), delta)
+    return gaussian_epsilon(math.sqrt(square), delta)
 
 
 def _counted(ledger: Ledger, exposure: Exposure, sampled: bool, every_step: bool) -> str:
@@ -180,7 +180,7 @@ def _counted(ledger: Ledger, exposure: Exposure, sampled: bool, every_step: bool
     return f"in each of {total} steps" if every_step else f"in at most {exposure.times} of {total} steps"
 
 
-def _gaussian_epsilon(mu: float, delta: float) -> float:
+def gaussian_epsilon(mu: float, delta: float) -> float:
     """Epsilon, at `delta`, of one Gaussian mechanism that a record shifts by mu standard deviations; 0 for a mu of
     0."""
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
@@ -195,7 +195,7 @@ def _sampled_epsilon(steps: tuple[tuple[float, int], ...], rate: float, delta: f
     At most that without sampling, as the divergence is jointly convex. If that is large, the grid is coarser in
     proportion, because the library's memory grows with epsilon / grid.
     """
-    always = _gaussian_epsilon(math.sqrt(sum(count * mu**2 for mu, count in steps)), delta)
+    always = gaussian_epsilon(math.sqrt(sum(count * mu**2 for mu, count in steps)), delta)
     if rate == 1 or not 0 < always <= LARGEST:
         return always
     losses = _sampled(steps, rate, grid=GRID * max(1.0, always / 10))

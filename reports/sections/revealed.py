@@ -11,7 +11,7 @@ from reports.section import Page, Row, Section
 
 ORDER = 72
 ROUNDS = 12  # rounds that the page shows, evenly spaced; the files have all
-TABLES = ("revealed", "sent", "located", "distance_information", "colluding")
+TABLES = ("revealed", "class_scatter", "sent", "located", "distance_information", "colluding")
 
 
 def section(page: Page) -> Section | None:

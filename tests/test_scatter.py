@@ -1,0 +1,208 @@
+"""Sums that SecFPP reveals: what they tell of members, that no more is revealed than is safe, and that an attack reads each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from sklearn.metrics import roc_auc_score
+
+from attacks.base import View
+from attacks.facts import ATTACKS
+from attacks.knowledge import PooledSum
+from attacks.messages.pooled import between_classes, inverse_root, pooled_sums
+from attacks.scatter import solve
+from fedaudit.pipeline import on_shares
+from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment
+from fedaudit.privacy.sharing import Tolerance
+from tests.prompt_toy import METHODS, NONE, federation, made, run
+from tests.test_secfpp import SCHEDULE, SIZES, USERS, secfpp
+from trainers.base import Schedule
+from trainers.prompts import Settings
+from trainers.secfpp import FEW, SecFPP, largest_rank
+
+Floats = NDArray[np.float64]
+EACH = 12  # candidates of a class, half of them members
+
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+
+
+@dataclasses.dataclass(frozen=True)
+class User:
+    """Gradients [n, D] of candidates, their classes, and which are members."""
+
+    marks: Floats
+    classes: NDArray[np.int64]
+    member: NDArray[np.bool_]
+
+
+def users(number: int, classes: int, directions: int, seed: int) -> list[User]:
+    """Every user has so many of ten classes; records of a class are alike."""
+    rng, found = np.random.default_rng(seed), []
+    middle = 3 * rng.normal(size=(10, directions))
+    for _ in range(number):
+        labels = np.repeat(rng.choice(10, classes, replace=False), EACH)
+        coins = np.concatenate([rng.permutation(np.arange(EACH) % 2 == 0) for _ in range(classes)])
+        found.append(User(middle[labels] + rng.normal(size=(len(labels), directions)), labels, coins))
+    return found
+
+
+def scatter_of(user: User, member: NDArray[np.bool_]) -> Floats:
+    """A user's part of W by the formula, record by record and class by class."""
+    present = sorted({int(c) for c in user.classes[member]})
+    count = {c: sum(1 for i in np.flatnonzero(member) if user.classes[i] == c) for c in present}
+    weight = {c: count[c] / (count[c] + FEW) for c in present}
+    total = sum(weight.values())
+    mean = {c: sum(user.marks[i] for i in np.flatnonzero(member) if user.classes[i] == c) / count[c] for c in present}
+    middle = sum(weight[c] / total * mean[c] for c in present)
+    part = sum(weight[c] / total * np.outer(mean[c] - middle, mean[c] - middle) for c in present)
+    found: Floats = part / np.trace(part)
+    return found
+
+
+def auroc(everybody: list[User], floor: float, noise: float = 0.0, second: bool = False) -> float:
+    """The mean over users of the members' AUROC; `second`: of a coin that W does not depend on."""
+    rng = np.random.default_rng(7)
+    W = sum(scatter_of(user, user.member) for user in everybody)
+    bumps = np.triu(rng.normal(0, noise, W.shape)) if noise else np.zeros_like(W)
+    root = inverse_root(torch.from_numpy(W + bumps + np.triu(bumps, 1).T), floor)
+    found = []
+    for user in everybody:
+        one_hot = F.one_hot(torch.from_numpy(user.classes), 10).double()
+        truth = rng.permutation(user.member) if second else user.member
+        found.append(roc_auc_score(truth, solve(between_classes(user.marks, one_hot, root))))
+    return float(np.mean(found))
+
+
+def test_where_directions_are_empty_every_member_is_found_and_no_second_coin() -> None:
+    several = [users(10, classes=4, directions=160, seed=seed) for seed in range(3)]
+    assert min(auroc(everybody, 1e-6) for everybody in several) > 0.98
+    second = np.mean([auroc(everybody, 1e-6, second=True) for everybody in several])
+    assert abs(second - 0.5) < 0.04  # 1,440 candidates: a standard error of .015
+
+
+def test_where_none_is_empty_and_there_is_noise_hardly_anything_is_found() -> None:
+    everybody = users(20, classes=9, directions=100, seed=0)
+    found = [auroc(everybody, floor, noise=1e-2) for floor in (1e-6, 1e-3, 1e-1)]
+    assert max(found) < 0.6
+    assert auroc(everybody, 1e-6) > max(found)  # without noise
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shares_are_those_of_a_slow_solver(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, target, groups = rng.normal(size=(5, 8)), rng.normal(size=5), np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    sums = [{"type": "eq", "fun": lambda a, g=g: a[groups == g].sum() - 1} for g in (0, 1)]
+    slow = minimize(
+        lambda a: ((rows @ a - target) ** 2).sum(), np.full(8, 0.25), bounds=[(0, None)] * 8, constraints=sums,
+        options={"ftol": 1e-14, "maxiter": 1000},
+    )  # fmt: skip
+    shares = solve(PooledSum(rows, target, groups))
+    np.testing.assert_allclose(shares, slow.x, atol=2e-4)
+    assert (shares >= 0).all()
+
+
+def test_the_smallest_rank_of_any_users_is_that_of_trying_all() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        classes = rng.integers(1, 7, size=7)
+        counts = np.bincount(classes - 1, minlength=6).astype(float)
+        for some in range(1, 8):
+            assert largest_rank(counts, some) == min(sum(few) for few in itertools.combinations(classes - 1, some))
+
+
+def test_noise_of_users_is_in_the_sum_once_and_nothing_is_lost() -> None:
+    plan = Protocol(8, Tolerance(2), 10**5, 4)
+    generators = [np.random.default_rng(user) for user in range(8)]
+    matrices = np.random.default_rng(1).normal(size=(8, 3, 4)) / 4
+    noise = np.random.default_rng(2).normal(0, 1e-3, (8, 10))
+    plain = np.einsum("nbd,nbe->de", matrices, matrices)
+    total = pooled_moment(Meeting(plan, generators), matrices, noise)
+    upper = np.triu_indices(4)
+    np.testing.assert_allclose((total - plain)[upper], noise.sum(0), atol=1e-7)
+    np.testing.assert_array_equal(total, total.T)
+
+
+# --- what a run reveals -----------------------------------------------------------------------------------------------
+
+
+def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_path: Path) -> None:
+    shut = run(tmp_path, secfpp(directions=64), federation(SIZES), SCHEDULE)
+    assert set(shut.revealed(0)) == {"class_counts", "gradients"}
+    facts = shut.round(0)["revealed"]
+    assert facts["rank"] < facts["directions"] == 64
+    for r in range(1, SCHEDULE.rounds):
+        assert set(shut.revealed(r)) == {"gradients"}
+        assert not {"metric", "half"} & {*shut.broadcast(r)}
+        assert len(shut.broadcast(r + 1)["p_G"]) == 1
+    (row,) = on_shares.scatter_table(shut, secfpp(directions=64)).itertuples()
+    assert (row.rank, row.directions, row.revealed) == (facts["rank"], 64, False)
+
+
+def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever receives the metric has the equations of the server, up to rounding."""
+    monkeypatch.setattr(SecFPP, "noise", 1e-9)
+    method, world = secfpp(), federation(SIZES)
+    whole, learner = run(tmp_path, method, world, SCHEDULE), world.learner()
+    for user in range(3):
+        candidates = [*world.training[user], *world.test[:6]]
+        seen = [
+            pooled_sums(View(whole, name), method, learner, candidates)["scatter"]
+            for name in ("clustering-server", "colluding-users", "released-model")
+        ]
+        lengths = [np.linalg.norm(one.rows, axis=0) for one in seen]
+        for other in lengths[1:]:
+            np.testing.assert_allclose(other / other.sum(), lengths[0] / lengths[0].sum(), rtol=0.02)
+
+
+def test_the_noise_in_the_sum_is_as_large_as_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all users' noise it is a bit larger than what is left if t collude and some are absent."""
+    one = run(tmp_path / "a", secfpp(), federation(SIZES), SCHEDULE).revealed(0)["scatter"]
+    monkeypatch.setattr(SecFPP, "noise", 1e-12)
+    other = run(tmp_path / "b", secfpp(), federation(SIZES), SCHEDULE).revealed(0)["scatter"]
+    spread = float((one - other)[np.triu_indices(8)].std())
+    assert 0.7e-4 < spread / (USERS / (USERS - 4)) ** 0.5 < 1.3e-4
+
+
+REVEALING: list[dict[str, Any]] = [
+    {}, {"directions": 64}, {"masks": False}, *({"clustered": "prompt", "reduction": r} for r in ("moments", "random", "none"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("params", REVEALING, ids=str)
+def test_whatever_is_revealed_is_declared_and_read_by_an_attack(tmp_path: Path, params: dict[str, Any]) -> None:
+    method = secfpp(**params)
+    whole = run(tmp_path, method, federation(SIZES), dataclasses.replace(SCHEDULE, rounds=3))
+    assert seen_beside_models(method, whole) <= {*method.reveals}
+    read = {name for plugin in ATTACKS.values() for name in plugin.facts.reads} | {*on_shares.READS}
+    assert {*method.reveals} <= read
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_no_other_method_sends_what_no_attack_reads(name: str, tmp_path: Path) -> None:
+    if not METHODS[name].facts.trains or name == "secfpp":
+        return
+    method = made(name, {}, NONE, settings=Settings(prompt_length=8, batch=4))
+    whole = run(tmp_path, method, federation(), Schedule(rounds=3, clients=3, per_round=3, seed=1))
+    assert method.reveals == ()
+    assert not seen_beside_models(method, whole)
+
+
+def seen_beside_models(method: Any, whole: Any) -> set[str]:
+    """Names of all tensors that the server or clients are told, but for mean uploads, public constants, and what is
+    broadcast as a model (every attack reads that) or says which client has which."""
+    names = set[str]()
+    for r in range(whole.schedule.rounds):
+        names |= {*whole.revealed(r)} - {"gradients"}
+        start, now = whole.broadcast(0), whole.broadcast(r + 1)
+        constant = {n for n in now if n in start and torch.equal(start[n], now[n])}
+        names |= {*now} - constant - {*method.shared, *method.by_client, *start} - {"half"}
+    return names
