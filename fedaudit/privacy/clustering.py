@@ -141,9 +141,9 @@ class Rule:
         inside = (np.delete(looks[:, 0], members, axis=1) == 0).all(axis=1)
         scatter = float(to_mean[members].sum()) / (len(members) - 1)
         contrasts, products = looks[inside][:, :, members].swapaxes(0, 1)
-        dimension = np.clip(effective_dimension(scatter, contrasts, products), 1, WIDEST)
+        dimension = np.clip(effective_dimension(scatter, contrasts, products), 2, WIDEST)
         steps = 2 ** (np.round(8 * np.log2(dimension)) / 8)  # of 9 percent, so that few are drawn
-        return float(np.quantile(best_divisions(len(members), self.least, round(steps)), share))
+        return float(np.quantile(best_divisions(len(members), self.least, round(steps)), share, method="higher"))
 
     def _move(self, cluster: Numbers, centres: list[Part]) -> Numbers:
         costs = np.stack([_cost(part) for part in centres], axis=1)

@@ -4,14 +4,15 @@ nothing.
 F is the scatter between the means of two halves over the scatter within them per degree of freedom (Calinski and
 Harabasz 1974). It is about 1 for a random division. The division that 2-means finds is not random: its F also grows
 with the number of users and falls with the dimension of the vectors. `best_divisions` therefore draws F for normal
-vectors of the same number and dimension.
+vectors of the same number and dimension, brought to length 1.
 
 The dimension follows from what is revealed. Let K be the inner products of the centred vectors. Squared distances to
 two means tell K w up to a constant, where w is 1 / |A| for the users of one half and -1 / |B| for those of the other.
-For a unit vector q orthogonal to earlier contrasts, and normal vectors with covariance S, the part of K q that is
-orthogonal to q and to these has mean square q' K q tr(S^2) / tr(S) per degree of freedom; and tr(S)^2 / tr(S^2) is
-called the effective dimension. That w was chosen by what earlier looks told does not matter once those are taken out:
-the rest of a Wishart matrix is independent of them (exact for equal variances in all directions).
+For normal vectors with covariance S and a unit vector q, the part of K q orthogonal to q has mean square
+q' K q tr(S^2) / tr(S) per degree of freedom, and tr(S)^2 / tr(S^2) is called the effective dimension. 2-means chooses
+contrasts by what earlier looks told. Therefore K is reduced by these first: K' = K - K q (K q)' / (q' K q) for each
+earlier q, and the next q is orthogonal to them. If variances are equal in all directions, K is a Wishart matrix, and K'
+is one, too, independent of what was told.
 
 Arrays lead with a batch of independent draws, B: halves [B, n] of 0 and 1, distances [B, n, 2].
 """
@@ -26,7 +27,7 @@ Numbers = NDArray[np.int64]
 
 DRAWS = 200
 LOOKS = 20  # steps of 2-means of a draw; it starts again when it has converged, as the server does
-LARGEST = 4 * 10**6  # entries of the arrays of draws that are held at once
+LARGEST = 10**6  # entries of the arrays of draws that are held at once
 NEW = 0.05  # a contrast of which a smaller part is orthogonal to earlier ones tells nothing new
 
 
@@ -68,7 +69,7 @@ def apart(half: Numbers, distances: Floats) -> Floats:
 
 @functools.cache
 def best_divisions(users: int, least: int, dimension: int) -> Floats:
-    """F [DRAWS], ascending, of the best division of so many normal vectors that 2-means finds in `LOOKS` steps, with
+    """F [DRAWS], ascending, of the best division of so many normal vectors of length 1 that 2-means finds in `LOOKS` steps, with
     `least` in each half; the same in every call."""
     rng = np.random.default_rng((users, least, dimension))
     most = max(1, LARGEST // (users * max(users, dimension)))
@@ -77,6 +78,7 @@ def best_divisions(users: int, least: int, dimension: int) -> Floats:
 
 
 def _best(vectors: Floats, least: int, rng: np.random.Generator) -> Floats:
+    vectors = vectors / np.linalg.norm(vectors, axis=2, keepdims=True)
     inner = vectors @ vectors.swapaxes(1, 2)
     half, best = random_halves(inner.shape[:2], rng), np.zeros(len(inner))
     for _ in range(LOOKS):
@@ -97,19 +99,28 @@ def effective_dimension(scatter: float, contrasts: Floats, products: Floats) -> 
     """tr(S)^2 / tr(S^2) of n users' vectors with covariance S, from tr(S) as `scatter`, and for the looks at halves
     so far, in order, the contrasts w [k, n] and products K w [k, n] up to a constant; infinite if nothing varies."""
     n = contrasts.shape[1]
-    known: list[tuple[Floats, Floats]] = [(np.full(n, n**-0.5), np.zeros(n))]
+    asked, told = [np.full(n, n**-0.5)], list[tuple[Floats, float]]()  # the q, and K' q with q' K' q
+    images = [np.zeros(n)]
     seen = usual = 0.0
     for contrast, product in zip(contrasts, products, strict=True):
-        shares = [q @ contrast for q, _ in known]
-        rest = contrast - sum(share * q for share, (q, _) in zip(shares, known, strict=True))
-        length = np.linalg.norm(rest)
-        if length < NEW * np.linalg.norm(contrast) or len(known) >= n // 2:
+        shares = np.stack(asked) @ contrast
+        rest = contrast - shares @ np.stack(asked)
+        length = float(np.linalg.norm(rest))
+        if length < NEW * np.linalg.norm(contrast) or len(asked) >= n // 2:
             continue
-        image = (product - sum(share * Kq for share, (_, Kq) in zip(shares, known, strict=True))) / length
-        known.append((rest / length, image))
-        unexplained = image - sum(q * (q @ image) for q, _ in known)
+        q = rest / length
+        image = (product - shares @ np.stack(images)) / length  # K q
+        left = image - sum((old @ q) / size * old for old, size in told)  # K' q
+        size = float(left @ q)
+        asked.append(q)
+        images.append(image)
+        if size <= NEW**2 * scatter:  # the vectors have no further directions
+            continue
+        told.append((left - left.mean(), size))
+        basis = np.stack(asked)
+        unexplained = left - (basis @ left) @ basis
         seen += float(unexplained @ unexplained)
-        usual += float(known[-1][0] @ image) * (n - len(known))
+        usual += size * (n - len(asked))
     return scatter * usual / seen if seen > 0 else np.inf
 
 
