@@ -58,6 +58,7 @@ class Wanted:
     messages: bool = False  # what clients sent, not only their models
     solved: bool = False  # messages as `Mixture`s
     contents: bool = False  # the first message solved without candidates
+    pooled: bool = False  # sums over all users that a protocol reveals
     sequences: bool = False  # released models of many rounds, of shadows too
     vectors: bool = False  # the attacked vectors themselves
     novel_of_clients: bool = False  # clients' models are also queried with records of another distribution

@@ -44,6 +44,8 @@ class AttackFacts:
     """Whether it needs messages as mixtures of records: `Rounds.mixtures`, on texts `Knowledge.explained`."""
     contents: bool = False
     """Whether it needs the first message solved without candidates: `Knowledge.contents`, and `embeddings`."""
+    reads: tuple[str, ...] = ()
+    """What a protocol on secret shares reveals (`Method.reveals`) that it reads: `Knowledge.pooled`."""
     sequences: bool = False
     """Whether it needs the released models of many rounds: `Knowledge.sequence`, and that of its shadows."""
     vectors: bool = False

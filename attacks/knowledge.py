@@ -123,6 +123,20 @@ class Explained:
 
 
 @dataclass(frozen=True, eq=False)
+class PooledSum:
+    """What a sum over all users says of one user's n candidates (`attacks.messages.pooled`): `rows @ shares` is
+    `target`, as nearly as the sum tells, where shares are 0 or more and those of each group sum to 1."""
+
+    rows: Floats  # [m, n]
+    target: Floats  # [m]
+    groups: NDArray[np.int64]  # [n], number of each record's group, as its class
+
+    def arrays(self) -> Arrays:
+        """Its fields as arrays, to be stored."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, eq=False)
 class SolvedBatch:
     """The contents of a client's first message as a server solves them without candidates
     (`attacks.messages.contents`): of each of B records its class and the embedding of its picture."""
@@ -209,6 +223,8 @@ class Knowledge:
     probed: Mapping[str, Mixture] = field(default_factory=dict)
     # all messages of the client, or changes of the broadcasts where no messages are seen: `mixtures`, on texts
     explained: tuple[Explained, ...] | None = None
+    # by name, sums that a protocol reveals, as equations for the first records: `reads`
+    pooled: Mapping[str, PooledSum] = field(default_factory=dict)
     contents: SolvedBatch | None = None  # of the client's first message; None if it cannot be solved: `contents`
     embeddings: Floats | None = None  # [n, E], of the records' pictures, of length 1: `contents`
 

@@ -6,7 +6,8 @@ within clients and of all (`audits.statistics.highest`). The largest statistic o
 the coins, is kept too: a report corrects p-values by it (`audits.verdicts`).
 
 Families: *named*, one score named beforehand, which has half of the error for itself: of the strongest adversary that
-has it the decomposition of messages, else the calibrated loss, else its first headline score. *primary*, at most eight
+has it the decomposition of a revealed sum or of messages, else the calibrated loss, else its first headline score.
+*primary*, at most eight
 scores named beforehand: for each adversary, its freshest model that reaches half of the clients, members against
 held-out records, the first two headline scores in the order of the attacks. *secondary*: all other scores of all
 comparisons that coins decided, headline scores of other models too. *controls*: the AUROCs of the base model's scores
@@ -33,7 +34,11 @@ from fedaudit.terms.populations import WHOLE
 from fedaudit.terms.threat_models import STRONGEST, THREAT_MODELS
 
 FAMILIES = ("named", "primary", "secondary", "controls")
-NAMED = ("decompose", "loss/base")  # the headline scores, in order of preference, of which one is named beforehand
+NAMED = (
+    "scatter",
+    "decompose",
+    "loss/base",
+)  # the headline scores, in order of preference, of which one is named beforehand
 PRIMARY_EACH = 2  # scores for each of the four adversaries
 NEAR_CHANCE = "; as a whole the ranking is near chance"
 NEAR = 0.05  # where the p-value of the AUROC alone is larger, it is near chance

@@ -82,7 +82,7 @@ def report(plan: Plan, made_by: type[Workshop] = Null) -> list[Evidence]:
     what."""
     quiet = Progress(quiet=True)
     with made_by(plan, quiet) as workshop:
-        compute.check(plan, workshop.federation)
+        compute.check(plan, workshop.federation, quiet)
         compute._train(plan, workshop, quiet)
         for cell in plan.cells:
             analysis.ensure_analysis(cell, workshop, quiet)
@@ -116,7 +116,11 @@ def row(learner: str, seed: int) -> dict[str, object]:
 
 def run(seeds: int, learners: Sequence[str]) -> None:
     """Add to the table what it lacks, the learners in turn."""
-    known = pd.read_json(TABLE, lines=True)[["learner", "seed"]].to_numpy().tolist() if TABLE.exists() else []
+    known = (
+        pd.read_json(TABLE, lines=True)[["learner", "seed"]].to_numpy().tolist()
+        if TABLE.exists() and TABLE.stat().st_size
+        else []
+    )
     with TABLE.open("a") as file:
         for learner, seed in ((learner, seed) for seed in range(seeds) for learner in learners):
             if [learner, seed] not in known:

@@ -35,7 +35,15 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 def secfpp(**params: Any) -> SecFPP:
     """Two colluders, so that four users make a cluster; split as soon as halves differ at all."""
-    usual = {"colluders": 2, "absent": 2, "wrong": 1, "together": 1, "split_above": 1.1, "merge_below": 0.5}
+    usual = {
+        "colluders": 2,
+        "absent": 2,
+        "wrong": 1,
+        "together": 1,
+        "split_above": 1.1,
+        "merge_below": 0.5,
+        "directions": 8,
+    }
     return SecFPP(Params(**(usual | params)), settings=SETTINGS).protected(NONE, SCHEDULE, SIZES)
 
 
@@ -95,7 +103,7 @@ def test_what_is_revealed_is_in_the_files_and_nothing_else_is(whole: Transcript)
         assert whole.uploads(r) == {}
         tensors = whole.folder.read_tensors(f"round-{r:03d}.safetensors")
         names = {name for name in tensors if not name.startswith("private/")}
-        shown = {"gradients", "distances" if r else "scatter"}
+        shown = {"gradients"} | ({"distances"} if r else {"scatter", "class_counts"})
         held = {"gradients"} | ({"prompts"} if r >= 1 else set())
         public = {"p_G", "p_0", "cluster", "half"} | (set() if r else {"metric"})
         kinds = {"revealed": shown, "held": held, "aggregate": public}
@@ -112,7 +120,9 @@ def test_what_is_revealed_is_in_the_files_and_nothing_else_is(whole: Transcript)
 
 
 def close(secret: Tensor, held: Tensor) -> bool:
-    return secret.numel() == held.numel() and torch.allclose(secret.flatten(), held.flatten().float(), rtol=1e-3)
+    return secret.numel() == held.numel() and torch.allclose(
+        secret.flatten().float(), held.flatten().float(), rtol=1e-3
+    )
 
 
 def test_a_clusters_gradient_is_the_mean_of_its_users(whole: Transcript) -> None:
@@ -187,11 +197,11 @@ def test_several_steps_are_those_of_the_slow_oracle(tmp_path: Path, steps: dict[
 def test_bytes_include_the_shares(whole: Transcript) -> None:
     method = secfpp()
     users = method.protocol(USERS, entries=1)
-    width = 4 * 16  # of a prompt, and so many directions are told apart in it
-    gradients, scatter = (users.of_sums.length(entries) for entries in (width, width * (width + 1) // 2))
+    width, classes, directions = 4 * 16, 5, 8
+    residues = sum(users.of_sums.length(n) for n in (width, classes, directions * (directions + 1) // 2))
     about, one_prompt = whole.round(0), width * 4
-    assert about["bytes_up"] == 8 * (gradients + scatter) * (USERS * USERS + USERS)
-    assert about["bytes_down"] == 8 * (gradients + scatter) * USERS * USERS + USERS * 2 * one_prompt
+    assert about["bytes_up"] == 8 * residues * (USERS * USERS + USERS)
+    assert about["bytes_down"] == 8 * residues * USERS * USERS + USERS * 2 * one_prompt
 
 
 def test_every_reduction_runs(tmp_path: Path) -> None:

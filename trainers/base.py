@@ -216,6 +216,12 @@ class Method(ABC, Generic[Client]):
         return server
 
     @property
+    def reveals(self) -> tuple[str, ...]:
+        """Names of all that a computation on secret shares may reveal beside the model and mean uploads of groups, to
+        the server (`Transcript.revealed`) or to all clients: each is read by an attack (tests/test_revealed.py)."""
+        return ()
+
+    @property
     def aggregation(self) -> str:
         """The kind of rule that `aggregate` is, as run.json of an exported run names it: "mean" if each tensor becomes
         a mean of its uploads, else another of `fedaudit.external.recording.AGGREGATIONS`."""

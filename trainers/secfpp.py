@@ -12,7 +12,9 @@ Where the paper is silent or contradicts itself:
   user's classes. The effect of single classes on this mean follows from the scatter of a user's classes about it, as
   all of them have one domain. The secure sum W of these scatters is revealed once, and means are compared in the metric
   W^-1: if users differ only by classes, they differ alike in every direction (Fisher's discriminant, with users as
-  groups);
+  groups). A W that is 0 in some directions tells every member (`attacks/scatter.py`): so it is revealed only where any
+  n - t users have as many classes, less one each, as there are directions, and with noise; else all users stay one
+  cluster. How many users have how many classes is a secure sum of its own, without names;
 - with `--clustered prompt` the personalised prompts are clustered by the direction of their movement from the public
   start, (P_i - P_0) / |P_i - P_0|: lengths depend on the number of a user's classes rather than on its domain. An SVD
   per user would give no common basis. The k directions are those of the largest pooled second moment, which the server
@@ -26,7 +28,7 @@ There is no noise: SecFPP claims no epsilon, and none is provable against the su
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -105,6 +107,8 @@ class Params(Parameters):
 class SecFPP(PromptMethod):
     local = ("p_L",)
     shared = ("p_G",)
+    # std of the noise in each entry of W that is left if t users take their own away and the absent add none
+    noise: ClassVar[float] = 1e-4
     one_context = "its users are clustered by one prompt or its gradient"
 
     def protected(self, privacy: Privacy, schedule: Schedule, sizes: Sequence[int]) -> Self:
@@ -133,30 +137,34 @@ class SecFPP(PromptMethod):
         if self.params.clustered == "prompt":
             sealed["vector"] = _directions(P - server["p_0"])
         elif "mark" not in own:
-            private["mark"], sealed["classes"] = self._marks(client, server["p_0"])
+            private["mark"], sealed["classes"], sealed["class_count"] = self._marks(client, server["p_0"])
         else:
             sealed["vector"] = private["mark"] = _measured(own["mark"], server.get("metric"))
         return Update(upload={}, private=private, sealed=sealed)
 
-    def _marks(self, client: Cohort, p_0: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean [N, D] of the gradients of each user's classes in D public directions, and the deviations [N, C, D]
-        of single classes from that mean, scaled to length 1 per user (N users, C classes)."""
+    def _marks(self, client: Cohort, p_0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean [N, D] of the gradients of each user's classes in D public directions, the deviations [N, C, D] of
+        single classes from that mean, scaled to length 1 per user, and a 1 [N, C] at the number of the user's classes
+        less one (N users, C classes)."""
         gradients, counts = client.class_gradients(p_0[0])
         flat = gradients.flatten(2)
         directions = min(self.params.directions, flat.shape[2])
-        public = torch.randn(flat.shape[2], directions, generator=generator(0, "directions"))
-        projected = flat @ public
-        weights = F.normalize(counts / (counts + FEW), p=1, dim=1)[..., None]
+        projected = flat @ public_directions(flat.shape[2], directions)
+        weights = class_weights(counts)[..., None]
         mean = (weights * projected).sum(1)
-        return mean, _directions(weights.sqrt() * (projected - mean[:, None]))
+        class_count = F.one_hot((counts > 0).sum(1) - 1, counts.shape[1])
+        return mean, _directions(weights.sqrt() * (projected - mean[:, None])), class_count
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
         clusters, gradient = self._on_shares(server, uploads, site)  # lines 8, 11 and 12
         p_G = _carried(server, clusters) - self.settings.global_rate * gradient  # line 13
-        cluster, half = torch.from_numpy(clusters.cluster), torch.from_numpy(clusters.half)
-        state = {"p_G": p_G, "p_0": server["p_0"], "cluster": cluster, "half": half}
-        scatter = site.revealed.tensors.get("scatter")
-        return state if scatter is None else state | {"metric": _inverse_root(scatter)}
+        state = {"p_G": p_G, "p_0": server["p_0"], "cluster": torch.from_numpy(clusters.cluster)}
+        revealed = site.revealed.tensors
+        if "scatter" in revealed:
+            state["metric"] = _inverse_root(revealed["scatter"])
+        elif "class_counts" in revealed or (site.round and "half" not in server):
+            return state  # never asked for distances
+        return state | {"half": torch.from_numpy(clusters.half)}
 
     def prompt(self, state: State) -> Tensor:
         """P_G,s + P_L: the global prompt of the user's cluster (of the first one if the state is no user's) and the
@@ -178,8 +186,15 @@ class SecFPP(PromptMethod):
         clusters = rule.first(len(users), rng) if half is None else Clusters(server["cluster"].numpy(), half.numpy())
         revealed = site.revealed
         if "classes" in sealed:
-            revealed.tensors["scatter"] = torch.from_numpy(pooled_moment(meeting, sealed["classes"]))
-        if site.round >= self.params.together:
+            (counts,) = meeting.sums(sealed["class_count"], [np.arange(len(users))])
+            revealed.tensors["class_counts"] = torch.from_numpy(counts)
+            tolerance, directions = meeting.protocol.tolerance, sealed["classes"].shape[2]
+            if largest_rank(counts, len(users) - tolerance.colluders) >= directions:
+                std = self.noise / (len(users) - tolerance.colluders - tolerance.absent) ** 0.5
+                drawn = [_numpy(generator(site.seed, "client", user.client, "scatter noise")) for user in users]
+                noise = np.stack([rng.normal(0, std, directions * (directions + 1) // 2) for rng in drawn])
+                revealed.tensors["scatter"] = torch.from_numpy(pooled_moment(meeting, sealed["classes"], noise))
+        if site.round >= self.params.together and half is not None:
             vectors = sealed["vector"]
             if self.params.clustered == "prompt":
                 vectors = self._reduced(vectors, meeting, site)
@@ -233,6 +248,13 @@ class SecFPP(PromptMethod):
         return Protocol(users, tolerance, round(1 / params.precision), entries)
 
     @property
+    def reveals(self) -> tuple[str, ...]:
+        by_gradient = ("class_counts", "scatter", "metric") if self.params.clustered == "gradient" else ()
+        moment = {"moments": ("moment", "basis"), "random": ("basis",), "none": ()}[self.params.reduction]
+        by_prompt = moment if self.params.clustered == "prompt" else ()
+        return (*by_gradient, *by_prompt, "distances", *(("polynomials",) * (not self.params.masks)))
+
+    @property
     def aggregation(self) -> str:
         return "secure sum"
 
@@ -261,6 +283,23 @@ class SecFPPMessages(PromptMessages[SecFPP]):
 
     def server_after_one(self, server: State, upload: State) -> State:
         return {"p_G": server["p_G"] - self.method.settings.global_rate * upload["gradient"]}
+
+
+def public_directions(numbers: int, directions: int) -> Tensor:
+    """The public random directions [numbers, D] in which gradients of so many numbers are looked at."""
+    return torch.randn(numbers, directions, generator=generator(0, "directions"))
+
+
+def class_weights(counts: Tensor) -> Tensor:
+    """The weight [.., C] of each class in a user's mean, by the numbers [.., C] of its records; they sum to 1."""
+    return F.normalize(counts / (counts + FEW), p=1, dim=-1)
+
+
+def largest_rank(class_counts: Floats, users: int) -> int:
+    """The smallest sum of (classes - 1) over any so many users, if `class_counts` [C] says how many users have 1, 2, ..
+    classes: what the rank of their scatter is at most."""
+    each = np.repeat(np.arange(len(class_counts)), class_counts.astype(np.int64))
+    return int(each[:users].sum())
 
 
 def _directions(matrices: Tensor) -> Tensor:

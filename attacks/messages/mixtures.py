@@ -35,7 +35,7 @@ def mixture(
     if poisson and not protection.per_record:  # a mean over a batch that may be one record
         low, high = size * low, size * high
     free = protection.per_record if poisson else low < 0 and not complete  # other records may have negative shares
-    rows, target = _compress(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
+    rows, target = compress(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
     return Mixture(
         round=r,
         gradients=rows,
@@ -55,7 +55,7 @@ def of_sum(gradients: Tensor, sent: Tensor, *, r: int, divisor: int) -> Mixture:
     """One client's part of a sum over several clients in round r as a mixture of its records, with gradients [n, ..];
     `sent` [..] is the sum without the others' estimated parts. A record is in it once or not at all, half of them on
     average."""
-    rows, target = _compress(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
+    rows, target = compress(gradients.flatten(1).double().numpy(), sent.flatten().double().numpy())
     return Mixture(
         round=r, gradients=rows, sent=target, numbers=sent.numel(), divisor=float(divisor), low=0.0, high=1.0,
         total=len(gradients) / 2, known="on average", scaled=False, std=0.0,
@@ -77,7 +77,7 @@ def _epoch_shares(coefficients: Floats, turn: int, listed: int, batch: int) -> t
     return low, high
 
 
-def _compress(gradients: Floats, sent: Floats) -> tuple[Floats, Floats]:
+def compress(gradients: Floats, sent: Floats) -> tuple[Floats, Floats]:
     """Columns [m, n] and vector [m], m <= n + 1, with the inner products of gradients [n, d] and a message [d]."""
     both = np.asarray(np.linalg.qr(np.column_stack([gradients.T, sent]), mode="r"))
     return both[:, :-1], both[:, -1]

@@ -51,6 +51,8 @@ def _refusal(cell: Cell, attack: str, threat_model: str) -> str | None:
         return "this method passes no part of a client on to others"
     if plugin.facts.shadows and cell.plan.adversary.trajectory == "observed" and threat_model != SERVER and why is None:
         return "only the server observes the other clients' messages (--trajectory)"
+    if plugin.facts.reads and why is None and not {*plugin.facts.reads} & {*method.reveals}:
+        return "this method reveals no sums over all clients but the model"
     if plugin.facts.mixtures and why is None:
         return method.messages.nonlinear or None
     if plugin.facts.contents and why is None:

@@ -16,6 +16,7 @@ from attacks.answers import public_records
 from attacks.attacked_models import CURVE, SHADOWS_ASKED, AttackedModel, Target, Wanted, state_digest
 from attacks.base import View
 from attacks.facts import ATTACKS
+from attacks.messages.pooled import SUMS
 from attacks.messages.rebuild import Rebuilt
 from attacks.messages.ridge import REFERENCES
 from attacks.questions.base import Questions
@@ -27,6 +28,7 @@ from fedaudit.pipeline.contents import EmbeddingQuestion
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.permitted import permitted_attacks
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.pooled import PooledQuestion
 from fedaudit.pipeline.probing import ProbeFile, ProbeQuestion, probe_files
 from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.questions import (
@@ -214,6 +216,7 @@ class QuestionPlan:
             messages=any({"uploads", "sums of uploads"} & {*f.needed(self.records)} for f in facts),
             solved=any(f.mixtures for f in facts),
             contents=any(f.contents for f in facts),
+            pooled=any(f.reads for f in facts),
             sequences=any(f.sequences for f in facts),
             vectors=any(f.vectors for f in facts),
             novel_of_clients=any(isinstance(p, NovelRows) and p.novel_rows == "all" for p in parameters),
@@ -234,6 +237,8 @@ class QuestionPlan:
             more["probed"] = self._probed(view, k, target)
         elif k is not None and attacked.over_rounds and wanted.states:
             more |= self._over_rounds(source, attacked, target, wanted)
+        if k is not None and wanted.pooled and attacked.over_rounds:
+            more["pooled"] = PooledQuestion(source.folder, SUMS, view, k, target.candidates)
         if k is not None and wanted.sequences and view.gives("broadcasts"):
             rounds = shadow_models.sequence_rounds(view.rounds)
             more["sequence"] = [self._released(source, view, k, r, attacked.records) for r in rounds]

@@ -12,6 +12,7 @@ from attacks.answers import Arrays, PublicRecords, Texts, public_records
 from attacks.attacked_models import Target
 from attacks.knowledge import Explained, Floats, Knowledge, Mixture, Rounds, Shadows, SolvedBatch
 from fedaudit.pipeline.contents import EmbeddingQuestion
+from fedaudit.pipeline.pooled import PooledQuestion
 from fedaudit.pipeline.probing import ProbeQuestion
 from fedaudit.pipeline.questions import (
     ChangeQuestion,
@@ -52,11 +53,13 @@ class QuestionSet:
     vectors: ProjectionQuestion | None = None
     twin: QuestionSet | None = None  # the model's counterpart in a simulated federation that drew its members anew
     probed: Mapping[str, ProbeQuestion] = field(default_factory=dict)  # as `Knowledge.probed`
+    pooled: PooledQuestion | None = None  # about sums over all users
     drawn: TwinQuestion | None = None  # which members the twin federation drew
 
     def questions(self) -> Iterator[StoredQuestion]:
         """Yield all questions of this set, those about the twin included."""
-        single = self.public, self.model, self.base, self.before, self.shadows, self.vectors, self.drawn, self.pictures
+        models = self.model, self.base, self.before, self.shadows, self.vectors
+        single = self.public, *models, self.drawn, self.pictures, self.pooled
         yield from (question for question in single if question is not None)
         for several in (self.history, self.sequence, self.heard, self.solved, self.contents):
             yield from several
@@ -85,6 +88,7 @@ class QuestionSet:
             base_projections=vectors.get("still"),
             probed={name: Mixture.of(q.read("mixture")) for name, q in self.probed.items()},
             rounds=self._rounds(isinstance(public, Texts)),
+            pooled=self.pooled.sums() if self.pooled else {},
             contents=self.solved_batch(),
             embeddings=self.pictures.rows(self.records) if self.pictures else None,
             explained=self._explained() if isinstance(public, Texts) and self.solved else None,
