@@ -21,7 +21,7 @@ Where the paper is silent or contradicts itself:
   gets by a secure sum; `random` is a public projection, `none` keeps the whole prompt;
 - t is 0.3 n, and ell the largest slice count that decodes: the paper's t = n / 3 with ell = (n - t) / 2 cannot be
   decoded for more than 7 users;
-- how clusters are split and merged: `fedaudit/privacy/clustering.py`.
+- how clusters are split and merged, which the paper does not say: `fedaudit/privacy/clustering.py`.
 
 There is no noise: SecFPP claims no epsilon, and none is provable against the sums that are revealed.
 """
@@ -48,6 +48,7 @@ from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod
 
 RIDGE = 0.01  # added to the scatter of every direction, as a share of the mean scatter
+ALIKE = (frozenset({"print", "chalk"}),)  # styles that differ less than users do by chance
 FEW = 3  # a class of n records has weight n / (n + FEW)
 
 
@@ -75,26 +76,36 @@ class Params(Parameters):
     )
     together: int = whole(2, "first rounds, in which all users share one global prompt", least=1, most=10**6)
     split_above: float = number(
-        2.1, "F, scatter between over within halves, from which a cluster is split", above=0, most=10**6
+        0, "F, scatter between over within halves, from which a cluster is split; 0 = by chance", least=0, most=10**6
     )
     merge_below: float = number(
-        1.6, "F below which two clusters are merged; less than --split-above", least=0, most=10**6
+        0, "F below which two clusters are merged, less than --split-above; 0 = by chance", least=0, most=10**6
     )
     masks: bool = flag(True, "hide all of a distance's polynomial but the distance; without, slices show")
     vanish: int = whole(0, "a drill: users that vanish in every round, at most --absent", least=0, most=10**4)
     lie: int = whole(0, "a drill: users that answer wrongly in every round, at most --wrong", least=0, most=10**4)
 
     def check(self) -> None:
-        if not self.merge_below < self.split_above:
-            raise ValueError(f"merge_below must be below split_above ({self.split_above:g}), not {self.merge_below}")
+        limits = self.merge_below, self.split_above
+        if any(limits) and not 0 < self.merge_below < self.split_above:
+            above, below = f"split_above ({self.split_above:g})", f"{self.merge_below:g}"
+            raise ValueError(f"merge_below must be above 0 and below {above}, or both be 0, not {below}")
         for drill, most in (("vanish", self.absent), ("lie", self.wrong)):
             if getattr(self, drill) > most:
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
 
     def caution(self, settings: Any, task: Any) -> str:
-        """A warning for several domains in which users share no class, so that clustering may fail; else ""."""
-        several = "+" in getattr(task, "domain", getattr(task, "dataset", ""))
-        if not several or task.partition != "pathological":
+        """A warning for several domains that clustering may not find, since users share no class or styles are much
+        alike; else ""."""
+        domains = getattr(task, "domain", getattr(task, "dataset", "")).split("+")
+        alike = [pair for pair in ALIKE if pair <= set(domains)]
+        if len(domains) > 1 and alike and task.partition != "pathological":
+            pair = " and ".join(sorted(alike[0]))
+            return (
+                f"SecFPP: the styles {pair} are much alike: the best division of the users of one style is as far "
+                "apart as these two, so that they may stay one cluster (docs/secfpp.md, Clusters)."
+            )
+        if len(domains) == 1 or task.partition != "pathological":
             return ""
         return (
             "SecFPP: with --partition pathological the users of a domain have no class in common, so that nothing "
@@ -120,6 +131,9 @@ class SecFPP(PromptMethod):
     def start(self, initial: State) -> State:
         p_G, p_L = initial["p_G"], initial["p_L"]
         return {"p_G": p_G[None], "p_L": p_L, "p_0": p_G + p_L, "cluster": torch.zeros(1, dtype=torch.int64)}
+
+    def broadcast(self, server: State) -> State:
+        return {name: tensor for name, tensor in server.items() if name != "looks"}
 
     def download(self, server: State, client: Participation) -> State:
         clusters = server["cluster"]  # one entry for all clients at the start
@@ -164,7 +178,7 @@ class SecFPP(PromptMethod):
             state["metric"] = _inverse_root(revealed["scatter"])
         elif "class_counts" in revealed or (site.round and "half" not in server):
             return state  # never asked for distances
-        return state | {"half": torch.from_numpy(clusters.half)}
+        return state | {"half": torch.from_numpy(clusters.half), "looks": torch.from_numpy(clusters.looks)}
 
     def prompt(self, state: State) -> Tensor:
         """P_G,s + P_L: the global prompt of the user's cluster (of the first one if the state is no user's) and the
@@ -183,7 +197,7 @@ class SecFPP(PromptMethod):
         meeting = self._meeting(users, site, entries=gradients[0].size)
         rule = Rule(meeting.protocol.least, self.params.split_above, self.params.merge_below)
         half = server.get("half")
-        clusters = rule.first(len(users), rng) if half is None else Clusters(server["cluster"].numpy(), half.numpy())
+        clusters = rule.first(len(users), rng) if half is None else _clusters(server)
         revealed = site.revealed
         if "classes" in sealed:
             (counts,) = meeting.sums(sealed["class_count"], [np.arange(len(users))])
@@ -300,6 +314,11 @@ def largest_rank(class_counts: Floats, users: int) -> int:
     classes: what the rank of their scatter is at most."""
     each = np.repeat(np.arange(len(class_counts)), class_counts.astype(np.int64))
     return int(each[:users].sum())
+
+
+def _clusters(server: State) -> Clusters:
+    """The server's clusters; without looks if it is a broadcast."""
+    return Clusters(*(server[name].numpy() for name in ("cluster", "half", "looks") if name in server))
 
 
 def _directions(matrices: Tensor) -> Tensor:

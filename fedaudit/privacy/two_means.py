@@ -69,8 +69,8 @@ def apart(half: Numbers, distances: Floats) -> Floats:
 
 @functools.cache
 def best_divisions(users: int, least: int, dimension: int) -> Floats:
-    """F [DRAWS], ascending, of the best division of so many normal vectors of length 1 that 2-means finds in `LOOKS` steps, with
-    `least` in each half; the same in every call."""
+    """F [DRAWS], ascending, of the best division of so many normal vectors of length 1 that 2-means finds in `LOOKS`
+    steps, with `least` in each half; the same in every call."""
     rng = np.random.default_rng((users, least, dimension))
     most = max(1, LARGEST // (users * max(users, dimension)))
     parts = [min(most, DRAWS - done) for done in range(0, DRAWS, most)]
