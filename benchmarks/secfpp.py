@@ -120,10 +120,12 @@ def marks(words: Sequence[str]) -> tuple[Floats, list[str], int]:
         kept.parent.mkdir(parents=True, exist_ok=True)
         np.savez(kept, m=mean.numpy(), W=scatter, doms=[client.records[0].domain for client in federation.clients])
     told, method = np.load(kept), method_of(cell, [1] * plan.clients)
-    noise = np.triu(np.random.default_rng(plan.seed).normal(0, method.noise, told["W"].shape))
+    tolerance = method.protocol(plan.clients, entries=1).tolerance
+    std = method.noise * (plan.clients / (plan.clients - tolerance.colluders)) ** 0.5  # of all users' noise
+    noise = np.triu(np.random.default_rng(plan.seed).normal(0, std, told["W"].shape))
     metric = _inverse_root(torch.from_numpy(told["W"] + noise + np.triu(noise, 1).T))
     vectors = _measured(torch.from_numpy(told["m"]), metric.expand(plan.clients, -1, -1))
-    return vectors.double().numpy(), told["doms"].tolist(), method.protocol(plan.clients, entries=1).least
+    return vectors.double().numpy(), told["doms"].tolist(), tolerance.colluders + 2
 
 
 def looked(vectors: Floats, rule: Rule, seed: int) -> Clusters:

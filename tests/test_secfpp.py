@@ -242,16 +242,25 @@ def test_it_takes_no_noise() -> None:
 
 
 def test_domains_whose_users_share_no_class_are_warned_of():
-    words = "--method secfpp --domain {} --partition {} --attack none".format
+    words = "--method secfpp --clients 20 --domain {} --partition {} --attack none".format
     said = {p: cautions(read_command(words("print+neon", p).split()).plan) for p in ("pathological", "dirichlet")}
     assert "--preset secfpp" in said["pathological"][0]
     assert said["dirichlet"] == cautions(read_command(words("neon", "pathological").split()).plan) == []
 
 
-def test_styles_that_are_much_alike_are_warned_of():
-    words = "--method secfpp --domain {} --partition dirichlet --attack none".format
-    assert "chalk and print are much alike" in cautions(read_command(words("print+chalk").split()).plan)[0]
-    assert not cautions(read_command(words("neon+chalk").split()).plan)
+@pytest.mark.parametrize(
+    ("domain", "clients", "said"),
+    [
+        ("print+chalk", 20, "print and chalk are much alike"),
+        ("neon+chalk", 20, ""),
+        ("print+neon", 10, "2 domains are only found among more than 10, not 10"),  # 5 in a half: nobody can change
+        ("print+neon", 12, ""),
+    ],
+)
+def test_domains_that_will_not_be_found_are_warned_of(domain: str, clients: int, said: str) -> None:
+    words = f"--method secfpp --domain {domain} --clients {clients} --partition dirichlet --attack none"
+    assert said in "".join(cautions(read_command(words.split()).plan))
+    assert bool(said) == bool(cautions(read_command(words.split()).plan))
 
 
 def test_what_earlier_looks_told_goes_on_and_is_not_broadcast(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ from trainers.prompt_messages import PromptMessages
 from trainers.prompts import Cohort, PromptMethod
 
 RIDGE = 0.01  # added to the scatter of every direction, as a share of the mean scatter
-ALIKE = (frozenset({"print", "chalk"}),)  # styles that differ less than users do by chance
 FEW = 3  # a class of n records has weight n / (n + FEW)
 
 
@@ -94,24 +93,34 @@ class Params(Parameters):
             if getattr(self, drill) > most:
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
 
-    def caution(self, settings: Any, task: Any) -> str:
-        """A warning for several domains that clustering may not find, since users share no class or styles are much
-        alike; else ""."""
+    def caution(self, settings: Any, task: Any, clients: int) -> str:
+        """A warning for several domains that clustering may not find: users are too few or share no class, or styles
+        are much alike; else ""."""
         domains = getattr(task, "domain", getattr(task, "dataset", "")).split("+")
-        alike = [pair for pair in ALIKE if pair <= set(domains)]
-        if len(domains) > 1 and alike and task.partition != "pathological":
-            pair = " and ".join(sorted(alike[0]))
-            return (
-                f"SecFPP: the styles {pair} are much alike: the best division of the users of one style is as far "
-                "apart as these two, so that they may stay one cluster (docs/secfpp.md, Clusters)."
-            )
-        if len(domains) == 1 or task.partition != "pathological":
+        if len(domains) == 1:
             return ""
-        return (
-            "SecFPP: with --partition pathological the users of a domain have no class in common, so that nothing "
-            "tells domains from classes and all users may stay in one cluster; --preset secfpp has 20 users whose "
-            "classes overlap (Dirichlet 0.3)."
-        )
+        said, least = [], self.tolerated(clients) + 2
+        if clients <= len(domains) * least:
+            said.append(
+                f"SecFPP: a cluster has at least t + 2 = {least} users, so that {len(domains)} domains are only found "
+                f"among more than {len(domains) * least}, not {clients}; give more --clients or fewer --colluders."
+            )
+        if task.partition == "pathological":
+            said.append(
+                "SecFPP: with --partition pathological the users of a domain have no class in common, so that nothing "
+                "tells domains from classes and all users may stay in one cluster; --preset secfpp has 20 users whose "
+                "classes overlap (Dirichlet 0.3)."
+            )
+        elif {"print", "chalk"} <= set(domains):
+            said.append(
+                "SecFPP: the styles print and chalk are much alike: users of one style can be divided so that halves "
+                "are as far apart as these two, which may stay one cluster (docs/secfpp.md, Clusters)."
+            )
+        return " ".join(said)
+
+    def tolerated(self, users: int) -> int:
+        """t: how many of so many users may collude."""
+        return self.colluders or max(1, 3 * users // 10)
 
 
 @dataclass(frozen=True)
@@ -258,7 +267,7 @@ class SecFPP(PromptMethod):
     def protocol(self, users: int, *, entries: int) -> Protocol:
         """The protocol of so many users for vectors of so many entries."""
         params = self.params
-        tolerance = Tolerance(params.colluders or max(1, 3 * users // 10), params.absent, params.wrong)
+        tolerance = Tolerance(params.tolerated(users), params.absent, params.wrong)
         return Protocol(users, tolerance, round(1 / params.precision), entries)
 
     @property
