@@ -67,8 +67,8 @@ class Clusters:
         """The users of every cluster."""
         return [np.flatnonzero(self.cluster == s) for s in range(self.cluster.max() + 1)]
 
-    def having(self, parts: list[list[Part]]) -> "Clusters":
-        """These clusters with the looks at those of `parts` that are halves."""
+    def with_looks(self, parts: list[list[Part]]) -> "Clusters":
+        """These clusters, with the looks added at those of `parts` that are halves."""
         new = [_look(*part) for part in parts if len(part) == 2]
         return replace(self, looks=np.stack([*self.looks, *new])) if new else self
 
@@ -99,7 +99,7 @@ class Rule:
         `clusters.groups(least)`: at most one cluster is split, or else two are merged, or else users move."""
         columns = iter(distances.T)
         parts = [[(group, next(columns)) for group in part] for part in clusters.parts(self.least)]
-        clusters = clusters.having(parts)
+        clusters = clusters.with_looks(parts)
         half = clusters.half.copy()
         for part in parts:
             if len(part) == 2:
