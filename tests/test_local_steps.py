@@ -179,13 +179,15 @@ def test_fedprox_without_its_term_is_promptfl_to_the_last_digit(tmp_path: Path) 
 
 def test_fedprox_says_where_it_is_promptfl() -> None:
     params = METHODS["fedprox"].params
-    assert "a round is one local step" in params(mu=0.1).caution(LOCAL["1 step"], None)
-    assert "mu = 0; give --mu" in params(mu=0.0).caution(LOCAL["2 steps"], None)
-    assert params(mu=0.1).caution(LOCAL["2 steps"], None) == params(mu=0.1).caution(LOCAL["2 epochs"], None) == ""
+    assert "a round is one local step" in params(mu=0.1).caution(LOCAL["1 step"], None, 10)
+    assert "mu = 0; give --mu" in params(mu=0.0).caution(LOCAL["2 steps"], None, 10)
+    assert (
+        params(mu=0.1).caution(LOCAL["2 steps"], None, 10) == params(mu=0.1).caution(LOCAL["2 epochs"], None, 10) == ""
+    )
     one, two = (
         read_command(["--method=fedprox,promptfl", "--attack=none", *words]).plan for words in ([], ["--local-steps=2"])
     )
-    assert cautions(one) == limits(one)[:1] == [params(mu=0.1).caution(LOCAL["1 step"], None)]
+    assert cautions(one) == limits(one)[:1] == [params(mu=0.1).caution(LOCAL["1 step"], None, 10)]
     assert cautions(two) == []
 
 

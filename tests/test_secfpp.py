@@ -105,7 +105,7 @@ def test_what_is_revealed_is_in_the_files_and_nothing_else_is(whole: Transcript)
         names = {name for name in tensors if not name.startswith("private/")}
         shown = {"gradients"} | ({"distances"} if r else {"scatter", "class_counts"})
         held = {"gradients"} | ({"prompts"} if r >= 1 else set())
-        public = {"p_G", "p_0", "cluster", "half"} | (set() if r else {"metric"})
+        public = {"p_G", "p_0", "cluster", "half", "looks"} | (set() if r else {"metric"})
         kinds = {"revealed": shown, "held": held, "aggregate": public}
         assert names == {f"{kind}/{n}" for kind, each in kinds.items() for n in each}
         assert {name.split("/")[2] for name in tensors if name.startswith("private/")} == {"p_L", "point", "mark"}
@@ -227,7 +227,9 @@ def test_what_cannot_run_is_refused_before_it_starts(
         secfpp(**params).protected(NONE, schedule, SIZES)
 
 
-@pytest.mark.parametrize("params", [{"merge_below": 3.0}, {"vanish": 1}, {"lie": 1}], ids=str)
+@pytest.mark.parametrize(
+    "params", [{"merge_below": 3.0}, {"merge_below": 0, "split_above": 2}, {"vanish": 1}, {"lie": 1}], ids=str
+)
 def test_parameters_that_do_not_go_together_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(params))} must"):
         Params(**params)
@@ -240,7 +242,29 @@ def test_it_takes_no_noise() -> None:
 
 
 def test_domains_whose_users_share_no_class_are_warned_of():
-    words = "--method secfpp --domain {} --partition {} --attack none".format
+    words = "--method secfpp --clients 20 --domain {} --partition {} --attack none".format
     said = {p: cautions(read_command(words("print+neon", p).split()).plan) for p in ("pathological", "dirichlet")}
     assert "--preset secfpp" in said["pathological"][0]
     assert said["dirichlet"] == cautions(read_command(words("neon", "pathological").split()).plan) == []
+
+
+@pytest.mark.parametrize(
+    ("domain", "clients", "said"),
+    [
+        ("print+chalk", 20, "print and chalk are much alike"),
+        ("neon+chalk", 20, ""),
+        ("print+neon", 10, "2 domains are only found among more than 10, not 10"),  # 5 in a half: nobody can change
+        ("print+neon", 12, ""),
+    ],
+)
+def test_domains_that_will_not_be_found_are_warned_of(domain: str, clients: int, said: str) -> None:
+    words = f"--method secfpp --domain {domain} --clients {clients} --partition dirichlet --attack none"
+    assert said in "".join(cautions(read_command(words.split()).plan))
+    assert bool(said) == bool(cautions(read_command(words.split()).plan))
+
+
+def test_what_earlier_looks_told_goes_on_and_is_not_broadcast(tmp_path: Path) -> None:
+    """By chance, without thresholds: a run of 5 rounds asks 4 times, and what was told is kept for the next one."""
+    done = run(tmp_path, secfpp(split_above=0, merge_below=0), federation(SIZES), SCHEDULE)
+    assert [len(done.server(r + 1)["looks"]) for r in range(ROUNDS)] == [0, 1, 2, 3, 4]
+    assert "looks" not in done.broadcast(ROUNDS)

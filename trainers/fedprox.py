@@ -30,7 +30,7 @@ class Params(Parameters):
         0.1, "weight of the proximal term, which acts from a round's second local step on", least=0, most=10**6
     )
 
-    def caution(self, settings: Any, task: Any) -> str:
+    def caution(self, settings: Any, task: Any, clients: int) -> str:
         """A warning if the proximal term has no effect with these settings; else ""."""
         if self.mu and settings.several:
             return ""

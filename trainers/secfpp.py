@@ -21,7 +21,7 @@ Where the paper is silent or contradicts itself:
   gets by a secure sum; `random` is a public projection, `none` keeps the whole prompt;
 - t is 0.3 n, and ell the largest slice count that decodes: the paper's t = n / 3 with ell = (n - t) / 2 cannot be
   decoded for more than 7 users;
-- how clusters are split and merged: `fedaudit/privacy/clustering.py`.
+- how clusters are split and merged, which the paper does not say: `fedaudit/privacy/clustering.py`.
 
 There is no noise: SecFPP claims no epsilon, and none is provable against the sums that are revealed.
 """
@@ -75,32 +75,52 @@ class Params(Parameters):
     )
     together: int = whole(2, "first rounds, in which all users share one global prompt", least=1, most=10**6)
     split_above: float = number(
-        2.1, "F, scatter between over within halves, from which a cluster is split", above=0, most=10**6
+        0, "F, scatter between over within halves, from which a cluster is split; 0 = by chance", least=0, most=10**6
     )
     merge_below: float = number(
-        1.6, "F below which two clusters are merged; less than --split-above", least=0, most=10**6
+        0, "F below which two clusters are merged, less than --split-above; 0 = by chance", least=0, most=10**6
     )
     masks: bool = flag(True, "hide all of a distance's polynomial but the distance; without, slices show")
     vanish: int = whole(0, "a drill: users that vanish in every round, at most --absent", least=0, most=10**4)
     lie: int = whole(0, "a drill: users that answer wrongly in every round, at most --wrong", least=0, most=10**4)
 
     def check(self) -> None:
-        if not self.merge_below < self.split_above:
-            raise ValueError(f"merge_below must be below split_above ({self.split_above:g}), not {self.merge_below}")
+        limits = self.merge_below, self.split_above
+        if any(limits) and not 0 < self.merge_below < self.split_above:
+            above, below = f"split_above ({self.split_above:g})", f"{self.merge_below:g}"
+            raise ValueError(f"merge_below must be above 0 and below {above}, or both be 0, not {below}")
         for drill, most in (("vanish", self.absent), ("lie", self.wrong)):
             if getattr(self, drill) > most:
                 raise ValueError(f"{drill} must be at most what is endured ({most}), not {getattr(self, drill)}")
 
-    def caution(self, settings: Any, task: Any) -> str:
-        """A warning for several domains in which users share no class, so that clustering may fail; else ""."""
-        several = "+" in getattr(task, "domain", getattr(task, "dataset", ""))
-        if not several or task.partition != "pathological":
+    def caution(self, settings: Any, task: Any, clients: int) -> str:
+        """A warning for several domains that clustering may not find: users are too few or share no class, or styles
+        are much alike; else ""."""
+        domains = getattr(task, "domain", getattr(task, "dataset", "")).split("+")
+        if len(domains) == 1:
             return ""
-        return (
-            "SecFPP: with --partition pathological the users of a domain have no class in common, so that nothing "
-            "tells domains from classes and all users may stay in one cluster; --preset secfpp has 20 users whose "
-            "classes overlap (Dirichlet 0.3)."
-        )
+        said, least = [], self.tolerated(clients) + 2
+        if clients <= len(domains) * least:
+            said.append(
+                f"SecFPP: a cluster has at least t + 2 = {least} users, so that {len(domains)} domains are only found "
+                f"among more than {len(domains) * least}, not {clients}; give more --clients or fewer --colluders."
+            )
+        if task.partition == "pathological":
+            said.append(
+                "SecFPP: with --partition pathological the users of a domain have no class in common, so that nothing "
+                "tells domains from classes and all users may stay in one cluster; --preset secfpp has 20 users whose "
+                "classes overlap (Dirichlet 0.3)."
+            )
+        elif {"print", "chalk"} <= set(domains):
+            said.append(
+                "SecFPP: the styles print and chalk are much alike: users of one style can be divided so that halves "
+                "are as far apart as these two, which may stay one cluster (docs/secfpp.md, Clusters)."
+            )
+        return " ".join(said)
+
+    def tolerated(self, users: int) -> int:
+        """t: how many of so many users may collude."""
+        return self.colluders or max(1, 3 * users // 10)
 
 
 @dataclass(frozen=True)
@@ -120,6 +140,9 @@ class SecFPP(PromptMethod):
     def start(self, initial: State) -> State:
         p_G, p_L = initial["p_G"], initial["p_L"]
         return {"p_G": p_G[None], "p_L": p_L, "p_0": p_G + p_L, "cluster": torch.zeros(1, dtype=torch.int64)}
+
+    def broadcast(self, server: State) -> State:
+        return {name: tensor for name, tensor in server.items() if name != "looks"}
 
     def download(self, server: State, client: Participation) -> State:
         clusters = server["cluster"]  # one entry for all clients at the start
@@ -164,7 +187,7 @@ class SecFPP(PromptMethod):
             state["metric"] = _inverse_root(revealed["scatter"])
         elif "class_counts" in revealed or (site.round and "half" not in server):
             return state  # never asked for distances
-        return state | {"half": torch.from_numpy(clusters.half)}
+        return state | {"half": torch.from_numpy(clusters.half), "looks": torch.from_numpy(clusters.looks)}
 
     def prompt(self, state: State) -> Tensor:
         """P_G,s + P_L: the global prompt of the user's cluster (of the first one if the state is no user's) and the
@@ -183,7 +206,7 @@ class SecFPP(PromptMethod):
         meeting = self._meeting(users, site, entries=gradients[0].size)
         rule = Rule(meeting.protocol.least, self.params.split_above, self.params.merge_below)
         half = server.get("half")
-        clusters = rule.first(len(users), rng) if half is None else Clusters(server["cluster"].numpy(), half.numpy())
+        clusters = rule.first(len(users), rng) if half is None else _clusters(server)
         revealed = site.revealed
         if "classes" in sealed:
             (counts,) = meeting.sums(sealed["class_count"], [np.arange(len(users))])
@@ -246,7 +269,7 @@ class SecFPP(PromptMethod):
     def protocol(self, users: int, *, entries: int) -> Protocol:
         """The protocol of so many users for vectors of so many entries."""
         params = self.params
-        tolerance = Tolerance(params.colluders or max(1, 3 * users // 10), params.absent, params.wrong)
+        tolerance = Tolerance(params.tolerated(users), params.absent, params.wrong)
         return Protocol(users, tolerance, round(1 / params.precision), entries)
 
     @property
@@ -302,6 +325,11 @@ def largest_rank(class_counts: Floats, users: int) -> int:
     classes: what the rank of their scatter is at most."""
     each = np.repeat(np.arange(len(class_counts)), class_counts.astype(np.int64))
     return int(each[:users].sum())
+
+
+def _clusters(server: State) -> Clusters:
+    """The server's clusters; without looks if it is a broadcast."""
+    return Clusters(*(server[name].numpy() for name in ("cluster", "half", "looks") if name in server))
 
 
 def _directions(matrices: Tensor) -> Tensor:

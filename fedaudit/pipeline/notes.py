@@ -36,7 +36,7 @@ def cautions(plan: Plan) -> list[str]:
     """The methods' own warnings about their parameters with these settings and data, each once; [] if none has any."""
     variants = plan.methods.values() if plan.own is None else ()
     checks = [getattr(variant.params, "caution", None) for variant in variants if variant]
-    sentences = (check(plan.settings, plan.task_params) for check in checks if check)
+    sentences = (check(plan.settings, plan.task_params, plan.present) for check in checks if check)
     return list(dict.fromkeys(sentence for sentence in sentences if sentence))
 
 
