@@ -177,9 +177,9 @@ def ended(run: Transcript) -> State:
     """What a training makes, by name: the clients' own models together, and the server's state."""
     last = {k: rounds[-1] for k in range(run.schedule.clients) if (rounds := run.participations(k))}
     own = [model for k, r in last.items() if (model := run.own_model(r, k)) is not None]
-    server = run.server(run.schedule.rounds)
     models = {f"own {name}": torch.stack([model[name] for model in own]) for name in own[0]}
-    return models | {name: server[name] for name, t in run.server(0).items() if t.is_floating_point()}
+    start, end = run.server(0), run.server(run.schedule.rounds)
+    return models | {name: t for name, t in end.items() if name in start and t.is_floating_point()}
 
 
 def equal_clusters(one: Transcript, other: Transcript) -> bool:
