@@ -116,17 +116,26 @@ def rows(plan: Plan, only: str | None = None) -> Iterator[Row]:
     if not cells:
         return
     federation = federation_of(plan)
-    single = make_bench(dataclasses.replace(plan, out=plan.out / "single"), federation)
-    with in_double():  # its image features have a folder of their own
-        double = make_bench(dataclasses.replace(plan, out=plan.out / "double"), federation)
+    benches = both(plan, federation)
     for cell in cells:
-        started = time.process_time()
-        with tempfile.TemporaryDirectory() as out:
-            in_float32, in_float64, from_moved = three(cell, federation, single, double, Path(out))
-            apart = distance(in_float64, from_moved), distance(in_float64, in_float32)
-            clustered = "cluster" in in_float64.server(0)
-            same = all(equal_clusters(in_float64, run) for run in (in_float32, from_moved)) if clustered else None
-        yield Row(cell.method, plan.rounds, plan.clients, *apart, same, time.process_time() - started)
+        yield row(cell, federation, *benches)
+
+
+def both(plan: Plan, federation: Federation) -> tuple[Bench, Bench]:
+    """The bench of a plan in float32 and in float64; each keeps its image features in a folder of its own."""
+    single = make_bench(dataclasses.replace(plan, out=plan.out / "single"), federation)
+    with in_double():
+        return single, make_bench(dataclasses.replace(plan, out=plan.out / "double"), federation)
+
+
+def row(cell: Cell, federation: Federation, single: Bench, double: Bench) -> Row:
+    started = time.process_time()
+    with tempfile.TemporaryDirectory() as out:
+        in_float32, in_float64, from_moved = three(cell, federation, single, double, Path(out))
+        apart = distance(in_float64, from_moved), distance(in_float64, in_float32)
+        clustered = "cluster" in in_float64.server(0)
+        same = all(equal_clusters(in_float64, run) for run in (in_float32, from_moved)) if clustered else None
+    return Row(cell.method, cell.plan.rounds, cell.plan.clients, *apart, same, time.process_time() - started)
 
 
 def wanted(variant: Variant | None, only: str | None) -> bool:

@@ -9,18 +9,18 @@ import torch
 
 from benchmarks import perturbation
 from fedaudit.command import cli
+from fedaudit.pipeline.workers import federation_of
 
 SMALL = "--method=promptfl --epsilon=none --task=digits --shots=10 --clients=3 --prompt-length=4 --rounds=20 --threads=1".split()
-
-
-def row(out: Path, rate: float) -> perturbation.Row:
-    (found,) = perturbation.rows(cli.read_command([*SMALL, f"--global-rate={rate}", f"--out={out}"]).plan)
-    return found
+RATES = (1e-12, 0.01, 1)
 
 
 def test_how_far_a_moved_start_is_carried(tmp_path: Path) -> None:
     """A training that takes no steps worth the name keeps the start's distance, and float32 its start to the last digit."""
-    still, stable, unstable = (row(tmp_path, rate) for rate in (1e-12, 0.01, 1))
+    cells = [cli.read_command([*SMALL, f"--global-rate={rate}", f"--out={tmp_path}"]).plan.cells[0] for rate in RATES]
+    federation = federation_of(cells[0].plan)
+    benches = perturbation.both(cells[0].plan, federation)  # methods have the rates
+    still, stable, unstable = (perturbation.row(cell, federation, *benches) for cell in cells)
     assert still.moved == pytest.approx(perturbation.MOVED, rel=1e-3)
     assert still.float32 <= torch.finfo(torch.float32).eps
     assert stable.moved < 1e-5 and 1e-9 < stable.float32 < 1e-4
