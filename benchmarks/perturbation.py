@@ -174,11 +174,12 @@ def moved(state: State, seed: int) -> State:
 
 def distance(one: Transcript, other: Transcript) -> float:
     """The largest difference of two trainings in the end, in any floating tensor that the server or clients hold, as a
-    share of the largest entry that a tensor of its name has."""
+    share of the largest entry that a tensor of its name has. Where the numbers of clusters differ, of clients alone."""
     a, b = ended(one), ended(other)
     return max(
         float((a[name].double() - b[name].double()).abs().max() / a[name].abs().max().clamp(min=torch.finfo().tiny))
         for name in a
+        if a[name].shape == b[name].shape
     )
 
 
@@ -197,9 +198,9 @@ def equal_clusters(one: Transcript, other: Transcript) -> bool:
     return all(torch.equal(one.server(r)["cluster"], other.server(r)["cluster"]) for r in rounds)
 
 
-def plans(preset: str, more: Sequence[str], out: str) -> Iterator[Plan]:
+def plans(preset: str, only: str | None, more: Sequence[str], out: str) -> Iterator[Plan]:
     """The plan of a preset; of `embedded` that of each method at its defaults."""
-    trained = [name for name, plugin in METHODS.items() if plugin.facts.trains]
+    trained = [name for name, plugin in METHODS.items() if plugin.facts.trains and only in (None, name)]
     for words in [f"--method={name}" for name in trained] if preset == DEFAULTS else [f"--preset={preset}"]:
         yield read_command([words, "--seeds=1", "--threads=1", f"--out={out}", *more]).plan
 
@@ -207,12 +208,12 @@ def plans(preset: str, more: Sequence[str], out: str) -> Iterator[Plan]:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("presets", nargs="*", metavar="PRESET")
-    parser.add_argument("--only", metavar="METHOD", help="rows of this method alone")
+    parser.add_argument("--only", metavar="METHOD", help="rows of this method alone, and of `embedded` only its run")
     chosen, more = parser.parse_known_args(sys.argv[1:] if words is None else words)
     print(f"{'preset':<18}{'method':<28}{'rounds':>6}{'clients':>8}{'moved':>10}{'float32':>10}{'same':>6}{'CPU s':>7}")
     with tempfile.TemporaryDirectory() as out:
         for preset in chosen.presets or PRESETS:
-            for plan in plans(preset, more, out):
+            for plan in plans(preset, chosen.only, more, out):
                 for row in rows(plan, chosen.only):
                     same = "" if row.same is None else "yes" if row.same else "no"
                     print(f"{preset:<18}{row.method:<28}{row.rounds:>6}{row.clients:>8}{row.moved:>10.1e}"

@@ -23,8 +23,9 @@ def test_how_far_a_moved_start_is_carried(tmp_path: Path) -> None:
     still, stable, unstable = (perturbation.row(cell, federation, *benches) for cell in cells)
     assert still.moved == pytest.approx(perturbation.MOVED, rel=1e-3)
     assert still.float32 <= torch.finfo(torch.float32).eps
-    assert stable.moved < 1e-5 and 1e-9 < stable.float32 < 1e-4
-    assert unstable.moved > 1e-3 and unstable.float32 > 1e-3
+    assert stable.moved < 1e-5
+    assert 1e-9 < stable.float32 < 1e-4
+    assert min(unstable.moved, unstable.float32) > 1e-3
     assert torch.get_default_dtype() == torch.float32
 
 
