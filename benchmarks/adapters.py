@@ -47,8 +47,8 @@ SETTINGS = {
     "fedper": "--method fedper",
     "fedpara": "--method fedpara",
     "dpfedavg": "--method dpfedavg --epsilon none",
-    "epsilon-8": "--method dpfedavg --epsilon 8",
-    "epsilon-1": "--method dpfedavg --epsilon 1",
+    "epsilon-8": "--method dpfedavg --epsilon 8 --no-twin",
+    "epsilon-1": "--method dpfedavg --epsilon 1 --no-twin",
 }
 LOOKS = ("cosine", "server", "last", "half", "cohort", "all")
 Scores = dict[str, dict[int, tuple[NDArray[np.bool_], Floats]]]  # by look and client: members [n], scores [n]
