@@ -99,24 +99,24 @@ class Params(Parameters):
         domains = getattr(task, "domain", getattr(task, "dataset", "")).split("+")
         if len(domains) == 1:
             return ""
-        said, least = [], self.tolerated(clients) + 2
+        warnings, least = [], self.tolerated(clients) + 2
         if clients <= len(domains) * least:
-            said.append(
+            warnings.append(
                 f"SecFPP: a cluster has at least t + 2 = {least} users, so that {len(domains)} domains are only found "
                 f"among more than {len(domains) * least}, not {clients}; give more --clients or fewer --colluders."
             )
         if task.partition == "pathological":
-            said.append(
+            warnings.append(
                 "SecFPP: with --partition pathological the users of a domain have no class in common, so that nothing "
                 "tells domains from classes and all users may stay in one cluster; --preset secfpp has 20 users whose "
                 "classes overlap (Dirichlet 0.3)."
             )
         elif {"print", "chalk"} <= set(domains):
-            said.append(
+            warnings.append(
                 "SecFPP: the styles print and chalk are much alike: users of one style can be divided so that halves "
                 "are as far apart as these two, which may stay one cluster (docs/secfpp.md, Clusters)."
             )
-        return " ".join(said)
+        return " ".join(warnings)
 
     def tolerated(self, users: int) -> int:
         """t: how many of so many users may collude."""

@@ -68,7 +68,8 @@ def _scatter(view: View, method: SecFPP) -> tuple[Tensor, float] | None:
     if view.gives("distances"):
         scatter = view.distances(0)[1].get("scatter")
         return None if scatter is None else (scatter, EXACT + _noise(view, method, scatter))
-    metric = next((view.broadcast(r)["metric"] for r in range(1, view.rounds) if "metric" in view.broadcast(r)), None)
+    broadcasts = (view.broadcast(r) for r in range(1, view.rounds + 1))
+    metric = next((state["metric"] for state in broadcasts if "metric" in state), None)
     if metric is None:
         return None
     values, vectors = torch.linalg.eigh(metric.double())

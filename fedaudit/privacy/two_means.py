@@ -36,8 +36,8 @@ def turned(half: Numbers, distances: Floats, least: int) -> Numbers:
     of these users go, and `least` stay in each half: if all went at once they might go back and forth for ever."""
     rows, half = np.arange(len(half)), half.copy()
     size = _sizes(half)[:, None]
-    own = half[..., None] == np.arange(2)
-    costs = distances * np.where(own, size / np.maximum(1, size - 1), size / (size + 1))
+    of_side = half[..., None] == np.arange(2)
+    costs = distances * np.where(of_side, size / np.maximum(1, size - 1), size / (size + 1))
     gain = (costs[..., 0] - costs[..., 1]) * (1 - 2 * half)
     order = np.argsort(-gain, axis=1, kind="stable")
     going, left = ((gain > 0).sum(1) + 1) // 2, _sizes(half)
@@ -99,29 +99,29 @@ def effective_dimension(scatter: float, contrasts: Floats, products: Floats) -> 
     """tr(S)^2 / tr(S^2) of n users' vectors with covariance S, from tr(S) as `scatter`, and for the looks at halves
     so far, in order, the contrasts w [k, n] and products K w [k, n] up to a constant; infinite if nothing varies."""
     n = contrasts.shape[1]
-    asked, told = [np.full(n, n**-0.5)], list[tuple[Floats, float]]()  # the q, and K' q with q' K' q
+    directions, earlier = [np.full(n, n**-0.5)], list[tuple[Floats, float]]()  # the q, and K' q with q' K' q
     images = [np.zeros(n)]
-    seen = usual = 0.0
+    unlike = usual = 0.0
     for contrast, product in zip(contrasts, products, strict=True):
-        shares = np.stack(asked) @ contrast
-        rest = contrast - shares @ np.stack(asked)
+        shares = np.stack(directions) @ contrast
+        rest = contrast - shares @ np.stack(directions)
         length = float(np.linalg.norm(rest))
-        if length < NEW * np.linalg.norm(contrast) or len(asked) >= n // 2:
+        if length < NEW * np.linalg.norm(contrast) or len(directions) >= n // 2:
             continue
         q = rest / length
         image = (product - shares @ np.stack(images)) / length  # K q
-        left = image - sum((old @ q) / size * old for old, size in told)  # K' q
+        left = image - sum((old @ q) / size * old for old, size in earlier)  # K' q
         size = float(left @ q)
-        asked.append(q)
+        directions.append(q)
         images.append(image)
         if size <= NEW**2 * scatter:  # the vectors have no further directions
             continue
-        told.append((left - left.mean(), size))
-        basis = np.stack(asked)
+        earlier.append((left - left.mean(), size))
+        basis = np.stack(directions)
         unexplained = left - (basis @ left) @ basis
-        seen += float(unexplained @ unexplained)
-        usual += size * (n - len(asked))
-    return scatter * usual / seen if seen > 0 else np.inf
+        unlike += float(unexplained @ unexplained)
+        usual += size * (n - len(directions))
+    return scatter * usual / unlike if unlike > 0 else np.inf
 
 
 def _sizes(half: Numbers) -> Numbers:
