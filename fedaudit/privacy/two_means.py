@@ -99,7 +99,7 @@ def effective_dimension(scatter: float, contrasts: Floats, products: Floats) -> 
     """tr(S)^2 / tr(S^2) of n users' vectors with covariance S, from tr(S) as `scatter`, and for the looks at halves
     so far, in order, the contrasts w [k, n] and products K w [k, n] up to a constant; infinite if nothing varies."""
     n = contrasts.shape[1]
-    directions, earlier = [np.full(n, n**-0.5)], list[tuple[Floats, float]]()  # the q, and K' q with q' K' q
+    directions, reduced = [np.full(n, n**-0.5)], list[tuple[Floats, float]]()  # the q, and K' q with q' K' q
     images = [np.zeros(n)]
     unlike = usual = 0.0
     for contrast, product in zip(contrasts, products, strict=True):
@@ -110,13 +110,13 @@ def effective_dimension(scatter: float, contrasts: Floats, products: Floats) -> 
             continue
         q = rest / length
         image = (product - shares @ np.stack(images)) / length  # K q
-        left = image - sum((old @ q) / size * old for old, size in earlier)  # K' q
+        left = image - sum((old @ q) / size * old for old, size in reduced)  # K' q
         size = float(left @ q)
         directions.append(q)
         images.append(image)
         if size <= NEW**2 * scatter:  # the vectors have no further directions
             continue
-        earlier.append((left - left.mean(), size))
+        reduced.append((left - left.mean(), size))
         basis = np.stack(directions)
         unexplained = left - (basis @ left) @ basis
         unlike += float(unexplained @ unexplained)
