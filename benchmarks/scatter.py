@@ -16,6 +16,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 from sklearn.metrics import roc_auc_score
+from torch import Tensor
 
 from attacks.base import View
 from attacks.messages import pooled
@@ -89,29 +90,30 @@ def _row(flags: list[str]) -> dict[str, object]:
     columns: dict[str, list[float]] = {}
     for client in federation.clients:
         truth, candidates = np.asarray(client.member), list(client.candidates)
+        labels, server = bench.learner.labels(candidates).cpu(), View(transcript, CLUSTERING_SERVER)
+        gradients = pooled.start_gradients(server, method, bench.learner, candidates)
         half = np.sort(rng.permutation(len(candidates))[: len(candidates) // 2])
         looks = {f"server x{factor:g}": (CLUSTERING_SERVER, factor) for factor in FACTORS}
         looks["user"] = COLLUDING_USERS, 1.0
         for name, (threat_model, factor) in looks.items():
-            scores = _scores(View(transcript, threat_model), method, bench.learner, candidates, factor)
+            scores = _scores(View(transcript, threat_model), method, labels, gradients, factor)
             columns.setdefault(name, []).append(roc_auc_score(truth, scores))
             if name == "server x1":
                 second = rng.permutation(truth)
                 columns.setdefault("second coin", []).append(roc_auc_score(second, scores))
-        some = [candidates[i] for i in half]
-        scores = _scores(View(transcript, CLUSTERING_SERVER), method, bench.learner, some, 1.0)
+        scores = _scores(server, method, labels[half], gradients[half], 1.0)
         columns.setdefault("half known", []).append(roc_auc_score(truth[half], scores))
     return row | {name: float(np.mean(values)) for name, values in columns.items()}
 
 
-def _scores(view: View, method: object, learner: object, candidates: list[str], factor: float) -> np.ndarray:
+def _scores(view: View, method: object, labels: Tensor, gradients: Tensor, factor: float) -> np.ndarray:
     scale = (
         mock.patch.object(pooled, "EXACT", factor * pooled.EXACT),
         mock.patch.object(pooled, "ROUNDED", factor * pooled.ROUNDED),
     )
     noise = mock.patch.object(secfpp.SecFPP, "noise", factor * secfpp.SecFPP.noise)
     with scale[0], scale[1], noise:
-        equations = pooled.pooled_sums(view, method, learner, candidates)["scatter"]
+        equations = pooled.pooled_sums(view, method, labels, lambda: gradients)["scatter"]
     shares: np.ndarray = solve(equations) * np.bincount(equations.groups)[equations.groups]
     return shares
 

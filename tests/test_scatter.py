@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.knowledge import PooledSum
-from attacks.messages.pooled import between_classes, inverse_root, pooled_sums
+from attacks.messages.pooled import between_classes, inverse_root, pooled_sums, start_gradients
 from attacks.scatter import solve
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment
@@ -154,10 +154,9 @@ def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest
     whole, learner = run(tmp_path, method, world, SCHEDULE), world.learner()
     for user in range(3):
         candidates = [*world.training[user], *world.test[:6]]
-        seen = [
-            pooled_sums(View(whole, name), method, learner, candidates)["scatter"]
-            for name in ("clustering-server", "colluding-users", "released-model")
-        ]
+        views = [View(whole, name) for name in ("clustering-server", "colluding-users", "released-model")]
+        gradients = start_gradients(views[0], method, learner, candidates)
+        seen = [pooled_sums(view, method, learner.labels(candidates), lambda: gradients)["scatter"] for view in views]
         lengths = [np.linalg.norm(one.rows, axis=0) for one in seen]
         for other in lengths[1:]:
             np.testing.assert_allclose(other / other.sum(), lengths[0] / lengths[0].sum(), rtol=0.02)

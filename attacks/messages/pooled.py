@@ -7,7 +7,8 @@ users has it but for its scale, and rounding. The second moment of the movements
 rows of each user's movement.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,23 +26,30 @@ EXACT = 1e-6  # times the mean eigenvalue of a sum: what is less is rounding
 ROUNDED = 1e-5  # the same of a sum that was computed from its metric, in single precision
 
 
-def pooled_sums(view: View, method: object, learner: object, candidates: Sequence[str]) -> dict[str, PooledSum]:
-    """Equations for the shares of a user's candidates, by the name of the sum that gave them, of SUMS; without those
-    that the view does not see."""
+def pooled_sums(view: View, method: object, labels: Tensor, gradients: Callable[[], Tensor]) -> dict[str, PooledSum]:
+    """Equations for the shares of a user's n candidates, by the name of the sum that gave them, of SUMS; without those
+    that the view does not see.
+
+    `labels` [n] of the candidates, and `gradients`, which computes their gradients [n, b d] at the public start if
+    there is a sum (`start_gradients`).
+    """
     assert isinstance(method, SecFPP)
-    assert isinstance(learner, Learner)
     equations = dict[str, PooledSum]()
-    (gradients,) = learner.gradients(method, {"prompt": view.public["p_0"]}, candidates)  # [n, b d]
     if (scatter := _scatter(view, method)) is not None:
         matrix, floor = scatter
-        labels = learner.labels(candidates).cpu()
-        marks = (gradients @ public_directions(gradients.shape[1], len(matrix))).double()
+        marks = (gradients() @ public_directions(gradients().shape[1], len(matrix))).double()
         equations["scatter"] = between_classes(marks.numpy(), F.one_hot(labels).double(), inverse_root(matrix, floor))
     if (moment := _moment(view)) is not None:
-        rows = gradients.double().view(len(candidates), -1, len(moment)) @ inverse_root(moment, EXACT)
+        rows = gradients().double().view(len(labels), -1, len(moment)) @ inverse_root(moment, EXACT)
         together = np.zeros(len(rows), np.int64)
         equations["moment"] = PooledSum(*compress(rows.flatten(1).numpy(), np.zeros(rows[0].numel())), together)
     return equations
+
+
+def start_gradients(view: View, method: Any, learner: Learner, candidates: Sequence[str]) -> Tensor:
+    """The gradients [n, b d] of single records at the public start."""
+    (gradients,) = learner.gradients(method, {"prompt": view.public["p_0"]}, candidates)
+    return gradients
 
 
 def between_classes(marks: Floats, classes: Tensor, root: Tensor) -> PooledSum:

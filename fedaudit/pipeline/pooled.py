@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attacks.answers import Arrays
 from attacks.attacked_models import records_digest
 from attacks.base import View
 from attacks.knowledge import PooledSum
-from attacks.messages.pooled import pooled_sums
+from attacks.messages.pooled import pooled_sums, start_gradients
 from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
+from trainers.prompts import Learner
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,14 @@ class PooledQuestion(StoredQuestion):
         return {"gradients": len(self.candidates) / target_records}
 
     def answer(self, worker: ModelWorker) -> dict[str, Arrays]:
-        sums = pooled_sums(self.view, worker.method, worker.bench.learner, self.candidates)
+        learner, view = worker.bench.learner, self.view
+        assert isinstance(learner, Learner)
+
+        def gradients() -> Any:  # the same for all adversaries
+            key = "start gradients", self.client, self.folder
+            return worker.cached(key, lambda: start_gradients(view, worker.method, learner, self.candidates))
+
+        sums = pooled_sums(view, worker.method, learner.labels(self.candidates).cpu(), gradients)
         return {part: sums[part].arrays() if part in sums else {} for part in self.parts}
 
     def sums(self) -> dict[str, PooledSum]:
