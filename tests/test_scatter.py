@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -152,11 +153,11 @@ def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(SecFPP, "noise", 1e-9)
     method, world = secfpp(), federation(SIZES)
     whole, learner = run(tmp_path, method, world, SCHEDULE), world.learner()
+    views = [View(whole, name) for name in ("clustering-server", "colluding-users", "released-model")]
     for user in range(3):
         candidates = [*world.training[user], *world.test[:6]]
-        views = [View(whole, name) for name in ("clustering-server", "colluding-users", "released-model")]
-        gradients = start_gradients(views[0], method, learner, candidates)
-        seen = [pooled_sums(view, method, learner.labels(candidates), lambda: gradients)["scatter"] for view in views]
+        gradients = functools.partial(start_gradients, views[0], method, learner, candidates)
+        seen = [pooled_sums(view, method, learner.labels(candidates), gradients)["scatter"] for view in views]
         lengths = [np.linalg.norm(one.rows, axis=0) for one in seen]
         for other in lengths[1:]:
             np.testing.assert_allclose(other / other.sum(), lengths[0] / lengths[0].sum(), rtol=0.02)
