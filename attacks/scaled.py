@@ -22,7 +22,7 @@ from attacks.facts import AttackFacts
 from attacks.knowledge import Floats, Knowledge
 from attacks.probes import Probe
 from attacks.settings import Probing
-from fedaudit.machinery.parameters import number, whole
+from fedaudit.machinery.parameters import number
 
 
 class Facts(AttackFacts):
@@ -36,7 +36,6 @@ class Facts(AttackFacts):
 @dataclass(frozen=True)
 class Params(Probing):
     probe_scale: float = number(1e4, "factor of the global prompt that an active server sends", least=1.0, most=1e8)
-    probe_round: int = whole(0, "round in which it sends that, from 1; 0 = the last", least=0, most=10**6)
 
 
 class Scaled:
@@ -44,7 +43,7 @@ class Scaled:
         self.params = params
 
     def craft(self, view: View) -> Probe:
-        r = min(self.params.probe_round or view.rounds, view.rounds) - 1
+        r = (self.params.probe_round or view.rounds) - 1
         return Probe(r, {name: self.params.probe_scale * tensor for name, tensor in view.broadcast(r).items()})
 
     def score(self, knowledge: Knowledge) -> dict[str, Floats]:

@@ -84,8 +84,9 @@ class NovelRows(Parameters):
 
 @dataclass(frozen=True)
 class Probing(Parameters):
-    """Parameter of attacks that send a probe (`attacks.probes`)."""
+    """Parameters of attacks that send a probe (`attacks.probes`)."""
 
+    probe_round: int = whole(0, "round in which an active server acts, from 1; 0 = the last", least=0, most=10**6)
     growth_check: float = number(
         0.0,
         "clients refuse a broadcast longer than this many times the last one that they were sent; 0 = none refuses",

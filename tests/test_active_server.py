@@ -166,12 +166,17 @@ class TestProbes:
         with pytest.raises(LacksCapability, match="server does not see probes"):
             View(transcript, "server").probe("scaled")
 
-    @pytest.mark.parametrize(("asked_for", "r"), [(0, 3), (1, 0), (4, 3), (9, 3)])
+    @pytest.mark.parametrize(("asked_for", "r"), [(0, 3), (1, 0), (4, 3)])
     def test_the_round(self, asked_for: int, r: int, tmp_path: Path) -> None:
         transcript = run(tmp_path, made("promptfl", {}, NONE, TWO_OF_THREE), federation(), TWO_OF_THREE)
         probe = Scaled(Params(probe_scale=2.0, probe_round=asked_for)).craft(View(transcript, "active-server"))
         assert probe.round == r
         assert torch.equal(probe.state["p_G"], 2 * transcript.broadcast(r)["p_G"])
+
+    def test_a_round_that_never_comes_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="--probe-round 9: the training has 2 rounds"):
+            fedaudit.audit(method="promptfl", attack="scaled", probe_round=9, out=str(tmp_path), **QUICK)
+        assert not list(tmp_path.rglob("round-*"))
 
     def test_who_did_not_answer_has_no_score(self) -> None:
         seen = dataclasses.replace(toy_seen(leak=1.0)[0], probed={})

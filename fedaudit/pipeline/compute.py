@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attacks.facts import ATTACKS
+from attacks.settings import Probing
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.texts import check_texts
@@ -43,6 +45,9 @@ def compute(plan: Plan, progress: Progress) -> list[str]:
 def check(plan: Plan, federation: Federation, progress: Progress) -> None:
     """InputError if data, methods, somebody's own run or the report's folder cannot be used; nothing is written."""
     refuse_files(plan.report_folder)
+    for name, read in plan.attacks.items():
+        if isinstance(params := ATTACKS[name].own(read), Probing) and params.probe_round > plan.rounds:
+            raise InputError(f"--probe-round {params.probe_round}: the training has {plan.rounds} rounds")
     if plan.own is not None:
         for remark in plan.own.remarks:
             progress.say(f"warning: {remark.sentence}")
