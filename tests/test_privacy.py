@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
+from fedaudit.pipeline.notes import limits
 from fedaudit.privacy import accountant, ledger
 from fedaudit.privacy.accountant import noise_multiplier, noise_stds, nominal_std, provable
 from fedaudit.privacy.clipping import add_noise, clipped_mean
@@ -599,3 +601,12 @@ def test_reading_a_ledger_imports_nothing_heavy():
 
     code = "import sys; import fedaudit.privacy.ledger, fedaudit.privacy.accountant; print({'torch', 'scipy', 'dp_accounting'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_several_epsilons_of_one_seed_are_not_to_be_published_together():
+    def said(words: str) -> bool:
+        return any("draw the same noise" in sentence for sentence in limits(read_command(words.split()).plan))
+
+    assert said("--method dpfpl:epsilon=1 dpfpl:epsilon=8 --attack none")
+    assert not said("--method dpfpl:epsilon=8 promptfl:epsilon=1 --attack none")
+    assert not said("--method dpfpl --epsilon 8 --attack none")

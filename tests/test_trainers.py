@@ -143,6 +143,14 @@ def test_generators_are_independent_streams():
     assert float(torch.rand((), generator=generator(0, *paths[0]), dtype=torch.float64)) == draws[paths[0]]
 
 
+def test_two_paths_that_zeros_would_make_one_are_refused():
+    one = generator(0, "padded", 3).initial_seed()
+    for path in (("padded",), ("padded", 3, 0), ("padded", 0, 0)):
+        with pytest.raises(ValueError, match="zeros fill them up"):
+            generator(0, *path)
+    assert generator(0, "padded", 3).initial_seed() == one != generator(0, "padded", 0).initial_seed()
+
+
 def test_cohorts_are_uniform():
     """Over 600 rounds each of 6 clients takes part in half of them, within 4 standard deviations."""
     counts = [0] * 6

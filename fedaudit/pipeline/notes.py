@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource
 from fedaudit.pipeline.plan import Plan
@@ -42,7 +44,7 @@ def cautions(plan: Plan) -> list[str]:
 
 def limits(plan: Plan) -> list[str]:
     """All sentences on limits that the report shows."""
-    first = [*cautions(plan), *canary_notes(plan)]
+    first = [*cautions(plan), *canary_notes(plan), *_shared_noise(plan)]
     small = (
         "The embedded model and task are small: they show how methods compare and that the tools work, not how much a "
         "large model would leak."
@@ -88,6 +90,13 @@ def limits(plan: Plan) -> list[str]:
     ]
 
 
+def _shared_noise(plan: Plan) -> list[str]:
+    """One sentence where one method is trained with noise of several epsilons; else []."""
+    noised = [(v.method, v.privacy.epsilon) for v in plan.methods.values() if v and v.privacy]
+    finite = {pair for pair in noised if math.isfinite(pair[1])}
+    return [SHARED_NOISE] if len(finite) > len({method for method, _ in finite}) else []
+
+
 def _attacked(plan: Plan) -> list[str]:
     """Sentences on attacks on prompts; on shadow models only where there are some."""
     shadows = any(cell.needs_shadows for cell in plan.cells)
@@ -102,6 +111,10 @@ PART_TRAINED = (
     "Clients do not train on all of their records: a fixed part is kept for reference (--reference-share), and a coin "
     "for each of the others "
     "holds half of them out, so that membership can be attacked later. Accuracies are those of what is left."
+)
+SHARED_NOISE = (
+    "Trainings of one seed draw the same noise at every epsilon, scaled. Whoever sees messages of two of them can "
+    "subtract it: publish at most one."
 )
 UNATTACKED = "Nothing was attacked: what is claimed and proven stands without a measured lower bound."
 KNOWN = (  # of attacks on prompts
