@@ -607,6 +607,6 @@ def test_several_epsilons_of_one_seed_are_not_to_be_published_together():
     def said(words: str) -> bool:
         return any("draw the same noise" in sentence for sentence in limits(read_command(words.split()).plan))
 
-    assert said("--method dpfpl:epsilon=1 dpfpl:epsilon=8 --attack none")
-    assert not said("--method dpfpl:epsilon=8 promptfl:epsilon=1 --attack none")
+    assert said("--method dpfpl --epsilon 1,8 --attack none")
+    assert not said("--method dpfpl:epsilon=8,promptfl:epsilon=1 --attack none")
     assert not said("--method dpfpl --epsilon 8 --attack none")
