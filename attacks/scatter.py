@@ -10,6 +10,8 @@ classes and 256 directions that is every member; where the users' classes fill a
 scatter           the record's share, times the number of candidates of its class; from W itself, or from the metric
                   W^-1/2, which all users receive.
 scatter/moment    the same from the second moment of prompts' movements, which `--clustered prompt` reveals instead.
+scatter/distances the same from users' distances to means of groups, where these are of gradients: a ridge regression
+                  (`attacks.messages.distances`).
 
 A user without any member of a class breaks the sum of that class. Known non-members and other clients' records are NaN.
 This is ours: W is a departure from the paper (docs/secfpp.md).
@@ -31,10 +33,11 @@ class Facts(AttackFacts):
     records = ("classes",)
     strength = 5
     needs = ("broadcasts",)
-    reads = ("scatter", "metric", "moment")
+    reads = ("scatter", "metric", "moment", "distances")
     signals = (
         ("scatter", "scatter of classes", "the share in the revealed scatter of classes"),
         ("scatter/moment", "moment of prompts", "the share in the revealed moment of prompts"),
+        ("scatter/distances", "distances to means", "the share by the revealed distances to means of groups"),
     )
 
 
@@ -46,7 +49,8 @@ class Params:
 class Scatter(Attack):
     def score(self, knowledge: Knowledge) -> dict[str, Floats]:
         scores = {}
-        for signal, name in (("scatter", "scatter"), ("scatter/moment", "moment")):
+        for name in ("scatter", "moment", "distances"):
+            signal = name if name == "scatter" else f"scatter/{name}"
             scores[signal] = np.full(len(knowledge.records), np.nan)
             if (pooled := knowledge.pooled.get(name)) is not None:
                 shares = solve(pooled)

@@ -157,9 +157,9 @@ def _contents(
 def _pooled(
     rng: np.random.Generator, member: NDArray[np.bool_], labels: NDArray[np.int64], leak: float
 ) -> dict[str, PooledSum]:
-    """Two sums that the mean of each class's members explains, or where nothing leaks of as many records of any kind, up to noise."""
+    """Sums that the mean of each class's members explains, or where nothing leaks of as many records of any kind, up to noise."""
     n, pooled = len(member), {}
-    for name in ("scatter", "moment"):
+    for name in ("scatter", "moment", "distances"):
         inside = member if leak else rng.permutation(member)
         rows = rng.standard_normal((2 * n, n))
         shares = inside / np.maximum(1, np.bincount(labels, inside)[labels])

@@ -47,7 +47,7 @@ ON_HOST = {
     "trainers/pfedme.py": ("replay",),  # states
     "trainers/prompt_model.py": ("labels", "recognised"),
     "trainers/prompts.py": ("minibatch", "class_gradients"),
-    "trainers/secfpp.py": "start update model_selector replay aggregate _on_shares _reduced _inverse_root _carried".split(),  # shares
+    "trainers/secfpp.py": "start update model_selector replay aggregate _on_shares _reduced _inverse_root _carried _clusters".split(),  # shares
 }
 
 

@@ -19,7 +19,15 @@ from sklearn.metrics import roc_auc_score
 from attacks.base import View
 from attacks.facts import ATTACKS
 from attacks.knowledge import PooledSum
-from attacks.messages.pooled import between_classes, inverse_root, pooled_sums, start_gradients
+from attacks.messages.distances import UserVector, _slopes, from_distances
+from attacks.messages.pooled import (
+    between_classes,
+    inverse_root,
+    pooled_sums,
+    start_gradients,
+    told_distances,
+    user_vectors,
+)
 from attacks.scatter import solve
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment
@@ -130,6 +138,82 @@ def test_noise_of_users_is_in_the_sum_once_and_nothing_is_lost() -> None:
     upper = np.triu_indices(4)
     np.testing.assert_allclose((total - plain)[upper], noise.sum(0), atol=1e-7)
     np.testing.assert_array_equal(total, total.T)
+
+
+# --- distances ---------------------------------------------------------------------------------------------------------
+
+
+def vector(user: User, shares: Floats) -> Floats:
+    """The vector of a user whose records have these shares: the mean of class means, of length 1."""
+    weights = {c: (n / 2) / (n / 2 + FEW) for c in {*user.classes} if (n := int((user.classes == c).sum()))}
+    mean = sum(weights[c] / sum(weights.values()) * shares[i] * user.marks[i] for i, c in enumerate(user.classes))
+    found: Floats = mean / np.linalg.norm(mean)
+    return found
+
+
+def true_shares(user: User) -> Floats:
+    count = np.bincount(user.classes, user.member)
+    return user.member / count[user.classes]
+
+
+def asked(vectors: Floats, rounds: int) -> list[tuple[list[list[int]], Floats]]:
+    """Distances to the means of halves drawn anew in every round."""
+    orders = [np.random.default_rng(r).permutation(len(vectors)).tolist() for r in range(rounds)]
+    halves = [[order[: len(order) // 2], order[len(order) // 2 :]] for order in orders]
+    means = [np.stack([vectors[half].mean(0) for half in both]) for both in halves]
+    return [(both, ((vectors[:, None] - mean) ** 2).sum(-1)) for both, mean in zip(halves, means, strict=True)]
+
+
+def expected_of(user: User) -> UserVector:
+    return UserVector.of(torch.from_numpy(user.marks), torch.from_numpy(user.classes))
+
+
+def test_slopes_are_those_of_small_steps() -> None:
+    everybody = users(5, classes=3, directions=20, seed=0)
+    expected = [expected_of(user) for user in everybody]
+    shares = [np.full(len(user.classes), 1 / EACH) for user in everybody]
+    vectors = np.stack([vector(*pair) for pair in zip(everybody, shares, strict=True)])
+    np.testing.assert_allclose(vectors, [one.expected for one in expected], atol=1e-12)
+    (groups, before), step = asked(vectors, 1)[0], 1e-6
+    for k in (0, 3):
+        move = np.zeros(len(shares[k]))
+        move[[1, 2]] = step, -step  # of one class, as only the sum of its shares is fixed
+        moved = vectors.copy()
+        moved[k] = vector(everybody[k], shares[k] + move)
+        for g, group in enumerate(groups):
+            apart, inside = vectors - vectors[group].mean(0), np.isin(np.arange(5), group)
+            after = ((moved - moved[group].mean(0)) ** 2).sum(1)
+            slopes = _slopes(apart, expected[k], k, inside)
+            np.testing.assert_allclose((after - before[:, g]) / step, slopes @ move / step, atol=1e-4)
+
+
+def test_distances_tell_members_and_nothing_of_a_second_coin() -> None:
+    rng, found, second = np.random.default_rng(5), [], []
+    for seed in range(6):
+        everybody = users(8, classes=2, directions=20, seed=seed)
+        vectors = np.stack([vector(user, true_shares(user)) for user in everybody])
+        expected, told = [expected_of(user) for user in everybody], asked(vectors, 20)
+        for k, user in enumerate(everybody):
+            shares = solve(from_distances(expected, told, k))
+            found.append(roc_auc_score(user.member, shares))
+            second.append(roc_auc_score(rng.permutation(user.member), shares))
+    assert np.mean(found) > 0.6
+    assert abs(np.mean(second) - 0.5) < 4 * np.std(second) / len(second) ** 0.5
+
+
+def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_members(tmp_path: Path) -> None:
+    """Each record twice among the candidates, so that the expected half are all: distances follow from expected vectors to their last step."""
+    method, world = secfpp(), federation(SIZES)
+    whole, learner = run(tmp_path, method, world, SCHEDULE), world.learner()
+    seen = View(whole, "clustering-server")
+    expected = user_vectors(seen, method, learner, [[*own, *own] for own in world.training])
+    assert expected is not None
+    vectors, rounds = np.stack([one.expected for one in expected]), told_distances(seen)
+    assert len(rounds) == SCHEDULE.rounds - 1
+    for groups, distances in rounds:
+        means = np.stack([vectors[group].mean(0) for group in groups])
+        np.testing.assert_allclose(((vectors[:, None] - means) ** 2).sum(-1), distances, atol=1e-3)
+    assert user_vectors(View(whole, "colluding-users"), method, learner, world.training) is None
 
 
 # --- what a run reveals -----------------------------------------------------------------------------------------------

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from attacks.base import View
 from attacks.knowledge import Floats, PooledSum
+from attacks.locate import GroupDistances
+from attacks.messages.distances import UserVector
 from attacks.messages.mixtures import compress
 from trainers.prompts import Learner
 from trainers.secfpp import RIDGE, SecFPP, class_weights, public_directions
 
-SUMS = ("scatter", "moment")  # that are attacked
+SUMS = ("scatter", "moment", "distances")  # what is attacked
 EXACT = 1e-6  # times the mean eigenvalue of a sum: what is less is rounding
 ROUNDED = 1e-5  # the same of a sum that was computed from its metric, in single precision
 
@@ -52,6 +54,30 @@ def start_gradients(view: View, method: Any, learner: Learner, candidates: Seque
     return gradients
 
 
+def user_vectors(
+    view: View, method: Any, learner: Learner, candidates: Sequence[Sequence[str]]
+) -> list[UserVector] | None:
+    """The vector of every user that distances are measured of, as the server expects it; None if the view sees no
+    distances, or no metric, as where prompts are clustered."""
+    metric = _metric(view)
+    if metric is None or not told_distances(view):
+        return None
+    vectors = []
+    for some in candidates:
+        gradients = start_gradients(view, method, learner, some)
+        marks = gradients @ public_directions(gradients.shape[1], len(metric))
+        vectors.append(UserVector.of(marks.double() @ metric.double(), learner.labels(some).cpu()))
+    return vectors
+
+
+def told_distances(view: View) -> list[GroupDistances]:
+    """The groups and distances of every round in which some were revealed to this view."""
+    if not view.gives("distances"):
+        return []
+    rounds = (view.distances(r) for r in range(view.rounds))
+    return [(groups, tensors["distances"].numpy()) for groups, tensors in rounds if groups]
+
+
 def between_classes(marks: Floats, classes: Tensor, root: Tensor) -> PooledSum:
     """The equations that say: a user's class means do not differ. `marks` [n, D] are the records' gradients in D
     directions, `classes` [n, C] a 1 at each record's class, and `root` [D, D] the metric in which differences count."""
@@ -76,13 +102,17 @@ def _scatter(view: View, method: SecFPP) -> tuple[Tensor, float] | None:
     if view.gives("distances"):
         scatter = view.distances(0)[1].get("scatter")
         return None if scatter is None else (scatter, EXACT + _noise(view, method, scatter))
-    broadcasts = (view.broadcast(r) for r in range(1, view.rounds + 1))
-    metric = next((state["metric"] for state in broadcasts if "metric" in state), None)
-    if metric is None:
+    if (metric := _metric(view)) is None:
         return None
     values, vectors = torch.linalg.eigh(metric.double())
     scatter = (vectors * (values**-2 - RIDGE)) @ vectors.T
     return scatter, ROUNDED + _noise(view, method, scatter)
+
+
+def _metric(view: View) -> Tensor | None:
+    """The metric [D, D] that was sent to all users; None if none was."""
+    broadcasts = (view.broadcast(r) for r in range(1, view.rounds + 1))
+    return next((state["metric"] for state in broadcasts if "metric" in state), None)
 
 
 def _noise(view: View, method: SecFPP, scatter: Tensor) -> float:

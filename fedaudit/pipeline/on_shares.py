@@ -35,7 +35,7 @@ SCATTERED = "rank directions revealed noise epsilon".split()
 DELTA = 1e-5  # at which the epsilon of the scatter's noise is told
 POOLED = ("class_counts", "scatter", "moment")  # names of revealed tensors that are sums over all users
 # what these tables read of `Method.reveals`, beside the attacks that say so themselves
-READS = ("class_counts", "basis", "distances", "polynomials")
+READS = ("class_counts", "basis", "polynomials")
 INFORMED = "centre points users d bits low high null_low null_high p theory".split()
 EXCHANGES, LEAST = 100, 40  # permutations for the null; fewest points (clients times rounds) of an estimate
 COLLUDING = "what colluders equations slices right error".split()

@@ -10,7 +10,8 @@ from attacks.answers import Arrays
 from attacks.attacked_models import records_digest
 from attacks.base import View
 from attacks.knowledge import PooledSum
-from attacks.messages.pooled import pooled_sums, start_gradients
+from attacks.messages.distances import from_distances
+from attacks.messages.pooled import pooled_sums, start_gradients, told_distances, user_vectors
 from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
 from trainers.prompts import Learner
 
@@ -39,7 +40,13 @@ class PooledQuestion(StoredQuestion):
             key = "start gradients", self.client, self.folder
             return worker.cached(key, lambda: start_gradients(view, worker.method, learner, self.candidates))
 
+        def vectors() -> Any:
+            key = "user vectors", self.view.threat_model, self.folder
+            return worker.cached(key, lambda: user_vectors(view, worker.method, learner, worker.bench.candidates))
+
         sums = pooled_sums(view, worker.method, learner.labels(self.candidates).cpu(), gradients)
+        if users := vectors():
+            sums["distances"] = from_distances(users, told_distances(view), self.client)
         return {part: sums[part].arrays() if part in sums else {} for part in self.parts}
 
     def sums(self) -> dict[str, PooledSum]:
