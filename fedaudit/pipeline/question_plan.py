@@ -212,7 +212,7 @@ class QuestionPlan:
             answers=any(not f.shadows for f in facts),
             arithmetics=self.kind.arithmetics([getattr(params, "compat", "exact") for params in parameters]),
             norms=any(f.gradients for f in facts),
-            states=any(f.needs or (f.rounds and self.kind.over_rounds_alone) for f in facts),
+            states=any((f.needs and not f.reads) or (f.rounds and self.kind.over_rounds_alone) for f in facts),
             messages=any({"uploads", "sums of uploads"} & {*f.needed(self.records)} for f in facts),
             solved=any(f.mixtures for f in facts),
             contents=any(f.contents for f in facts),
