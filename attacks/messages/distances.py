@@ -54,10 +54,10 @@ def from_distances(users: Sequence[UserVector], rounds: Sequence[GroupDistances]
     expected = np.stack([user.expected for user in users])
     surprises, slopes = list[Floats](), list[list[Floats]]()
     for groups, distances in rounds:
-        for group, told in zip(groups, distances.T, strict=True):
+        for group, squared in zip(groups, distances.T, strict=True):
             apart = expected - expected[list(group)].mean(0)
             inside = np.isin(np.arange(len(users)), group)
-            surprise = told - (apart**2).sum(1)
+            surprise = squared - (apart**2).sum(1)
             for side in (inside, ~inside):  # what the spread of shares adds on average
                 surprise[side] -= surprise[side].mean() if side.any() else 0
             surprises.append(surprise)
