@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attacks import gradients
 from attacks.attacked_models import Target
 from attacks.facts import ATTACKS
+from attacks.messages.contents import refusal as refusal_of_contents
 from attacks.threats import lacks, refusal
 from fedaudit.privacy.settings import Privacy
 from tests import asking_toy, prompt_toy, standin
@@ -228,11 +229,15 @@ def answers(
         attacks = {
             name: plugin.own(plugin.params())
             for name, plugin in ATTACKS.items()
-            if lacks(plugin, able) is None and not refusal(plugin, threat_model, able) and not plugin.facts.shadows
+            if lacks(plugin, able) is None
+            and not refusal(plugin, threat_model, able)
+            and not plugin.facts.shadows
+            and not (plugin.facts.contents and refusal_of_contents(method))
         }
         place, more = run.folder.path.with_name(f"asked-{threat_model}"), {"observed_rounds": ROUNDS}
         asking = asking_toy.asking(place, "classes", method, run, [target], {threat_model: attacks}, **more)
-        asking = dataclasses.replace(asking, candidates=[list(records) for records in world.training])
+        candidates = [list(records) for records in world.training]
+        asking = dataclasses.replace(asking, candidates=candidates, pictures=target.records)
         question_sets = asking_toy.asked(Bench(world.learner, [], [], candidates=asking.candidates), asking)
         known[threat_model] = [question_set.knowledge() for question_set in question_sets]
     return known
