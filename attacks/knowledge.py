@@ -20,6 +20,7 @@ from attacks.answers import Arrays, ClassAnswers, Floats, ModelAnswers, log_odds
 __all__ = ["Attack", "Floats", "Knowledge", "Mixture", "Rounds", "Shadows", "log_odds", "own_class"]
 
 KNOWN = ("equal", "at most", "on average")  # values of `Mixture.known`
+SUMS = ("scatter", "moment", "distances")  # keys of `Knowledge.pooled`
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge, PooledSum
+from attacks.knowledge import SUMS, Attack, Floats, Knowledge, PooledSum
 
 SUM = 1e3  # weight of the equations for the sums of the shares
 ITERATIONS = 30  # most iterations of the solver per unknown
@@ -49,7 +49,7 @@ class Params:
 class Scatter(Attack):
     def score(self, knowledge: Knowledge) -> dict[str, Floats]:
         scores = {}
-        for name in ("scatter", "moment", "distances"):
+        for name in SUMS:
             signal = name if name == "scatter" else f"scatter/{name}"
             scores[signal] = np.full(len(knowledge.records), np.nan)
             if (pooled := knowledge.pooled.get(name)) is not None:

@@ -162,10 +162,10 @@ def three(
     in_float32 = trained("float32", single, initial)
     with in_double():
         initial = {name: tensor.double() for name, tensor in initial.items()}
-        return in_float32, trained("float64", double, initial), trained("moved", double, moved(initial, cell.seed))
+        return in_float32, trained("float64", double, initial), trained("moved", double, move(initial, cell.seed))
 
 
-def moved(state: State, seed: int) -> State:
+def move(state: State, seed: int) -> State:
     """The state with every tensor moved in a random direction, no entry by more than MOVED of the tensor's largest."""
     chance = generator(seed, "moved")
     directions = {name: torch.randn(tensor.shape, generator=chance) for name, tensor in state.items()}
@@ -184,7 +184,7 @@ def distance(one: Transcript, other: Transcript) -> float:
 
 
 def ended(run: Transcript) -> State:
-    """What a training makes, by name: the clients' own models together, and the server's state."""
+    """The tensors that a training makes, by name: the clients' own models together, and the server's state."""
     last = {k: rounds[-1] for k in range(run.schedule.clients) if (rounds := run.participations(k))}
     own = [model for k, r in last.items() if (model := run.own_model(r, k)) is not None]
     models = {f"own {name}": torch.stack([model[name] for model in own]) for name in own[0]}

@@ -51,14 +51,14 @@ def main() -> None:
     pd.set_option("display.width", 200)
     for name in options.runs or RUNS:
         for guarded in (True, False):
-            rows = pd.DataFrame([found(RUNS[name], seed, guarded) for seed in range(options.seeds)])
+            rows = pd.DataFrame([of_federation(RUNS[name], seed, guarded) for seed in range(options.seeds)])
             print(f"\n{name}, {'as it is' if guarded else 'without guard and noise'}: W revealed in "
                   f"{rows.revealed.sum()} of {len(rows)}", flush=True)  # fmt: skip
             if rows.revealed.any():
                 print(rows.drop(columns="revealed").round(3).to_string(index=False), flush=True)
 
 
-def found(words: str, seed: int, guarded: bool) -> dict[str, object]:
+def of_federation(words: str, seed: int, guarded: bool) -> dict[str, object]:
     """A row of the table: of one federation."""
     no_noise, no_guard = (
         mock.patch.object(secfpp.SecFPP, "noise", 1e-12),

@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from attacks.answers import ClassAnswers, TextAnswers
-from attacks.knowledge import Floats, Knowledge, Mixture, PooledSum, Rounds, Shadows, SolvedBatch, log_odds, own_class
+from attacks.knowledge import (
+    SUMS,
+    Floats,
+    Knowledge,
+    Mixture,
+    PooledSum,
+    Rounds,
+    Shadows,
+    SolvedBatch,
+    log_odds,
+    own_class,
+)
 from fedaudit.machinery.plugins import Plugin
 
 HARD, NOISE = 1.5, 0.5  # standard deviations of the logits: among records, and of one record among models
@@ -159,7 +170,7 @@ def _pooled(
 ) -> dict[str, PooledSum]:
     """Sums that the mean of each class's members explains, or where nothing leaks of as many records of any kind, up to noise."""
     n, pooled = len(member), {}
-    for name in ("scatter", "moment", "distances"):
+    for name in SUMS:
         inside = member if leak else rng.permutation(member)
         rows = rng.standard_normal((2 * n, n))
         shares = inside / np.maximum(1, np.bincount(labels, inside)[labels])

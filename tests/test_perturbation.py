@@ -40,6 +40,6 @@ def test_double_precision_draws_the_numbers_of_single() -> None:
 
 def test_every_tensor_is_moved_by_a_share_of_its_largest_entry() -> None:
     state = {"a": torch.tensor([[4.0, -8.0]]).double(), "zero": torch.zeros(3).double()}
-    other = perturbation.moved(state, 0)
+    other = perturbation.move(state, 0)
     assert float((other["a"] - state["a"]).abs().max()) == pytest.approx(8 * perturbation.MOVED, rel=1e-6)
     assert torch.equal(other["zero"], state["zero"])

@@ -87,7 +87,7 @@ def auroc(everybody: list[User], floor: float, noise: float = 0.0, second: bool 
     for user in everybody:
         one_hot = F.one_hot(torch.from_numpy(user.classes), 10).double()
         truth = rng.permutation(user.member) if second else user.member
-        found.append(roc_auc_score(truth, solve(between_classes(user.marks, one_hot, root))))
+        found.append(roc_auc_score(truth, solve(between_classes(torch.from_numpy(user.marks), one_hot, root))))
     return float(np.mean(found))
 
 
@@ -230,6 +230,15 @@ def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_pa
         assert len(shut.broadcast(r + 1)["p_G"]) == 1
     (row,) = on_shares.scatter_table(shut, secfpp(directions=64)).itertuples()
     assert (row.rank, row.directions, row.revealed) == (facts["rank"], 64, False)
+
+
+def test_a_user_without_any_record_that_counts_has_no_class(tmp_path: Path) -> None:
+    world = dataclasses.replace(federation(SIZES), left_out=frozenset(federation(SIZES).training[3]))
+    found = run(tmp_path, secfpp(), world, dataclasses.replace(SCHEDULE, rounds=2))
+    full = run(tmp_path / "full", secfpp(), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=2))
+    some, all_users = found.revealed(0)["class_counts"], full.revealed(0)["class_counts"]
+    assert some.sum() == all_users.sum() == USERS
+    assert some[0] == all_users[0] + 1
 
 
 def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

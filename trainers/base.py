@@ -218,7 +218,7 @@ class Method(ABC, Generic[Client]):
     @property
     def reveals(self) -> tuple[str, ...]:
         """Names of all that a computation on secret shares may reveal beside the model and mean uploads of groups, to
-        the server (`Transcript.revealed`) or to all clients: each is read by an attack (tests/test_revealed.py)."""
+        the server (`Transcript.revealed`) or to all clients: each is read by an attack (tests/test_scatter.py)."""
         return ()
 
     @property

@@ -168,14 +168,14 @@ class SecFPP(PromptMethod):
     def _marks(self, client: Cohort, p_0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The mean [N, D] of the gradients of each user's classes in D public directions, the deviations [N, C, D] of
         single classes from that mean, scaled to length 1 per user, and a 1 [N, C] at the number of the user's classes
-        less one (N users, C classes)."""
+        less one, at 0 if it has none (N users, C classes)."""
         gradients, counts = client.class_gradients(p_0[0])
         flat = gradients.flatten(2)
         directions = min(self.params.directions, flat.shape[2])
         projected = flat @ public_directions(flat.shape[2], directions)
         weights = class_weights(counts)[..., None]
         mean = (weights * projected).sum(1)
-        class_count = F.one_hot((counts > 0).sum(1) - 1, counts.shape[1])
+        class_count = F.one_hot(((counts > 0).sum(1) - 1).clamp(min=0), counts.shape[1])
         return mean, _directions(weights.sqrt() * (projected - mean[:, None])), class_count
 
     def aggregate(self, server: State, uploads: Sequence[Upload], site: Site) -> State:
@@ -321,8 +321,8 @@ def class_weights(counts: Tensor) -> Tensor:
 
 
 def largest_rank(class_counts: Floats, users: int) -> int:
-    """The smallest sum of (classes - 1) over any so many users, if `class_counts` [C] says how many users have 1, 2, ..
-    classes: what the rank of their scatter is at most."""
+    """The rank that the scatter of any so many users has at most: the smallest sum of (classes - 1) over them, if
+    `class_counts` [C] says how many users have 1, 2, .. classes."""
     each = np.repeat(np.arange(len(class_counts)), class_counts.astype(np.int64))
     return int(each[:users].sum())
 

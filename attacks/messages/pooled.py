@@ -16,21 +16,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.base import View
-from attacks.knowledge import Floats, PooledSum
+from attacks.knowledge import PooledSum
 from attacks.locate import GroupDistances
 from attacks.messages.distances import UserVector
 from attacks.messages.mixtures import compress
 from trainers.prompts import Learner
 from trainers.secfpp import RIDGE, SecFPP, class_weights, public_directions
 
-SUMS = ("scatter", "moment", "distances")  # what is attacked
 EXACT = 1e-6  # times the mean eigenvalue of a sum: what is less is rounding
 ROUNDED = 1e-5  # the same of a sum that was computed from its metric, in single precision
 
 
 def pooled_sums(view: View, method: object, labels: Tensor, gradients: Callable[[], Tensor]) -> dict[str, PooledSum]:
-    """Equations for the shares of a user's n candidates, by the name of the sum that gave them, of SUMS; without those
-    that the view does not see.
+    """Equations for the shares of a user's n candidates, by the name of the sum that gave them, "scatter" or "moment";
+    without those that the view does not see.
 
     `labels` [n] of the candidates, and `gradients`, which computes their gradients [n, b d] at the public start if
     there is a sum (`start_gradients`).
@@ -40,7 +39,7 @@ def pooled_sums(view: View, method: object, labels: Tensor, gradients: Callable[
     if (scatter := _scatter(view, method)) is not None:
         matrix, floor = scatter
         marks = (gradients() @ public_directions(gradients().shape[1], len(matrix))).double()
-        equations["scatter"] = between_classes(marks.numpy(), F.one_hot(labels).double(), inverse_root(matrix, floor))
+        equations["scatter"] = between_classes(marks, F.one_hot(labels).double(), inverse_root(matrix, floor))
     if (moment := _moment(view)) is not None:
         rows = gradients().double().view(len(labels), -1, len(moment)) @ inverse_root(moment, EXACT)
         together = np.zeros(len(rows), np.int64)
@@ -78,14 +77,14 @@ def told_distances(view: View) -> list[GroupDistances]:
     return [(groups, tensors["distances"].numpy()) for groups, tensors in rounds if groups]
 
 
-def between_classes(marks: Floats, classes: Tensor, root: Tensor) -> PooledSum:
+def between_classes(marks: Tensor, classes: Tensor, root: Tensor) -> PooledSum:
     """The equations that say: a user's class means do not differ. `marks` [n, D] are the records' gradients in D
     directions, `classes` [n, C] a 1 at each record's class, and `root` [D, D] the metric in which differences count."""
     present = classes.sum(0) > 0
     classes = classes[:, present]
     weights = class_weights(classes.sum(0) / 2)  # half of the candidates are members
     deviations = weights.sqrt()[:, None] * (torch.eye(len(weights)) - weights)  # [C, C], of class means from the mean
-    rows = torch.einsum("cn,nd->cdn", deviations.double() @ classes.T, torch.from_numpy(marks) @ root)
+    rows = torch.einsum("cn,nd->cdn", deviations.double() @ classes.T, marks @ root)
     left = rows.flatten(0, 1).numpy()
     return PooledSum(*compress(left.T, np.zeros(len(left))), classes.argmax(1).numpy())
 

@@ -16,7 +16,7 @@ from attacks.answers import public_records
 from attacks.attacked_models import CURVE, SHADOWS_ASKED, AttackedModel, Target, Wanted, state_digest
 from attacks.base import View
 from attacks.facts import ATTACKS
-from attacks.messages.pooled import SUMS
+from attacks.knowledge import SUMS
 from attacks.messages.rebuild import Rebuilt
 from attacks.messages.ridge import REFERENCES
 from attacks.questions.base import Questions

@@ -160,8 +160,8 @@ class Meeting:
 def pooled_moment(meeting: Meeting, matrices: Floats, noise: Floats | float = 0.0) -> Floats:
     """sum_i A_i^T A_i [d, d], up to rounding, by a secure sum over the users' matrices A_i [b, d] in [n, b, d].
 
-    Every user adds its row of `noise` [n, d (d + 1) / 2] to the entries on and above the diagonal, row by row, and the
-    sum is cut off at -1 and 1. InputError: an entry of A_i^T A_i exceeds 1, as none does where A_i has Frobenius norm 1
+    Every user adds its row of `noise` [n, d (d + 1) / 2] to the entries on and above the diagonal, row by row, and
+    cuts them off at -1 and 1. InputError: an entry of A_i^T A_i exceeds 1, as none does where A_i has Frobenius norm 1
     or less."""
     upper = np.triu_indices(matrices.shape[2])
     moments = np.einsum("nbd,nbe->nde", matrices, matrices)[:, *upper]
