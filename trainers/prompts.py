@@ -154,6 +154,8 @@ class Cohort(Work["Step"]):
         gradients = torch.zeros(*counts.shape, *prompt.shape)
         for n in range(len(counts)):
             present = counts[n].nonzero()[:, 0]  # classes of which the client has records; on the host
+            if not len(present):
+                continue
             columns = present.to(labels.device)
             share = weights[:, n].index_select(-1, columns) / sums[n].index_select(0, columns)
             above = torch.einsum("rk,rc,re->kce", share, errors[:, n], whole.images[:, n])
