@@ -1,8 +1,8 @@
 """Nulls through the whole pipeline: how often a report says *leak* of members that are not those who were trained on.
 
-    python -m benchmarks.whole_nulls run 100         seeds 0 to 99 of LoRA, of prompts and of dual prompts, a row each in
-                                                     whole_nulls.jsonl; goes on where it stopped, and takes 10 to 35 s of one
-                                                     core a row
+    python -m benchmarks.whole_nulls run 100         seeds 0 to 99 of LoRA, of prompts, of dual prompts and of SecFPP, a row
+                                                     each in whole_nulls.jsonl; goes on where it stopped, and takes 10 to
+                                                     35 s of one core a row
     python -m benchmarks.whole_nulls run 100 dual    of these learners alone
     python -m benchmarks.whole_nulls                 what the table comes to
 
@@ -44,12 +44,15 @@ from trainers.protocols import Bench
 
 TABLE = Path(__file__).with_suffix(".jsonl")
 SMALL = {
-    "lora": "--method fedrand --rounds 3 --clients 4 --per-round 2 --records 6 --reference 4 --novel 2 --test 1"
+    "lora": "--attack all --method fedrand --rounds 3 --clients 4 --per-round 2 --records 6 --reference 4 --novel 2 --test 1"
     " --local-steps 2 --canaries 4 --shadows 4",
-    "prompts": "--method fedotp --epsilon none --task digits --shots 10 --rounds 4 --clients 3 --prompt-length 4"
+    "prompts": "--attack all --method fedotp --epsilon none --task digits --shots 10 --rounds 4 --clients 3 --prompt-length 4"
     " --targets 2 --shadows 4 --canaries 6",
-    "dual": "--method dp2fl --task digits --shots 10 --rounds 2 --clients 3 --local-epochs 1 --targets 2"
+    "dual": "--attack all --method dp2fl --task digits --shots 10 --rounds 2 --clients 3 --local-epochs 1 --targets 2"
     " --shadows 4 --canaries 6",
+    # few directions, so that the scatter of classes is revealed
+    "secfpp": "--method secfpp --task digits --partition dirichlet --dirichlet 1 --rounds 3 --clients 6 --local-epochs 1"
+    " --directions 24 --canaries 6 --attack scatter,loss",
 }
 LEVEL = 0.05
 SURPRISING = 0.0005
@@ -93,7 +96,7 @@ def row(learner: str, seed: int) -> dict[str, object]:
     """A row of the table: the scores of a null that coins decided, and those among them that are called a leak."""
     started = time.process_time()
     with tempfile.TemporaryDirectory() as out:
-        words = f"{SMALL[learner]} --attack all --seed {seed} --threads 1 --out {out}"
+        words = f"{SMALL[learner]} --seed {seed} --threads 1 --out {out}"
         (found,) = report(read_command(words.split()).plan)
     cells = found.tables["cells"]
     tested = cells[cells.z.notna()]
