@@ -11,7 +11,7 @@ apart (F, `two_means.py`). A round ends with the first of these that applies:
 
 By default both thresholds are quantiles of F of the best division of normal vectors, as many as the users that are
 asked about, in the effective dimension of theirs: of `SPLIT` of these divisions F is smaller, and so is that of `MERGE`
-of them for users of one cluster that fell in two.
+of them for users of one cluster that fell in two. A split needs `WIDER` times the quantile.
 
 A user adds |g| / (|g| - 1) times its squared distance to the centre of its own group, or |g| / (|g| + 1) times that to
 another's, to the scatter (Hartigan and Wong 1979). For unrelated users both are equal on average; plain distances
@@ -35,6 +35,7 @@ Numbers = NDArray[np.int64]
 Part = tuple[Numbers, Floats]  # a group, and the squared distances [n] of all users to its mean
 
 SPLIT = 0.99
+WIDER = 1.05  # of that: real vectors vary more in some directions, and their best division is further apart
 MERGE = 0.5
 WIDEST = 1000  # dimension from which on F of the best division hardly falls
 
@@ -126,7 +127,7 @@ class Rule:
 
     def _separate(self, halves: list[Part], looks: Floats) -> bool:
         """Whether a cluster with these halves is to be split."""
-        limit = self.split or self._quantile(SPLIT, halves, looks)
+        limit = self.split or WIDER * self._quantile(SPLIT, halves, looks)
         return _apart(*halves) >= limit
 
     def _alike(self, first: Part, second: Part, looks: Floats) -> bool:
