@@ -35,11 +35,10 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
 from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge, Mixture, mean_of_finite
+from attacks.knowledge import ROUNDING, Attack, Floats, Knowledge, Mixture, mean_of_finite
 
 SUM = 1e3  # weight of the equation for the sum of the shares
 SAME = 1e-5  # times the longest gradient: gradients that differ by less are equal, and a shorter one is zero
-ROUNDING = 1e-7  # times the largest singular value: smaller ones are rounding errors
 ITERATIONS = 10  # most iterations of the solver per unknown
 
 

@@ -42,6 +42,9 @@ class AttackFacts:
     """Whether it needs `Knowledge.gradient_norms`."""
     mixtures: bool = False
     """Whether it needs messages as mixtures of records: `Rounds.mixtures`, on texts `Knowledge.explained`."""
+    of_noise: bool = False
+    """Whether its first score is made for messages with Gaussian noise: by it canaries are guessed about where the
+    ledger has such noise."""
     contents: bool = False
     """Whether it needs the first message solved without candidates: `Knowledge.contents`, and `embeddings`."""
     reads: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from attacks.answers import Arrays, ClassAnswers, Floats, ModelAnswers, log_odds
 __all__ = ["Attack", "Floats", "Knowledge", "Mixture", "Rounds", "Shadows", "log_odds", "own_class"]
 
 KNOWN = ("equal", "at most", "on average")  # values of `Mixture.known`
+ROUNDING = 1e-7  # times the largest singular value of gradients: smaller ones are rounding errors
 SUMS = ("scatter", "moment", "distances")  # keys of `Knowledge.pooled`
 
 
@@ -85,6 +86,21 @@ class Mixture:
     known: str  # whether the n shares sum to `total` exactly ("equal"), to no more ("at most"), or "on average"
     scaled: bool  # whether the message was multiplied by an unknown factor below 1, as a clipped batch is
     std: float  # standard deviation of the client's noise in each parameter
+    lengths: Floats  # [n], of the gradients before they were clipped
+    coefficients: Floats  # [S], how much the gradients of each of the client's S steps weigh in `sent`
+
+    @property
+    def clipped_to(self) -> Floats:
+        """Lengths [n] of the gradients as the client clips them."""
+        lengths: Floats = np.linalg.norm(self.gradients, axis=0)
+        return lengths
+
+    def remainder(self) -> tuple[float, int]:
+        """The squared length of what of the message lies outside the span of the gradients, and the dimension of that
+        space, of the message's own numbers."""
+        basis, sizes, _ = np.linalg.svd(self.gradients, full_matrices=False)
+        inside = basis[:, sizes > ROUNDING * sizes.max(initial=0.0)].T @ self.sent
+        return max(0.0, float(self.sent @ self.sent - inside @ inside)), self.numbers - len(inside)
 
     def arrays(self) -> Arrays:
         """Its fields as arrays, to be stored; `of` reads them."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from audits.statistics.regression import Message
 from audits.statistics.stratified import comparable
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import AT_THE_END, BEST_UTILITY, FINAL, ROUND
@@ -56,7 +57,8 @@ class ScoredModel:
     shadows trained with the record and without it), hard_right (whether the hard prompt is right), owner and owners
     (the most probable client, and among how many); for texts, per token, token_slice, token_log_prob, token_entropy,
     base_token_entropy (nats). `batches` has a row per message solved for its batch: round, residual, least, error,
-    skipped.
+    skipped. `messages` reads the messages with noise that the adversary saw of the client, whose gradients are of the
+    first records of `scores`; None: no attack looks at them, or they have no Gaussian noise.
     """
 
     threat_model: str
@@ -69,6 +71,7 @@ class ScoredModel:
     facts: pd.DataFrame | None = None
     batches: pd.DataFrame | None = None
     before_first_round: pd.DataFrame | None = None
+    messages: Callable[[], Sequence[Message]] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -70,8 +70,9 @@ def hypotheses(table: pd.DataFrame, ledger: Ledger) -> dict[str, Hypothesis]:
     """By adversary, the claimed and provable epsilon for a client's own record from `privacy_table`, with the family of
     the ledger's mechanism if the provable one is finite and positive."""
     own = table[table.whose == "own"]
+    noise = next((m.std for step in ledger.steps for m in step if m.release in ledger.shared), None)
     return {
-        view: Hypothesis(claimed, proven, _family(ledger) if 0 < proven < math.inf else None)
+        view: Hypothesis(claimed, proven, _family(ledger) if 0 < proven < math.inf else None, noise)
         for view, claimed, proven in zip(own.threat_model, own.claimed, own.provable, strict=True)
     }
 

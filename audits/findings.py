@@ -9,6 +9,7 @@ from typing import TypedDict
 SCHEMA = 4
 MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechanism is
 MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaussian on Poisson samples
+MEASURED_SCORES = "measured/messages"  # if the noise is Gaussian, from the messages themselves
 RECORDING = "recording"  # metric of a sentence about how an external run was recorded
 INFORMATION = "mutual_information"  # metric of bits per record
 NO_CANARIES = "not measured: needs canaries"
@@ -177,9 +178,10 @@ class Accuracy(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredEpsilon(OfRun):
-    """A lower bound on epsilon for a client's own record, from how many canaries one adversary guessed right."""
+    """A lower bound on epsilon for a client's own record, from how many canaries one adversary guessed right, or from a
+    regression of the messages that it saw on the canaries' coins (MEASURED_SCORES)."""
 
-    metric: str  # MEASURED or MEASURED_GAUSSIAN
+    metric: str  # MEASURED, MEASURED_GAUSSIAN or MEASURED_SCORES
     threat_model: str
     way: str  # the model that the adversary guessed from, as in `Finding`
     attack: str
@@ -188,13 +190,19 @@ class MeasuredEpsilon(OfRun):
     mechanism: str
     value: float  # the lower bound
     confidence: float
-    ceiling: float  # the bound if all guesses were right
+    ceiling: float  # the bound if all guesses were right, or if messages had no noise
     delta: float
     clients: int  # number of clients whose canaries were guessed about
     canaries: int  # number of canaries of these clients
     inserted: int
-    guesses: int
-    correct: int
+    guesses: int | None  # None: from a regression
+    correct: int | None
+    # of a regression: how much of a coin is in the messages (1: as much as a step of the method takes in), the noise's
+    # standard deviation, that of the ledger, and about what the bound would be if the ledger is right
+    scale: float | None = None
+    noise: float | None = None
+    ledger_noise: float | None = None
+    expected: float | None = None
     claimed: float | str
     provable: float | str | None  # None: nobody knows what noise ran, as in a run from elsewhere
     p_claimed: float | None  # largest probability of so many right guesses if the claimed epsilon is true

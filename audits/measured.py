@@ -1,10 +1,12 @@
 """Measured epsilon: lower bounds from how well each adversary guesses which canaries were trained on.
 
-Each adversary guesses by one score, the first headline score that its models have, and by the freshest of its models of
-a client. All canaries of the attacked clients count, and a fifth of them is guessed about, so that nothing is chosen
-after the coins were seen. Two bounds come from the same guesses: that of Steinke, Nasr and
-Jagielski (2023), which holds whatever the mechanism is, and, where the ledger proves a Gaussian mechanism of finite
-epsilon, that of Mahloujifar, Melis and Chaudhuri (2025), which holds if it is one.
+Each adversary guesses by one score, the first headline score that its models have, or where the ledger has Gaussian
+noise that of an attack made for it (`AttackFacts.of_noise`), and by the freshest of its models of a client. All
+canaries of the attacked clients count, and a fifth of them is guessed about, so that nothing is chosen after the coins
+were seen. Two bounds come from the same guesses: that of Steinke, Nasr and Jagielski (2023), which holds whatever the
+mechanism is, and, where the ledger proves a Gaussian mechanism of finite epsilon, that of Mahloujifar, Melis and
+Chaudhuri (2025), which holds if it is one. A third bound needs no guesses: where messages with such noise were seen and
+solved, all are regressed on the coins (`audits.statistics.regression`).
 """
 
 from __future__ import annotations
@@ -16,17 +18,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from attacks.facts import ATTACKS
 from audits.comparisons import ScoredModel, ScoredRun
-from audits.findings import MEASURED, MEASURED_GAUSSIAN, MeasuredEpsilon, Names, OfRun
+from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES, MeasuredEpsilon, Names, OfRun
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses
+from audits.statistics.regression import Coined, Regression, regress
 from fedaudit.privacy.ledger import strict
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.threat_models import THREAT_MODELS
 
 NOT_GUESSED = "not measured: no attack here speaks of canaries"
+CEILING = 1e5  # a larger epsilon is not told apart
+Floats = NDArray[np.float64]
 
 Coins = Mapping[int, Mapping[str, bool]]  # by client and canary whether it was inserted
 
@@ -38,6 +45,7 @@ class Hypothesis:
     claimed: float = math.inf
     provable: float = math.inf
     family: trade_off.Family | None = None  # of the mechanism whose epsilon is proven; None: no finite one is
+    noise: float | None = None  # the ledger's standard deviation of what clients send; None: none is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,24 +72,28 @@ def bounds(
     hypotheses: Mapping[str, Hypothesis],
     guessed_about: str = "canaries",
 ) -> list[MeasuredEpsilon]:
-    """The lower bounds on epsilon by every adversary that can guess: one for any mechanism and, if the ledger's
-    mechanism has a proven epsilon, a second one for its family (`Hypothesis.family`). `guessed_about` is what sentences
-    call the records of the `coins`."""
+    """The lower bounds on epsilon by every adversary that can guess: one for any mechanism; if the ledger's mechanism
+    has a proven epsilon, a second one for its family (`Hypothesis.family`); if messages with Gaussian noise were
+    solved, a third one from these. `guessed_about` is what sentences call the records of the `coins`."""
     lower_bounds: list[MeasuredEpsilon] = []
     for threat_model in THREAT_MODELS:
-        if (guessed := guess(run, coins, threat_model)) is not None:
-            hypothesis = hypotheses.get(threat_model, Hypothesis())
+        hypothesis = hypotheses.get(threat_model, Hypothesis())
+        if (guessed := guess(run, coins, threat_model, noised=hypothesis.family is not None)) is not None:
             metrics = (MEASURED, MEASURED_GAUSSIAN) if hypothesis.family else (MEASURED,)
             lower_bounds += [_bound(guessed, metric, hypothesis, names, delta, guessed_about) for metric in metrics]
+            if (found := regression(run, coins, threat_model)) is not None:
+                lower_bounds.append(_of_messages(guessed, found, hypothesis, names, delta, guessed_about))
     return lower_bounds
 
 
-def guess(run: ScoredRun, coins: Coins, threat_model: str) -> Guessed | None:
+def guess(run: ScoredRun, coins: Coins, threat_model: str, *, noised: bool = False) -> Guessed | None:
     """The guesses of an adversary about all canaries; None if it holds no model, no attack scores its models, or there
-    are no canaries. It uses its first headline score, and its first kind of model in FRESHEST (an order of preference)
-    that scores half as many canaries as any."""
+    are no canaries. It uses its first headline score, or if messages are `noised` one made for noise, and its first
+    kind of model in FRESHEST (an order of preference) that scores half as many canaries as any."""
     models = [m for m in run.models if m.threat_model == threat_model and m.way in FRESHEST]
     headlines = [(attack, signal) for attack, signals in run.headlines.items() for signal in signals]
+    if noised:
+        headlines.sort(key=lambda pair: pair[0] not in ATTACKS or not ATTACKS[pair[0]].facts.of_noise)
     score = next(((a, s) for a, s in headlines if any(s in m.scores for m in models)), None)
     canaries = {(k, name): coin for k, coin_by_canary in coins.items() for name, coin in coin_by_canary.items()}
     if score is None or not canaries:
@@ -142,6 +154,66 @@ def _bound(
     )
 
 
+def regression(run: ScoredRun, coins: Coins, threat_model: str) -> Regression | None:
+    """The regression of all messages that an adversary saw on the coins of the canaries; None if it saw none with
+    noise, or they tell nothing."""
+    clients = []
+    for model in run.models:
+        read = model.messages if model.threat_model == threat_model and model.client in coins else None
+        if model.client is not None and read is not None and (messages := read()):
+            records = model.scores.index[: messages[0].gradients.shape[1]].tolist()
+            clients.append(Coined(messages, *_columns(run, coins[model.client], records)))
+    return regress(clients) if clients else None
+
+
+def _columns(run: ScoredRun, coins: Mapping[str, bool], records: Sequence[str]) -> tuple[Floats, Floats]:
+    """`Coined.coins` and `Coined.expected` of some records [n] of a client, whose canaries' coins are given."""
+    coin = [coins[record] - 0.5 if record in coins else 0.0 for record in records]
+    expected = [0.5 if record in coins else float(run.truth.get(record, False)) for record in records]
+    return np.array(coin), np.array(expected)
+
+
+def _of_messages(
+    guessed: Guessed, found: Regression, hypothesis: Hypothesis, names: Names, delta: float, about: str
+) -> MeasuredEpsilon:
+    """The finding of the lower bound from a regression of the messages of the adversary that `guessed`."""
+
+    def epsilon(mu: float) -> float:
+        return min(CEILING, trade_off.GAUSSIAN.epsilon(mu, delta))
+
+    def p_value(said: float) -> float | None:
+        return None if math.isinf(said) else found.p_value(trade_off.GAUSSIAN.mu(said, delta))
+
+    value, scale, noise = epsilon(found.mu_lower_bound()), found.scale, found.noise
+    expected = None
+    if 0 < hypothesis.provable < math.inf:
+        expected = epsilon(found.expected_bound(trade_off.GAUSSIAN.mu(hypothesis.provable, delta)))
+    beside = f", {noise / hypothesis.noise:.3g} of the ledger's" if hypothesis.noise else ""
+    would = "" if expected is None else f"; about {expected:.3g} if the ledger is right"
+    return MeasuredEpsilon(
+        **names,
+        metric=MEASURED_SCORES,
+        **{**dataclasses.asdict(guessed), "guesses": None, "correct": None},
+        mechanism="Gaussian, added to sums of gradients",
+        value=value,
+        confidence=CONFIDENCE,
+        ceiling=CEILING,
+        delta=delta,
+        claimed=strict(hypothesis.claimed),
+        provable=strict(hypothesis.provable),
+        p_claimed=p_value(hypothesis.claimed),
+        p_provable=p_value(hypothesis.provable),
+        scale=scale,
+        noise=noise,
+        ledger_noise=hypothesis.noise,
+        expected=expected,
+        sentence=f"{guessed.threat_model}, by a regression of messages on the coins of {guessed.canaries} {about}: "
+        f"epsilon is at least {value:.3g} if the noise is Gaussian ({100 * CONFIDENCE:g} %, delta {delta:g}{would}). A "
+        f"record has {scale:.3g} of the weight of one that is in every step, and the noise has a standard deviation of "
+        f"{noise:.3g}{beside}.",
+    )
+
+
 def _lower_bound(family: trade_off.Family | None, right: Mapping[str, int], delta: float) -> float:
     """The lower bound on epsilon from the counts `right` (correct, guesses, canaries); `family` None: for any
     mechanism."""
@@ -173,7 +245,8 @@ def _sentence(
 
 def words(findings: Sequence[OfRun], threat_model: str) -> str:
     """The bounds by an adversary in a line, such as "at least 1.2: of at most 3 with 40 coins, 20 guessed about";
-    with a bound for a Gaussian mechanism if there is one. `NOT_GUESSED` without bounds."""
+    with a bound for a Gaussian mechanism if there is one, and first the one from messages if there is one.
+    `NOT_GUESSED` without bounds."""
     bound_by_metric = {
         m.metric: m for m in findings if isinstance(m, MeasuredEpsilon) and m.threat_model == threat_model
     }
@@ -184,4 +257,7 @@ def words(findings: Sequence[OfRun], threat_model: str) -> str:
     if (second := bound_by_metric.get(MEASURED_GAUSSIAN)) is None:
         return f"at least {first.value:.3g}: {about}"
     more = f"at least {second.value:.3g} (of at most {second.ceiling:.3g}) if the mechanism is {second.mechanism}"
-    return f"at least {first.value:.3g}: {about}; {more}"
+    if (third := bound_by_metric.get(MEASURED_SCORES)) is None:
+        return f"at least {first.value:.3g}: {about}; {more}"
+    guesses = f"from guesses at least {first.value:.3g} whatever the mechanism is, {about}; {more}"
+    return f"at least {third.value:.3g}: from the messages, if the noise is Gaussian; {guesses}"

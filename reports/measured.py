@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from audits.findings import MEASURED, MEASURED_GAUSSIAN
+from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES
 
 if TYPE_CHECKING:
     from reports.evidence import Finding
 
-METRICS = (MEASURED, MEASURED_GAUSSIAN)
+METRICS = {MEASURED: "any", MEASURED_GAUSSIAN: "gaussian", MEASURED_SCORES: "messages"}  # and the field of a row
 ERROR = 0.05  # chance that any contradiction in a report is false
 P_VALUES = {"provable": "p_provable", "claimed": "p_claimed"}  # field of a finding with the p-value of each epsilon
 
 
 def rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """One row {"any", "gaussian"} per run and adversary: the whole findings whose bounds rest on the same guesses, for
-    any mechanism and for a Gaussian one; None where there is no such finding."""
+    """One row {"any", "gaussian", "messages"} per run and adversary: the whole findings whose bounds rest on the same
+    coins, from guesses for any mechanism and for a Gaussian one, and from messages; None where there is no such one."""
     pairs: dict[tuple[Any, ...], dict[str, Any]] = {}
     for f in (f for f in findings if f["metric"] in METRICS):
-        pair = pairs.setdefault((f["method"], f["seed"], f["threat_model"]), {"any": None, "gaussian": None})
-        pair["any" if f["metric"] == MEASURED else "gaussian"] = f
+        pair = pairs.setdefault((f["method"], f["seed"], f["threat_model"]), dict.fromkeys(METRICS.values()))
+        pair[METRICS[f["metric"]]] = f
     return list(pairs.values())
 
 
@@ -71,10 +71,11 @@ def sentence(f: Finding, name: str, among: int) -> str:
         "provable": ("proven", "the code, the ledger or the proof is wrong"),
         "claimed": ("claimed", "the claim does not hold"),
     }[name]
+    seen = "coins as plain in messages" if f["guesses"] is None else f"{f['correct']} of {f['guesses']} right guesses"
     mechanism = f"a mechanism that is {f['mechanism']}" if f["mechanism"] else "any mechanism"
     return (
         f"{f['method']} (seed {f['seed']}), {f['threat_model']}: measured above {name}: {means}. Of {mechanism} with "
-        f"epsilon {float(f[name]):.3g}, as is {status}, {f['correct']} of {f['guesses']} right guesses have a "
+        f"epsilon {float(f[name]):.3g}, as is {status}, {seen} have a "
         f"probability of at most {f[P_VALUES[name]]:.2g}; {100 * ERROR:g} % divided among {among} bounds are "
         f"{ERROR / among:.2g}."
     )

@@ -144,7 +144,7 @@ def _mixtures(rng: np.random.Generator, member: NDArray[np.bool_], leak: float) 
         found.append(
             Mixture(
                 r, gradients, sent, numbers=2 * n, divisor=float(size), low=0.0, high=1.0, total=float(size), known="equal",
-                scaled=False, std=std / size if leak else 0.0,
+                scaled=False, std=std / size if leak else 0.0, lengths=np.linalg.norm(gradients, axis=0), coefficients=np.ones(1),
             )
         )  # fmt: skip
     return tuple(found)

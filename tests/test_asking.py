@@ -146,7 +146,7 @@ class TestKept:
 
     @pytest.mark.parametrize("known", ["equal", "at most", "on average"])
     def test_messages_as_mixtures(self, known: str) -> None:
-        mixture = Mixture(3, np.eye(2), np.ones(2), 7, 2.0, -1.0, 2.0, 5.5, known, True, 0.25)
+        mixture = Mixture(3, np.eye(2), np.ones(2), 7, 2.0, -1.0, 2.0, 5.5, known, True, 0.25, np.ones(2), np.ones(3))
         again = Mixture.of(mixture.arrays())
         assert {name: value for name, value in vars(again).items() if not isinstance(value, np.ndarray)} == {
             name: value for name, value in vars(mixture).items() if not isinstance(value, np.ndarray)

@@ -35,7 +35,7 @@ def some(gradients: Floats, sent: Floats, **more: Any) -> Mixture:
     """A message of one step whose batch is divided by 1, and its records' shares sum to as many."""
     usual: dict[str, Any] = {
         "round": 0, "numbers": len(sent), "divisor": 1.0, "low": 0.0, "high": 1.0, "total": 1.0, "known": "equal", "scaled": False,
-        "std": 0.0,
+        "std": 0.0, "lengths": np.linalg.norm(gradients, axis=0), "coefficients": np.ones(1),
     }  # fmt: skip
     return Mixture(gradients=gradients, sent=sent, **(usual | more))
 

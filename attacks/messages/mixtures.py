@@ -22,6 +22,7 @@ def mixture(
     before. `listed`: how many records it trains on. `complete`: it trains on these n only, each with a weight above 0.
     """
     protection, coefficients = method.protection, method.messages.step_coefficients(method.steps(listed))
+    lengths = gradients.flatten(1).norm(dim=1).double().numpy()
     if protection.per_record:
         gradients = clipped(gradients, protection.privacy.clip_norm)
     std = 0.0 if method.central else protection.stds.get("p_G", 0.0) * float(np.linalg.norm(coefficients))
@@ -48,6 +49,8 @@ def mixture(
         known="on average" if free else "equal" if complete else "at most",
         scaled=by_batch and not short,
         std=std,
+        lengths=lengths,
+        coefficients=coefficients,
     )
 
 
@@ -59,6 +62,7 @@ def of_sum(gradients: Tensor, sent: Tensor, *, r: int, divisor: int) -> Mixture:
     return Mixture(
         round=r, gradients=rows, sent=target, numbers=sent.numel(), divisor=float(divisor), low=0.0, high=1.0,
         total=len(gradients) / 2, known="on average", scaled=False, std=0.0,
+        lengths=gradients.flatten(1).norm(dim=1).double().numpy(), coefficients=np.ones(1),
     )  # fmt: skip
 
 

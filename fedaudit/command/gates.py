@@ -21,7 +21,7 @@ from typing import Any
 
 from attacks.facts import AttackFacts
 from attacks.threats import refusal
-from audits.findings import MEASURED, MEASURED_GAUSSIAN
+from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES
 from fedaudit.command.argv import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
@@ -34,7 +34,7 @@ from trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
 ACCURACY = tuple(split.metric for split in SPLITS)
-BOUNDS = (MEASURED, MEASURED_GAUSSIAN)
+BOUNDS = (MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES)
 METRICS = MEMBERSHIP + ACCURACY + BOUNDS
 LARGEST = 1e6  # epsilon in a gate
 SENTENCES = tuple(P_VALUES)  # words that a measured epsilon may be compared with: provable, claimed

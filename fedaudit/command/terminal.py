@@ -164,16 +164,17 @@ def _show_membership(console: Console, rows: Sequence[Finding], attack: str | No
 
 def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
     """Print bounds (`reports.measured.rows`, not empty): by run and adversary the lower bounds on epsilon, for any
-    mechanism and for a Gaussian one, with proven and claimed epsilon."""
+    mechanism, for a Gaussian one and from messages, with proven and claimed epsilon."""
     first = bounds[0]["any"]
     methods, seeds = (len({row["any"][name] for row in bounds}) > 1 for name in ("method", "seed"))
-    heads = ("canaries", "guesses right", "any mechanism", "if Gaussian", "proven", "claimed")
+    heads = ("canaries", "guesses right", "any mechanism", "if Gaussian", "messages", "proven", "claimed")
     groups: dict[str, list[list[str]]] = {}
     for row in bounds:
         m = row["any"]
         run = [*([m["method"]] if methods else []), *([f"seed {m['seed']}"] if seeds else [])]
         cells = [m["signal"], str(m["canaries"]), f"{m['correct']} of {m['guesses']}", _at_least(m)]
-        cells += [_at_least(row["gaussian"]), epsilon(m["provable"]), _epsilon(m["claimed"])]
+        of_messages = "n/a" if row["messages"] is None else f"{row['messages']['value']:.3g}"
+        cells += [_at_least(row["gaussian"]), of_messages, epsilon(m["provable"]), _epsilon(m["claimed"])]
         groups.setdefault(" · ".join([*run, m["threat_model"]]), []).append(cells)
     rests = f"{100 * first['confidence']:g} % each, delta {first['delta']:g}"
     title = f"measured epsilon, at least (of at most): {rests}"

@@ -19,6 +19,7 @@ from audits.tables.records import evidence
 from audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.contents import contents_tables
+from fedaudit.pipeline.noised_messages import noised_messages
 from fedaudit.pipeline.permitted import refused_table
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.probing import ask_probes, probes_table
@@ -104,7 +105,7 @@ def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> Attac
     order = list(question_plan.attacks)  # of threat models, then of clients; a model of all clients counts as client 0
     models = sorted(concatenate_targets(parts).items(), key=lambda pair: (order.index(pair[0][0]), pair[0][2] or 0))
     scored = dict(models)
-    run = _scored_run(cell, scored, question_plan, federation) if scored else None
+    run = _scored_run(cell, scored, question_plan, question_sets, federation) if scored else None
     return AttackedTraining(cell, federation, question_plan, question_sets, run)
 
 
@@ -116,10 +117,15 @@ def scoring_jobs(question_plan: QuestionPlan, question_sets: Sequence[QuestionSe
 
 
 def _scored_run(
-    cell: Cell, scored: Mapping[ModelKey, Tables], question_plan: QuestionPlan, federation: Federation
+    cell: Cell,
+    scored: Mapping[ModelKey, Tables],
+    question_plan: QuestionPlan,
+    question_sets: Sequence[QuestionSet],
+    federation: Federation,
 ) -> ScoredRun:
     """The scores and controls of all models, joined with the truth about members, for audits."""
-    models = [ScoredModel(*key, **tables) for key, tables in scored.items()]
+    read = noised_messages(question_plan, question_sets)
+    models = [ScoredModel(*key, **tables, messages=read.get(key)) for key, tables in scored.items()]
     signals = dict.fromkeys(signal for model in models for signal in model.scores)
     clients = {k: federation.clients[k] for k in cell.targets}
     pooled = any(model.client is None for model in models)
