@@ -79,14 +79,14 @@ def coins(
     for rows, sent in pairs:
         gram += rows.T @ rows
         inner += rows.T @ (sent - rows.sum(1) * mean)
-    found: Floats = np.linalg.solve(gram + np.eye(len(gram)) / (mean * (1 - mean)), inner)
-    found[np.diag(gram) == 0] = np.nan
-    return found
+    deviations: Floats = np.linalg.solve(gram + np.eye(len(gram)) / (mean * (1 - mean)), inner)
+    deviations[np.diag(gram) == 0] = np.nan
+    return deviations
 
 
 def _whitened(mixture: Mixture, unknown: NDArray[np.bool_], lengths: Floats) -> tuple[Floats, Floats]:
-    """What each unknown record adds to a message if it is in every step [m, u], and the message [m], both divided by
-    the standard deviation of the noise."""
+    """Rows [m, u], what each of u unknown records adds to a message if it is in every step, and the message [m], both
+    divided by the standard deviation of the noise."""
     square, dimension = mixture.remainder()
     least = EXACT * float(np.linalg.norm(mixture.sent)) / np.sqrt(mixture.numbers)
     noise = max(np.sqrt(square / dimension) if dimension > 0 else mixture.std, least) or 1.0

@@ -25,7 +25,7 @@ from audits.comparisons import ScoredModel, ScoredRun
 from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES, MeasuredEpsilon, Names, OfRun
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses
-from audits.statistics.regression import Coined, Regression, regress
+from audits.statistics.regression import Coined, CoinRegression, regress
 from fedaudit.privacy.ledger import strict
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import FRESHEST
@@ -81,8 +81,8 @@ def bounds(
         if (guessed := guess(run, coins, threat_model, noised=hypothesis.family is not None)) is not None:
             metrics = (MEASURED, MEASURED_GAUSSIAN) if hypothesis.family else (MEASURED,)
             lower_bounds += [_bound(guessed, metric, hypothesis, names, delta, guessed_about) for metric in metrics]
-            if (found := regression(run, coins, threat_model)) is not None:
-                lower_bounds.append(_of_messages(guessed, found, hypothesis, names, delta, guessed_about))
+            if (fitted := regression(run, coins, threat_model)) is not None:
+                lower_bounds.append(_of_messages(guessed, fitted, hypothesis, names, delta, guessed_about))
     return lower_bounds
 
 
@@ -154,7 +154,7 @@ def _bound(
     )
 
 
-def regression(run: ScoredRun, coins: Coins, threat_model: str) -> Regression | None:
+def regression(run: ScoredRun, coins: Coins, threat_model: str) -> CoinRegression | None:
     """The regression of all messages that an adversary saw on the coins of the canaries; None if it saw none with
     noise, or they tell nothing."""
     clients = []
@@ -174,22 +174,22 @@ def _columns(run: ScoredRun, coins: Mapping[str, bool], records: Sequence[str]) 
 
 
 def _of_messages(
-    guessed: Guessed, found: Regression, hypothesis: Hypothesis, names: Names, delta: float, about: str
+    guessed: Guessed, fitted: CoinRegression, hypothesis: Hypothesis, names: Names, delta: float, about: str
 ) -> MeasuredEpsilon:
     """The finding of the lower bound from a regression of the messages of the adversary that `guessed`."""
 
     def epsilon(mu: float) -> float:
         return min(CEILING, trade_off.GAUSSIAN.epsilon(mu, delta))
 
-    def p_value(said: float) -> float | None:
-        return None if math.isinf(said) else found.p_value(trade_off.GAUSSIAN.mu(said, delta))
+    def p_value(hypothesised: float) -> float | None:
+        return None if math.isinf(hypothesised) else fitted.p_value(trade_off.GAUSSIAN.mu(hypothesised, delta))
 
-    value, scale, noise = epsilon(found.mu_lower_bound()), found.scale, found.noise
+    value, scale, noise = epsilon(fitted.mu_lower_bound()), fitted.scale, fitted.noise
     expected = None
     if 0 < hypothesis.provable < math.inf:
-        expected = epsilon(found.expected_bound(trade_off.GAUSSIAN.mu(hypothesis.provable, delta)))
+        expected = epsilon(fitted.expected_bound(trade_off.GAUSSIAN.mu(hypothesis.provable, delta)))
     beside = f", {noise / hypothesis.noise:.3g} of the ledger's" if hypothesis.noise else ""
-    would = "" if expected is None else f"; about {expected:.3g} if the ledger is right"
+    expectation = "" if expected is None else f"; about {expected:.3g} if the ledger is right"
     return MeasuredEpsilon(
         **names,
         metric=MEASURED_SCORES,
@@ -208,9 +208,9 @@ def _of_messages(
         ledger_noise=hypothesis.noise,
         expected=expected,
         sentence=f"{guessed.threat_model}, by a regression of messages on the coins of {guessed.canaries} {about}: "
-        f"epsilon is at least {value:.3g} if the noise is Gaussian ({100 * CONFIDENCE:g} %, delta {delta:g}{would}). A "
-        f"record has {scale:.3g} of the weight of one that is in every step, and the noise has a standard deviation of "
-        f"{noise:.3g}{beside}.",
+        f"epsilon is at least {value:.3g} if the noise is Gaussian ({100 * CONFIDENCE:g} %, delta {delta:g}"
+        f"{expectation}). A record has {scale:.3g} of the weight of one that is in every step; the noise has a "
+        f"standard deviation of {noise:.3g}{beside}.",
     )
 
 

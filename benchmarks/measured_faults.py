@@ -1,6 +1,7 @@
 """Faults of privacy that canaries show, planted in trainings that really run, with calibrated noise for epsilon 1.
 
     python benchmarks/measured_faults.py [--seed 0] [--canaries 1000] [--clients 10] [FAULT ...]
+    python benchmarks/measured_faults.py --limit      how far a canary moves what the server sees, if noise is forgotten on u
 
 Ten clients with strange canaries. Every step takes all records of a client, |B| = 128, and nearly every gradient is
 longer than C = 0.1, so that the noise meets its worst case: T is the number of steps of a client. PromptFL, two rounds of
@@ -13,6 +14,10 @@ ridge      the coins by ridge regression of the steps on all candidates' clipped
 unclipped  the same for all of the noise on the gradients as they are, times the one number that fits the steps best: for
            faults of clipping.
 
+Two more lines are bounds from a regression of the messages on the coins, without guesses: `messages` as the report has it,
+on clipped gradients, and `differences` of a client's consecutive messages on those of its gradients. They say how much of
+a coin is there and how much noise, beside the ledger's.
+
 Each line is a bound by itself; whoever looks for a fault fixes one score beforehand. `ledger` is what the ledger proves,
 which knows of no fault, `true` what the accountant proves of a ledger that does; `p` is the probability of so many right
 guesses under the Gaussian mechanism that the first proves.
@@ -24,6 +29,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import shlex
 import tempfile
@@ -41,7 +47,9 @@ from attacks.messages.prompts import ReplayedMessages
 from audits.epsilon import ledger_of
 from audits.statistics import one_run, trade_off
 from audits.statistics.guesses import number_of_guesses, right_guesses
+from audits.statistics.regression import Coined, Message, regress
 from fedaudit.command.cli import read_command
+from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.trainings import train_all
@@ -148,7 +156,12 @@ def main() -> None:
     parser.add_argument("faults", nargs="*", choices=[*FAULTS, []], help="by default all")
     for name, usual in (("seed", 0), ("canaries", 1000), ("clients", 10)):
         parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--limit", action="store_true")
     asked = parser.parse_args()
+    if asked.limit:
+        show_limit(f"{DPFPL.replace('steps 2', 'steps 4')} {SETTING.replace('rounds 2', 'rounds 1')} --clients {asked.clients} "
+                   f"--canaries {asked.canaries} --seed {asked.seed}")  # fmt: skip
+        return
     print(
         f"{'fault':<26}{'T':>3}{'ledger':>8}{'true':>8}  {'score':<10}{'right':>12}{'any':>7}{'Gaussian':>10}{'p':>10}"
     )
@@ -174,11 +187,13 @@ def show(name: str, fault: Fault, words: str) -> None:
         provable(one, threat_model="server", delta=DELTA).epsilon for one in (ledger, as_it_ran(ledger, fault))
     )
     (steps,) = {sum(exposure.steps) for exposure in ledger.exposures}
-    view, found, coins, model = View(transcript, "server"), [], [], []
+    view, found, coins, model, coined = View(transcript, "server"), [], [], [], []
     messages = ReplayedMessages(view, method, learner)
     for k, client in enumerate(federation.clients):
         ids = [r.id for r in (*client.records, *client.canaries)]
-        found.append(coin_scores(messages, method, learner, k, ids)[:, len(client.records) :])
+        scores, rounds = coin_scores(messages, method, learner, k, ids)
+        found.append(scores[:, len(client.records) :])
+        coined.append((rounds, np.array([federation.truth[i] for i in ids], float), len(client.records)))
         coins += client.canary_included.tolist()
         model += [client.name] * len(client.canaries)
     m, r = len(coins), number_of_guesses(len(coins))
@@ -189,16 +204,87 @@ def show(name: str, fault: Fault, words: str) -> None:
         p = trade_off.p_value(trade_off.gaussian(trade_off.GAUSSIAN.mu(said, DELTA)), **about)
         print(f"{name:<26}{steps:>3}{said:>8.2f}{true:>8.3g}  {score:<10}{f'{right} of {r}':>12}{bounds[0]:>7.2f}"
               f"{bounds[1]:>10.2f}{p:>10.1g}", flush=True)  # fmt: skip
+    each = method.steps(coined[0][2])
+    std = method.protection.stds["p_G"]
+    for score, differences in (("messages", False), ("differences", True)):
+        fitted = regress([_coined(*one, each, differences) for one in coined])
+        if fitted is None:
+            continue
+        bound = trade_off.GAUSSIAN.epsilon(fitted.mu_lower_bound(), DELTA)
+        print(f"{name:<26}{steps:>3}{said:>8.2f}{true:>8.3g}  {score:<11}{'':>11}{'':>7}{bound:>10.2f}"
+              f"{fitted.p_value(trade_off.GAUSSIAN.mu(said, DELTA)):>10.1g}  coin {fitted.scale:.3g}, noise "
+              f"{fitted.noise / std:.3g} of the ledger's", flush=True)  # fmt: skip
+
+
+class Neighbour(Workshop):
+    """Workers that train with the first canary of the first client if it was left out, and else without it."""
+
+    @property
+    def executor(self) -> Executor[Any]:
+        if self._executor is None:
+            first, *others = self.federation.clients
+            included = np.array(first.canary_included)
+            included[0] = not included[0]
+            trained = dataclasses.replace(
+                self.federation, clients=(dataclasses.replace(first, canary_included=included), *others)
+            )
+            self._executor = Executor(functools.partial(make_bench, self.plan, trained))
+        return self._executor
+
+
+def show_limit(words: str) -> None:
+    """How far one canary moves what the server sees of a round of four steps, with equal noise, in standard deviations:
+    no test of what the server sees shows a larger mu."""
+    print(f"{'fault':<26}{'proven mu':>10}{'moved by':>10}")
+    for name in ("none, DP-FPL", "forgotten on u"):
+        sums = []
+        for made_by in (Workshop, Neighbour):
+            with tempfile.TemporaryDirectory() as out, planted(FAULTS[name]):
+                plan = read_command(shlex.split(f"{words} --out {out}")).plan
+                with made_by(plan, Progress(quiet=True)) as workshop:
+                    (cell,) = plan.cells
+                    train_all([cell], workshop, Progress(quiet=True))
+                    method, transcript = method_of(cell, workshop.federation.sizes), transcript_of(cell)
+                    assert isinstance(method, PromptMethod)
+                    sums.append(method.messages.gradient_sum(transcript.broadcast(0)["p_G"], transcript.upload(0, 0)))
+                    said = provable(ledger_of(transcript, method), threat_model="server", delta=DELTA).epsilon
+        moved = float((sums[1] - sums[0]).double().norm()) / (method.protection.stds["p_G"] * 2)
+        print(f"{name:<26}{trade_off.GAUSSIAN.mu(said, DELTA):>10.3f}{moved:>10.3f}", flush=True)
+
+
+def _coined(rounds: Sequence[Round], used: Arrays, candidates: int, steps: int, differences: bool) -> Coined:
+    """A client's messages, of which the first `candidates` records are no canaries, and `used` says who was in; or the
+    differences of consecutive messages."""
+    canary = np.arange(len(used)) >= candidates
+    size, kept = np.sqrt(steps), [*rounds]
+    if differences:
+        kept = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(rounds)]
+        size *= np.sqrt(2)
+    messages = []
+    for gradients, sent in kept:
+        basis, sizes, _ = np.linalg.svd(gradients, full_matrices=False)
+        basis = basis[:, sizes > 1e-7 * sizes.max()]
+        inside = basis.T @ sent
+        outside, rank = max(0.0, float(sent @ sent - inside @ inside)), basis.shape[1]
+        longest = (2 if differences else 1) * NORM * steps / BATCH / size
+        messages.append(
+            Message(basis.T @ gradients / size, inside / size, rank, outside / size**2, len(sent) - rank, longest)
+        )
+    return Coined(messages, np.where(canary, used - 0.5, 0.0), np.where(canary, 0.5, used))
+
+
+Arrays = np.ndarray[Any, Any]
+Round = tuple[Arrays, Arrays]  # clipped gradients [d, n] times steps / |B|, and the steps' sum [d]
 
 
 def coin_scores(
     messages: ReplayedMessages, method: PromptMethod, learner: Any, client: int, ids: Sequence[str]
-) -> np.ndarray[Any, Any]:
-    """The `SCORES` [3, n] of a client's candidates.
+) -> tuple[Arrays, list[Round]]:
+    """The `SCORES` [3, n] of a client's candidates, and its messages by round.
 
     The steps of a round are taken to be at the prompt that the server replays for its start.
     """
-    clipped, raw = Moments(len(ids)), Moments(len(ids))
+    clipped, raw, rounds = Moments(len(ids)), Moments(len(ids)), []
     for exchange in messages.exchanges.values():
         i = exchange.clients.index(client)
         server, own, upload = ({name: t[i] for name, t in state.items()}
@@ -211,17 +297,19 @@ def coin_scores(
         sent = method.messages.gradient_sum(start, upload).flatten().double()
         gradients = learner.record_gradients(method, text, start, ids).flatten(1).double()
         gradients *= steps / BATCH
-        clipped.add(gradients * (NORM * steps / BATCH / gradients.norm(dim=1, keepdim=True)).clamp(max=1), sent)
+        short = gradients * (NORM * steps / BATCH / gradients.norm(dim=1, keepdim=True)).clamp(max=1)
+        rounds.append((short.T.numpy(), sent.numpy()))
+        clipped.add(short, sent)
         raw.add(gradients, sent)
     noise = steps * method.protection.stds["p_G"] ** 2
-    found: np.ndarray[Any, Any] = torch.stack(
+    found: Arrays = torch.stack(
         [
             clipped.product,
             clipped.coins(noise / 100, 1.0),
             raw.coins(noise, float(2 * raw.product.sum() / raw.gram.sum())),
         ]
     ).numpy()
-    return found
+    return found, rounds
 
 
 class Moments:

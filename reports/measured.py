@@ -71,11 +71,11 @@ def sentence(f: Finding, name: str, among: int) -> str:
         "provable": ("proven", "the code, the ledger or the proof is wrong"),
         "claimed": ("claimed", "the claim does not hold"),
     }[name]
-    seen = "coins as plain in messages" if f["guesses"] is None else f"{f['correct']} of {f['guesses']} right guesses"
+    event = "coins as plain in messages" if f["guesses"] is None else f"{f['correct']} of {f['guesses']} right guesses"
     mechanism = f"a mechanism that is {f['mechanism']}" if f["mechanism"] else "any mechanism"
     return (
         f"{f['method']} (seed {f['seed']}), {f['threat_model']}: measured above {name}: {means}. Of {mechanism} with "
-        f"epsilon {float(f[name]):.3g}, as is {status}, {seen} have a "
+        f"epsilon {float(f[name]):.3g}, as is {status}, {event} have a "
         f"probability of at most {f[P_VALUES[name]]:.2g}; {100 * ERROR:g} % divided among {among} bounds are "
         f"{ERROR / among:.2g}."
     )

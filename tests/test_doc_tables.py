@@ -129,7 +129,7 @@ def test_what_runs_against_clients_on_shares_and_against_a_peer() -> None:
     assert run_by("colluding-users", prompts) == single
     assert run_by("clustering-server", prompts) == single | {"decompose", "cosine"}
     assert {name for name, attack in ATTACKS.items() if not lacks(attack, prompts) and lacks(attack, dual)} == {
-        "contents", "decompose", "scaled", "scatter"
+        "contents", "decompose", "scaled", "scatter", "whitebox"
     }  # fmt: skip
     assert run_by("peer", dual) == run_by("released-model", dual)
 

@@ -235,7 +235,7 @@ class TestWhereItIsShown:
 
     def test_on_the_page(self, evidence) -> None:
         text = self.page(evidence)
-        assert "100 1 20 20 1.82 (1.82) 3.24 (3.24) 8 9" in text
+        assert "100 1 20 20 1.82 (1.82) 3.24 (3.24) n/a 8 9" in text
         assert (
             "No bound here can contradict what is proven or claimed: even if every guess were right, they would show an ε of 3.24"
             in text
@@ -251,7 +251,7 @@ class TestWhereItIsShown:
     def test_in_the_terminal(self, evidence, capsys) -> None:
         show(self.worse(evidence).findings, None)
         said = " ".join(capsys.readouterr().out.split())
-        assert "prompt-user loss 100 20 of 20 1.82 (10) 3.24 (10) 8 9" in said
+        assert "prompt-user loss 100 20 of 20 1.82 (10) 3.24 (10) n/a 8 9" in said
         assert "measured above provable" in said
 
     @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ class TestWhereItIsShown:
         with pytest.raises(InputError, match="there is no such row"):
             parse("server measured > claimed").crossed(nothing)
         for wrong in ("auroc > provable", "measured < provable", "measured >= claimed"):
-            with pytest.raises(InputError, match="only measured and measured/gaussian can be > "):
+            with pytest.raises(InputError, match="only measured, measured/gaussian, measured/messages can be > "):
                 parse(wrong)
 
     @pytest.mark.parametrize(

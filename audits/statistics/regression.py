@@ -43,14 +43,10 @@ class Message:
 
     gradients: Floats  # [m, n], what each record adds to the message if it is in every step
     sent: Floats  # [m]; rows may be any with the same inner products as the message's own numbers
+    rank: int  # dimension of the span of the gradients
     outside: float  # squared length of the part of the message outside the span of the gradients
     spare: int  # dimension of the space outside that span
     longest: float  # length of the gradient of a record that is as long as clipping allows
-
-    @property
-    def rank(self) -> int:
-        """The dimension of the span of the gradients."""
-        return int(np.linalg.matrix_rank(self.gradients))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +59,7 @@ class Coined:
 
 
 @dataclass(frozen=True)
-class Regression:
+class CoinRegression:
     """The fit of all messages: how much of a coin is in them, beside how much noise."""
 
     scale: float  # kappa
@@ -100,7 +96,7 @@ class Regression:
         return max(0.0, float(least * self.longest / self.length))
 
 
-def regress(clients: Sequence[Coined]) -> Regression | None:
+def regress(clients: Sequence[Coined]) -> CoinRegression | None:
     """The regression of all messages of these clients on their coins; None if they tell nothing: no canary has a
     gradient, or no degree of freedom is left for the noise."""
     products = np.zeros((3, 3))  # of X, N and y
@@ -125,4 +121,4 @@ def regress(clients: Sequence[Coined]) -> Regression | None:
         return None
     noise = max(outside / spare, inside / (rank - 2), by_coin / square)
     longest = max(math.sqrt(sum(message.longest**2 for message in client.messages)) for client in clients)
-    return Regression(float(scale), math.sqrt(noise), math.sqrt(square), spare, longest)
+    return CoinRegression(float(scale), math.sqrt(noise), math.sqrt(square), spare, longest)

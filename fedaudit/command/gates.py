@@ -171,7 +171,7 @@ def parse(text: str, source: str = "") -> Gate:
         raise InputError(f"{source}: {metric} is a lower bound by itself; leave out .{match['end']}")
     if match["limit"] in SENTENCES:
         if metric not in BOUNDS or match["op"] != ">":
-            raise InputError(f"{source}: only {' and '.join(BOUNDS)} can be > {match['limit']}")
+            raise InputError(f"{source}: only {', '.join(BOUNDS)} can be > {match['limit']}")
         return Gate(text.strip(), threat, metric, "value", match["op"], match["limit"], source)
     try:
         limit = number(match["limit"])

@@ -39,4 +39,5 @@ def message_of(mixture: Mixture, clip_norm: float) -> Message:
     size = float(np.linalg.norm(mixture.coefficients))
     weight = float(mixture.coefficients.sum()) / size / mixture.divisor
     square, spare = mixture.remainder()
-    return Message(mixture.gradients * weight, mixture.sent / size, square / size**2, spare, clip_norm * weight)
+    rank = mixture.numbers - spare
+    return Message(mixture.gradients * weight, mixture.sent / size, rank, square / size**2, spare, clip_norm * weight)
