@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -15,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedaudit.backbones import clip_source
 from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.backbones.weight_files import OPENAI_SIZES, read_weights
@@ -25,7 +23,8 @@ from fedaudit.command.cli import main
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
-from tests import tiny_clip, tiny_hf_clip
+from tests import tiny_clip, tiny_hf_clip, weights
+from tests.weights import archive, clip_tokenizer
 
 NAMES = ["cat", "the big mountain lion", "small blue letter nine"]
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # OpenAI's files are what it wrote
@@ -118,17 +117,6 @@ def test_a_full_size_folder_of_hugging_face_with_its_own_tokenizer(tmp_path: Pat
     torch.testing.assert_close(clip.text(prompt, clip.classes(named, 4)), text, atol=1e-5, rtol=0)
     found = clip.encode(given, claim(tmp_path / "cache"), say=print)
     torch.testing.assert_close(found.rows(["r0", "r1"]), image, atol=1e-5, rtol=0)
-
-
-def clip_tokenizer() -> Any:
-    """The tokenizer of CLIP as transformers holds it, from the vocabulary that open_clip brings."""
-    from open_clip.tokenizer import SimpleTokenizer
-    from transformers import CLIPTokenizer
-
-    simple = SimpleTokenizer()
-    names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
-    vocabulary = {names.get(word, word): i for word, i in simple.encoder.items()}
-    return CLIPTokenizer(vocab=vocabulary, merges=list(simple.bpe_ranks), model_max_length=77)
 
 
 TEXTS = [
@@ -338,16 +326,7 @@ def test_every_file_of_a_folder_counts(tmp_path: Path) -> None:
 
 @pytest.fixture
 def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny architecture and its twin with QuickGELU, as open_clip's own; the state dict of a model of both."""
-    factory = importlib.import_module("open_clip.factory")
-    described = tiny_clip.config(text={"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1},
-                                 vision=tiny_clip.VIT | {"width": 64, "head_width": 64})  # fmt: skip
-    both = {"ViT-tiny": described, "ViT-tiny-quickgelu": described | {"quick_gelu": True}}
-    monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, **both})
-    for name, model in both.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(model))
-    monkeypatch.setattr(clip_source, "_architectures", lambda: {name: tmp_path / f"{name}.json" for name in both})
-    return tiny_clip.save(tmp_path / "hub", described) / "open_clip_model.safetensors"
+    return weights.two_architectures(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
@@ -401,22 +380,6 @@ def test_folders_and_random_weights_have_the_activation_of_their_configuration(t
         assert (source.activation, source.doubt) == ("QuickGELU" if quick else "GELU", "")
     assert resolve_clip("ViT-B-16", "random").activation == "GELU"
     assert resolve_clip("ViT-B-16-quickgelu", "random").activation == "QuickGELU"
-
-
-def archive(tensors: dict[str, Tensor], file: Path) -> Path:
-    """A TorchScript archive with these tensors under their names, and the three sizes that OpenAI's hold besides."""
-    sizes = {"input_resolution": 32, "context_length": 77, "vocab_size": 49408}
-    root = nn.Module()
-    for name, tensor in (tensors | {key: torch.tensor(value) for key, value in sizes.items()}).items():
-        place = root
-        *path, last = name.split(".")
-        for part in path:
-            if part not in dict(place.named_children()):
-                place.add_module(part, nn.Module())
-            place = getattr(place, part)
-        place.register_buffer(last, tensor)
-    torch.jit.save(torch.jit.script(root), file)
-    return file
 
 
 @pytest.mark.parametrize("name", ["ViT-B-16.pt", "weights.pth", "weights.bin", "downloaded"])
