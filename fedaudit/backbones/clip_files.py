@@ -27,7 +27,7 @@ def tokenizer_files(folder: Path) -> tuple[str, ...]:
 
 
 def check_file(weights: str, file: Path) -> WeightFile:
-    """What the file that --weights names holds. InputError: it is missing, or says what it is instead of a CLIP."""
+    """The header of the file that --weights names. InputError: it is missing, or says what it is instead of a CLIP."""
     where, place = f"--weights {weights}: ", file.absolute()
     if os.path.isdir(file):
         raise InputError(
@@ -42,21 +42,21 @@ def check_file(weights: str, file: Path) -> WeightFile:
     if not os.path.isfile(file):
         raise InputError(f"{where}{place} is no regular file, or a link that leads nowhere")
     try:
-        held = read_weights(file)
+        weight_file = read_weights(file)
     except UnfitFile as error:
         raise InputError(f"{where}{file.name} {error}") from error
     except OSError as error:
         raise InputError(f"{where}{place} cannot be read ({error.strerror or error})") from error
-    if other := foreign(held.shapes):
+    if other := foreign(weight_file.shapes):
         raise InputError(f"{where}{file.name} {other}")
-    return held
+    return weight_file
 
 
-def activation_hint(held: WeightFile) -> str | None:
+def activation_hint(weight_file: WeightFile) -> str | None:
     """The activation (QUICK_GELU or GELU) that a file tells by its form, its folder's configuration or its name; None
     if none tells it."""
-    file = held.path
-    if held.openai:
+    file = weight_file.path
+    if weight_file.openai:
         return QUICK_GELU
     if file.name in HUB_FILES and (file.parent / CONFIG).is_file():
         try:

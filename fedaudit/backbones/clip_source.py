@@ -320,7 +320,8 @@ def _sizes(config: Mapping[str, Any]) -> list[Any]:
 
 
 def _sizes_of_tensors(shapes: Mapping[str, tuple[int, ...]]) -> list[Any]:
-    """The same of tensors. LookupError or ValueError: one of them is missing or of another kind."""
+    """`_sizes` of the architecture that has tensors of these shapes. LookupError or ValueError: one is missing or of
+    another kind."""
 
     def count(start: str) -> int:
         return len({name.removeprefix(start).partition(".")[0] for name in shapes if name.startswith(start)})

@@ -51,8 +51,8 @@ def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
 
 
 def other_folder(folder: Path, *, clip: bool = False) -> str:
-    """What a folder is instead of a model that writes text, or with `clip` instead of a CLIP, as part of a sentence; ""
-    if it tells nothing."""
+    """The kind of a folder that is no model that writes text, or with `clip` no CLIP, as part of a sentence; "" if its
+    files tell nothing."""
     config, adapter = (_object(folder / name) for name in ("config.json", ADAPTER))
     if adapter is not None:
         base = adapter.get("base_model_name_or_path")

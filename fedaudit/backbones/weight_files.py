@@ -78,7 +78,7 @@ class WeightFile:
 
 
 def read_weights(path: Path) -> WeightFile:
-    """What a file of weights holds. UnfitFile: it is none, damaged, or holds something else than a model."""
+    """The tensors of a file, unread. UnfitFile: it is none, damaged, or holds something else than a model."""
     check_start(path)
     if _is_safetensors(path):
         return _read_header(path)

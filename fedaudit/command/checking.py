@@ -52,7 +52,7 @@ def check(plan: Plan, faults: Sequence[str]) -> int:
 
 
 def _kept(find: Callable[[], Any], missing: list[str]) -> Any:
-    """What `find` returns; None if it raises an InputError, which is added to `missing`."""
+    """The value of `find`; None if it raises an InputError, which is added to `missing`."""
     try:
         return find()
     except InputError as error:
@@ -160,16 +160,16 @@ def _faults_of_adapters(plan: Plan, model: Any) -> Iterator[str]:
         return
     weights = {model.short(name): model.model.get_submodule(name).weight.shape for name in layers}
     expected = {f"{name}.{half}": shape["BA".index(half)] for name, shape in weights.items() for half in "AB"}
-    given = plan.own.models[0].shapes
-    if odd := sorted(given.keys() ^ expected.keys()):
+    shapes = plan.own.models[0].shapes
+    if odd := sorted(shapes.keys() ^ expected.keys()):
         yield (
-            f"--run {plan.own.path}: its adapters of {len(given)} tensors do not fit the model, whose layers take "
+            f"--run {plan.own.path}: its adapters of {len(shapes)} tensors do not fit the model, whose layers take "
             f"{len(expected)} ({odd[0]} is in one of them only)"
         )
         return
     for name, features in expected.items():
-        if given[name]["BA".index(name[-1])] != features:
-            yield f"--run {plan.own.path}: {name} has shape {list(given[name])}, and the layer has {features} features"
+        if shapes[name]["BA".index(name[-1])] != features:
+            yield f"--run {plan.own.path}: {name} has shape {list(shapes[name])}, and the layer has {features} features"
             return
 
 

@@ -66,7 +66,7 @@ examples:
   audit.py --split records.jsonl --out my-run        coins that say who is a member, before a training elsewhere
   audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
   audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
-  audit.py --task food101 --data-root DIR --backbone ViT-B-16 --weights FILE --check   does it fit, what is missing
+  audit.py --task images --data-root DIR --backbone ViT-B-16 --weights FILE --check   what fits, what is missing
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
   audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
   audit.py --list                                    methods, attacks, audits and tasks
