@@ -25,8 +25,8 @@ from torch import Tensor
 
 from fedaudit.external.checkpoints import DUAL, PROMPTS, Checkpoint, find, read_checkpoint
 from fedaudit.external.files import OwnFiles
-from fedaudit.external.torch_files import Inert, SavedTensor, read_objects
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.torch_files import Inert, SavedTensor, read_objects
 from trainers.maple import visual_prompts
 
 C, B, D, E, LENGTH = 5, 4, 8, 12, 20  # classes, tokens, widths of text and image, context

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import re
-import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,16 +14,17 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedaudit.backbones import clip_source
 from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.backbones.weight_files import OPENAI_SIZES, read_weights
 from fedaudit.command.cli import main
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
-from tests import tiny_clip, tiny_hf_clip
+from tests import tiny_clip, tiny_hf_clip, weights
+from tests.weights import archive, clip_tokenizer
 
 NAMES = ["cat", "the big mountain lion", "small blue letter nine"]
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # OpenAI's files are what it wrote
@@ -120,17 +117,6 @@ def test_a_full_size_folder_of_hugging_face_with_its_own_tokenizer(tmp_path: Pat
     torch.testing.assert_close(clip.text(prompt, clip.classes(named, 4)), text, atol=1e-5, rtol=0)
     found = clip.encode(given, claim(tmp_path / "cache"), say=print)
     torch.testing.assert_close(found.rows(["r0", "r1"]), image, atol=1e-5, rtol=0)
-
-
-def clip_tokenizer() -> Any:
-    """The tokenizer of CLIP as transformers holds it, from the vocabulary that open_clip brings."""
-    from open_clip.tokenizer import SimpleTokenizer
-    from transformers import CLIPTokenizer
-
-    simple = SimpleTokenizer()
-    names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
-    vocabulary = {names.get(word, word): i for word, i in simple.encoder.items()}
-    return CLIPTokenizer(vocab=vocabulary, merges=list(simple.bpe_ranks), model_max_length=77)
 
 
 TEXTS = [
@@ -340,16 +326,7 @@ def test_every_file_of_a_folder_counts(tmp_path: Path) -> None:
 
 @pytest.fixture
 def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny architecture and its twin with QuickGELU, as open_clip's own; the state dict of a model of both."""
-    factory = importlib.import_module("open_clip.factory")
-    described = tiny_clip.config(text={"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1},
-                                 vision=tiny_clip.VIT | {"width": 64, "head_width": 64})  # fmt: skip
-    both = {"ViT-tiny": described, "ViT-tiny-quickgelu": described | {"quick_gelu": True}}
-    monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, **both})
-    for name, model in both.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(model))
-    monkeypatch.setattr(clip_source, "_architectures", lambda: {name: tmp_path / f"{name}.json" for name in both})
-    return tiny_clip.save(tmp_path / "hub", described) / "open_clip_model.safetensors"
+    return weights.two_architectures(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
@@ -405,56 +382,33 @@ def test_folders_and_random_weights_have_the_activation_of_their_configuration(t
     assert resolve_clip("ViT-B-16-quickgelu", "random").activation == "QuickGELU"
 
 
-def archive(tensors: dict[str, Tensor], file: Path) -> Path:
-    """A TorchScript archive with these tensors under their names, and the three sizes that OpenAI's hold besides."""
-    sizes = {"input_resolution": 32, "context_length": 77, "vocab_size": 49408}
-    root = nn.Module()
-    for name, tensor in (tensors | {key: torch.tensor(value) for key, value in sizes.items()}).items():
-        place = root
-        *path, last = name.split(".")
-        for part in path:
-            if part not in dict(place.named_children()):
-                place.add_module(part, nn.Module())
-            place = getattr(place, part)
-        place.register_buffer(last, tensor)
-    torch.jit.save(torch.jit.script(root), file)
-    return file
-
-
-@pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin"])
-def test_a_torchscript_archive_is_recognised_without_being_run(
-    suffix: str, twins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["ViT-B-16.pt", "weights.pth", "weights.bin", "downloaded"])
+def test_the_tensors_of_a_torchscript_archive_are_read_and_its_program_is_not_run(
+    name: str, twins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = archive(load_file(twins), twins.parent / f"ViT-B-16{suffix}")
+    """OpenAI's archives hold halves, and all of their models have QuickGELU: the archive tells it, whatever its name is."""
+    state = {name: one.half() if one.is_floating_point() else one for name, one in load_file(twins).items()}
+    file = archive(state, twins.parent / name)
     for module in (torch, torch.jit):
         monkeypatch.setattr(module, "load", lambda *args, **more: pytest.fail("something was loaded"))
-    with pytest.raises(
-        InputError, match=rf"--weights {file}: this is a TorchScript archive, as OpenAI publishes"
-    ) as refused:
-        resolve_clip("ViT-tiny", str(file))
-    assert "--weights openai" in str(refused.value)
-    out = tmp_path / "out"
-    assert (
-        main(["--method", "promptfl", "--backbone", "ViT-tiny", "--weights", str(file), *TINY, "--out", str(out)]) == 2
-    )
-    assert capsys.readouterr().err == f"error: {refused.value}\n"
-    assert not out.exists()
-
-
-def test_the_way_out_of_an_archive_leads_to_the_same_model(twins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command in the message, in the words that a shell would make of it, makes a file that is read with OpenAI's activation. Their weights are halves."""
-    state = {name: one.half().float() if one.is_floating_point() else one for name, one in load_file(twins).items()}
-    file = archive(state, twins.parent / "ViT-B-16.pt")
-    with pytest.raises(InputError) as refused:
-        resolve_clip("ViT-tiny", str(file))
-    (command,) = re.findall("`python (-c .*)`", str(refused.value))
-    flag, code, *words = shlex.split(command)
-    monkeypatch.setattr(sys, "argv", [flag, *words])
-    exec(code, {"__name__": "__main__"})
-    found = load(resolve_clip("ViT-tiny", str(file.with_name("ViT-B-16-openai.pt"))))
+    source = resolve_clip("ViT-tiny", str(file))
+    assert (source.activation, source.doubt) == ("QuickGELU", "")
+    found = load(source)
     assert activation(found) == {"QuickGELU"}
+    assert found.model.state_dict().keys() == state.keys()
     for name, tensor in found.model.state_dict().items():
-        assert torch.equal(tensor, state[name])
+        assert torch.equal(tensor, state[name].float())
+
+
+def test_an_archive_gives_what_torch_makes_of_it(twins: Path) -> None:
+    """torch.jit.load runs it."""
+    file = archive({name: one.half() for name, one in load_file(twins).items()}, twins.parent / "ViT-B-16.pt")
+    theirs = torch.jit.load(file).state_dict()
+    held = read_weights(file)
+    assert held.openai
+    ours = held.load()
+    assert ours.keys() | OPENAI_SIZES == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 WRONG = {
@@ -462,8 +416,7 @@ WRONG = {
     "Hugging Face's names": "holds tensors by Hugging Face's names; give the folder with its config.json as --backbone$",
     "more tensors": r"it has 1 tensors that this model has not, 'a\\n" r"b' first$",
     "other sizes": r"1 of \d+ tensors have another size, ln_final.bias first: \(3,\), not \(64,\)$",
-    "numbers": "holds more than tensors by name, which is never unpickled",
-    "noise": "it is damaged, or holds more than tensors",
+    "noise": r"other.pt holds no weights: it begins with b'\\x00\\x01",
 }
 
 
@@ -476,7 +429,6 @@ def test_a_file_of_another_model_is_refused_in_our_own_words(what: str, twins: P
         "Hugging Face's names": tiny_hf_clip.model().state_dict(),
         "more tensors": state | {"a\nb": torch.ones(1)},
         "other sizes": state | {"ln_final.bias": torch.ones(3)},
-        "numbers": {"epoch": 3, **state},
     }
     torch.save(given[what], file) if what in given else file.write_bytes(bytes(range(256)) * 9)
     with pytest.raises(InputError, match=WRONG[what]) as refused:
@@ -490,7 +442,7 @@ def test_a_file_of_another_model_is_refused_in_our_own_words(what: str, twins: P
 def test_a_cut_archive_is_refused(twins: Path) -> None:
     file = twins.parent / "unreadable.pt"
     file.write_bytes(b"PK\x03\x04")
-    with pytest.raises(InputError, match=rf"--weights {file}: unreadable.pt cannot be loaded"):
+    with pytest.raises(InputError, match=rf"--weights {file}: unreadable.pt is truncated"):
         load(resolve_clip("ViT-tiny", str(file)))
 
 

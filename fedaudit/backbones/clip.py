@@ -27,7 +27,7 @@ from fedaudit.machinery.progress import Stage, unseen
 from fedaudit.machinery.store import Folder
 from fedaudit.tasks.base import Record
 
-__all__ = ["ClassTexts", "FrozenCLIP", "ImageFeatures", "load"]
+__all__ = ["ClassTexts", "FrozenCLIP", "ImageFeatures", "load", "outline"]
 
 TOLERANCE = 1e-4  # between features computed here and by open_clip
 
@@ -227,26 +227,37 @@ class FrozenCLIP:
 def load(source: ClipSource, device: str = "cpu") -> FrozenCLIP:
     """Load the model of a source on `device`, in eval mode, without gradients to its weights. InputError: the
     weights are damaged, belong to another architecture, or would have to be unpickled."""
+    with _refused(source) as where:
+        model = open_model(where, source).to(device).eval().requires_grad_(False)
+        return FrozenCLIP(source, model, _text_tower(where, source, model), device)
+
+
+def outline(source: ClipSource) -> tuple[Any, TextTower]:
+    """The model of a source on the device "meta", and its text encoder with the tokenizer: of the weights names and
+    shapes are read only. InputError as in `load`, but for what only numbers tell."""
+    with _refused(source) as where:
+        model = open_model(where, source, numbers=False)
+        return model, _text_tower(where, source, model)
+
+
+@contextmanager
+def _refused(source: ClipSource) -> Iterator[str]:
+    """Turn what opening a source raises into an InputError; yields how its message begins."""
     where = f"--backbone {source.folder}" if source.folder else f"--weights {source.weights or source.name}"
     try:
         with _silence_logging():
-            model = open_model(where, source).to(device).eval().requires_grad_(False)
-            encode, unknown = _tokenizer(source)
-            clip = _with_text_tower(where, source, model, encode, unknown, device)
+            yield where
     except InputError:
         raise
     except Exception as error:  # the user's files can raise anything
         kind = source.architecture or "a CLIP of open_clip"
         reason = needs_packages(error) or f"cannot be loaded as {kind} ({on_one_line(error)})"
         raise InputError(f"{where}: {reason}") from error
-    return clip
 
 
-def _with_text_tower(
-    where: str, source: ClipSource, model: Any, encode: Callable[[str], list[int]], unknown: int | None, device: str
-) -> FrozenCLIP:
-    """The loaded `model` with its text tower and tokenizer (`encode`, `unknown`). InputError: the tokenizer does not
-    fit it."""
+def _text_tower(where: str, source: ClipSource, model: Any) -> TextTower:
+    """The text encoder of `model` with the tokenizer of its source. InputError: the tokenizer does not fit it."""
+    encode, unknown = _tokenizer(source)
     if len(ids := encode("")) != 2 or ids[0] >= ids[1]:
         raise InputError(
             f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, "
@@ -258,7 +269,7 @@ def _with_text_tower(
             f"{where}: its tokenizer has {tower.end + 1} tokens, and its text encoder knows {len(tower.embedding)} of "
             f"them"
         )
-    return FrozenCLIP(source, model, tower, device)
+    return tower
 
 
 def _tokenizer(source: ClipSource) -> tuple[Callable[[str], list[int]], int | None]:

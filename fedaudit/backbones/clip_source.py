@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import importlib.util
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,10 @@ from fedaudit.backbones.clip_files import (
     WEIGHTS,
     activation_hint,
     check_file,
-    check_name,
     hidden_activation,
     tokenizer_files,
 )
-from fedaudit.backbones.model_folders import INDEX, damage, index_fault, read_json, shards
+from fedaudit.backbones.model_folders import INDEX, damage, index_fault, other_folder, read_json, shards
 from fedaudit.backbones.resolve import cache_folder, cached_snapshot, display_name, sha256_of
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
@@ -119,8 +119,12 @@ def resolve_clip(backbone: str, weights: str) -> ClipSource:
         return _from_architecture(backbone, configs[backbone], weights)
     if os.path.isdir(folder):
         raise InputError(
-            f"--backbone {backbone}: {folder.absolute()} is no CLIP: it lacks {CONFIG} (open_clip's format) and "
-            f"{_HF_CONFIG} (Hugging Face's); {user_files.largest(folder)}"
+            f"--backbone {backbone}: {folder.absolute()} "
+            + (
+                other_folder(folder, clip=True)
+                or f"is no CLIP: it lacks {CONFIG} (open_clip's format) and {_HF_CONFIG} (Hugging Face's); "
+                f"{user_files.largest(folder)}"
+            )
         )
     raise InputError(
         f"--backbone {backbone}: there is no folder {folder.absolute()}, and open_clip has no architecture of this name"
@@ -151,6 +155,8 @@ def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
     ]
     config = _json(flag, folder / _HF_CONFIG)
     if (kind := config.get("model_type")) != "clip":
+        if other := other_folder(folder, clip=True):
+            raise InputError(f"{flag}: {folder.absolute()} {other}")
         raise InputError(
             f"{flag}: its {_HF_CONFIG} is of model_type {str(kind)[:40]!r}, and of Hugging Face's models only clip is "
             f"read"
@@ -193,15 +199,14 @@ def _from_architecture(name: str, config: Path, weights: str) -> ClipSource:
     file = Path(os.path.expanduser(weights))
     if file.suffix not in SUFFIXES and len(file.parts) <= 1:
         return _from_tag(name, weights, _configured(model))
-    check_name(weights, file)
-    check_file(weights, file)
-    return _from_file(name, file.absolute(), _configured(model))
+    return _from_file(name, weights, _configured(model))
 
 
-def _from_file(name: str, file: Path, configured: str) -> ClipSource:
-    """An open_clip architecture with a weight file, as a source. The file's name or folder may tell the activation;
-    else `configured` is used, and `doubt` says so."""
-    activation, doubt = activation_hint(file), ""
+def _from_file(name: str, weights: str, configured: str) -> ClipSource:
+    """An open_clip architecture with a weight file, as a source. The file's contents, name or folder may tell the
+    activation; else `configured` is used, and `doubt` says so."""
+    file = Path(os.path.expanduser(weights)).absolute()
+    activation, doubt = activation_hint(check_file(weights, file)), ""
     twin = name.removesuffix(_TWIN) if name.endswith(_TWIN) else f"{name}{_TWIN}"
     if activation is None and twin in _architectures():
         other = GELU if configured == QUICK_GELU else QUICK_GELU
@@ -226,7 +231,7 @@ def _from_tag(name: str, tag: str, configured: str) -> ClipSource:
     pretrained = get_pretrained_cfg(name, tag)
     if not pretrained:
         if os.path.lexists(tag):
-            check_name(tag, Path(tag))
+            return _from_file(name, tag, configured)
         raise InputError(
             f"--weights {tag}: there is no such file, and open_clip has no such weights for "
             f"{name}{nearest(tag, tags)}; valid are {_choice(tags)}"
@@ -286,6 +291,50 @@ def _check_text(flag: str, config: Mapping[str, Any]) -> None:
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     if reason:
         raise InputError(f"{flag}: its text encoder {reason}; take a model such as ViT-B-16 or RN50")
+
+
+def architectures_of(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """The architectures of open_clip that have tensors of these shapes, by name, the shortest name first."""
+    try:
+        sizes = _sizes_of_tensors({name.removeprefix("text."): shape for name, shape in shapes.items()})
+    except (LookupError, ValueError):  # no CLIP by open_clip's names
+        return []
+    configs = {name: _json(f"--backbone {name}", file) for name, file in _architectures().items()}
+    return sorted((name for name, config in configs.items() if _plain(config) and _sizes(config) == sizes), key=len)
+
+
+def _plain(config: Mapping[str, Any]) -> bool:
+    """Whether both towers are open_clip's own, and there is no third one."""
+    others = {"hf_model_name", "timm_model_name"} & {*(config.get("text_cfg") or {}), *(config.get("vision_cfg") or {})}
+    return not others and "multimodal_cfg" not in config
+
+
+def _sizes(config: Mapping[str, Any]) -> list[Any]:
+    """Feature, vocabulary, text width and layers, patch, image size, image width and layers of a configuration."""
+    text, vision = (config.get(part) or {} for part in ("text_cfg", "vision_cfg"))
+    size, patch = vision.get("image_size", 224), vision.get("patch_size", 16)
+    return [
+        config.get("embed_dim"), text.get("vocab_size", 49408), text.get("width", 512), text.get("layers", 12),
+        patch, size, vision.get("width", 768), vision.get("layers", 12),
+    ]  # fmt: skip
+
+
+def _sizes_of_tensors(shapes: Mapping[str, tuple[int, ...]]) -> list[Any]:
+    """`_sizes` of the architecture that has tensors of these shapes. LookupError or ValueError: one is missing or of
+    another kind."""
+
+    def count(start: str) -> int:
+        return len({name.removeprefix(start).partition(".")[0] for name in shapes if name.startswith(start)})
+
+    (width, embed), (vocabulary, _) = shapes["text_projection"], shapes["token_embedding.weight"]
+    text = [embed, vocabulary, width, count("transformer.resblocks.")]
+    if "visual.layer1.0.conv1.weight" in shapes:
+        layers = [count(f"visual.layer{i}.") for i in (1, 2, 3, 4)]
+        edge = 32 * math.isqrt(shapes["visual.attnpool.positional_embedding"][0] - 1)
+        return [*text, None, edge, shapes["visual.layer1.0.conv1.weight"][0], layers]
+    width, _, patch, _ = shapes["visual.conv1.weight"]
+    edge = patch * math.isqrt(shapes["visual.positional_embedding"][0] - 1)
+    return [*text, patch, edge, width, count("visual.transformer.resblocks.")]
 
 
 @functools.cache

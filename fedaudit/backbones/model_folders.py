@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedaudit.backbones.weight_files import UnfitFile, check_start
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
@@ -17,6 +18,9 @@ CONFIGS = (
     "preprocessor_config.json",
     "tokenizer_config.json",
 )  # may refer to code
+ADAPTER, OPEN_CLIP = "adapter_config.json", "open_clip_config.json"
+_COOP = ("prompt_learner", "MultiModalPromptLearner", "VLPromptLearner")  # folders in a training's output
+_TWO_TOWERS = {"siglip", "siglip2", "align", "altclip", "chinese_clip", "clipseg", "groupvit", "metaclip_2", "owlvit"}
 INDEX = ".index.json"  # ends the name of a file that lists weight files
 _PIP = re.compile(r"pip install (?:-U |--upgrade )?([A-Za-z0-9][\w.,\[\]-]*[\w\]])")
 _LIBRARY = re.compile(r"requires (?:the )?([A-Za-z0-9_-]+) library")
@@ -33,13 +37,53 @@ def damage(folder: Path, names: frozenset[str] = frozenset()) -> str:
             user_files.opened(path).close()
             if path.suffix == ".json" and not isinstance(read_json(path), dict | list):
                 return f"has a damaged {path.name} (it holds no object)"
+            if path.suffix in (".safetensors", ".bin"):
+                check_start(path)
             if path.suffix == ".safetensors":
                 _check_header(path)
+        except UnfitFile as error:
+            return f"holds {path.name}, which {error}"
         except OSError as error:
             return f"holds {path.name}, which cannot be read ({error.strerror or error})"
         except ValueError as error:
             return f"has a damaged {path.name} ({on_one_line(error)})"
     return ""
+
+
+def other_folder(folder: Path, *, clip: bool = False) -> str:
+    """The kind of a folder that is no model that writes text, or with `clip` no CLIP, as part of a sentence; "" if its
+    files tell nothing."""
+    config, adapter = (_object(folder / name) for name in ("config.json", ADAPTER))
+    if adapter is not None:
+        base = adapter.get("base_model_name_or_path")
+        named = f" of {base}" if isinstance(base, str) and base.isprintable() and len(base) < SHOWN else ""
+        return (
+            f"holds a LoRA adapter ({ADAPTER}){named}, not a whole model; give its base as --backbone and audit the "
+            "adapter by --run, or merge it by peft's merge_and_unload and save model, tokenizer and image processor"
+        )
+    kind = str((config or {}).get("model_type"))[:40]
+    if (kind == "clip" or (config is None and (folder / OPEN_CLIP).is_file())) and not clip:
+        return "is a CLIP, which prompt methods take (--method promptfl); LoRA methods need a model that writes text"
+    if config is not None:
+        writes = "vision_config" in config and "text_config" in config and kind not in _TWO_TOWERS and kind != "clip"
+        about = f"is a model that writes text (model_type {kind!r}), which LoRA methods take (--method fedavg)"
+        return f"{about}; prompt methods need a CLIP" if writes and clip else ""
+    if os.path.isfile(folder / "run.json"):
+        return "is a recorded run; audit it by --run"
+    if any(folder.glob("*.pth.tar*")) or any(os.path.isdir(folder / name) for name in _COOP):
+        return "is what CoOp or MaPLe write while they train: prompts, not a model; audit them by --run"
+    if any(folder.glob("optimizer*")) or any(folder.glob("global_step*")):
+        return "is a checkpoint of a training with the state of its optimizer, without a config.json"
+    return ""
+
+
+def _object(file: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is no such file, or another value in it."""
+    try:
+        content = read_json(file)
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def read_json(path: Path) -> Any:

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from fedaudit.backbones.model_folders import damage, index_fault
+from fedaudit.backbones.model_folders import damage, index_fault, other_folder
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 
@@ -123,6 +123,8 @@ def _lacks(folder: Path, processor: bool) -> str:
     """The reason why `folder` is no complete model, as part of a sentence; empty if it is one."""
     if not folder.is_dir():
         return "is a file where a model folder is needed"
+    if other := other_folder(folder):
+        return other
     if not (folder / "config.json").is_file():
         return f"is no model folder: it lacks config.json; {user_files.largest(folder)}"
     for index in sorted(folder.glob("*.safetensors.index.json")):
@@ -132,11 +134,9 @@ def _lacks(folder: Path, processor: bool) -> str:
         pickled = " (weights in *.bin are not read)" if any(folder.glob("*.bin")) else ""
         return f"lacks the weights (*.safetensors){pickled}; {user_files.largest(folder)}"
     if processor and not any((folder / name).is_file() for name in _PROCESSOR):
-        return f"lacks the image processor ({' or '.join(_PROCESSOR)})"
+        return f"lacks the image processor ({' or '.join(_PROCESSOR)}); a merged adapter's is that of its base"
     if processor and not any((folder / name).is_file() for name in _TOKENIZER):
         return "lacks the tokenizer (tokenizer.json or tokenizer.model)"
     if method := _quantisation(folder / "config.json"):
         return f"is quantised ({method}), and attacks compute with the weights as floats; name the model it was made of"
-    if (folder / "adapter_config.json").exists():
-        return "holds adapters (adapter_config.json) where a whole model is needed; merge them into it"
     return damage(folder)

@@ -66,6 +66,7 @@ examples:
   audit.py --split records.jsonl --out my-run        coins that say who is a member, before a training elsewhere
   audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
   audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
+  audit.py --task images --data-root DIR --backbone ViT-B-16 --weights FILE --check   what fits, what is missing
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
   audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
   audit.py --list                                    methods, attacks, audits and tasks
@@ -94,6 +95,10 @@ def _main(words: list[str]) -> int:
         return paper.main(items)
     command = read_command(words)
     progress = Progress(quiet=command.quiet)
+    if command.check:
+        from fedaudit.command.checking import check
+
+        return check(command.plan, command.faults)
     from fedaudit.pipeline.permitted import never_run
 
     if command.dry_run:
@@ -148,6 +153,8 @@ class Command:
 
     plan: Plan
     dry_run: bool
+    check: bool
+    faults: Sequence[str]  # with `check`: why the frozen model cannot be used, for which the embedded one stands
     quiet: bool
     gates: Sequence[gates.Gate]
     export_run: Path | None
@@ -182,13 +189,14 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
         "": words,
     }
     chosen, _ = first.parse_known_args([*itertools.chain(*sources.values())])
+    faults: list[str] = []
     if chosen.run:
-        options, plan = _read_own_run(chosen, sources)
+        options, plan = _read_own_run(chosen, sources, faults)
     else:
         methods, task, learner = choices.read_methods(chosen)
         attacks = choices.read_attacks(chosen.attack, learner)
         options, made = _read_training(methods, task, learner, attacks, chosen.audit, sources)
-        plan = plans.training_plan(options, made, methods, task, facts(learner))
+        plan = plans.training_plan(options, made, methods, task, facts(learner), faults)
         plan = choices.without_comparisons(plan, chosen.audit)
         given = unused_flags.GivenFields(given_fields(words), given_fields(from_file))
         unused_flags.check(plan, options, given, sweeps.ignored_parameters(methods))
@@ -197,7 +205,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     for gate in limits:
         gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted)
     return Command(
-        plan, options.dry_run, options.quiet, limits,
+        plan, options.dry_run, options.check, faults, options.quiet, limits,
         plans.empty_folder(options.export_run, "--export-run"),
         plans.empty_folder(options.export_adapters, "--export-adapters"),
     )  # fmt: skip
@@ -216,7 +224,9 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _read_own_run(chosen: argparse.Namespace, sources: choices.Sources) -> tuple[argparse.Namespace, Plan]:
+def _read_own_run(
+    chosen: argparse.Namespace, sources: choices.Sources, faults: list[str]
+) -> tuple[argparse.Namespace, Plan]:
     """The options and the plan to audit a training done elsewhere (--run)."""
     if chosen.method or chosen.task:
         flag = "--method" if chosen.method else "--task"
@@ -236,7 +246,7 @@ def _read_own_run(chosen: argparse.Namespace, sources: choices.Sources) -> tuple
     coins = external.coins is not None
     groups |= choices.audit_groups(chosen.audit, attacks, learner, trained_here=False, coins=coins)
     options, made = _parse(parser, groups, sources)
-    return options, plans.own_run_plan(options, made, external)
+    return options, plans.own_run_plan(options, made, external, faults)
 
 
 def _read_training(

@@ -160,6 +160,8 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
     text = "say what would run, how long and how much disk"
     group.add_argument("--dry-run", action=switch, default=False, help=text)
+    text = "say in seconds whether data, run and frozen model fit and what is missing, and run nothing"
+    group.add_argument("--check", action=switch, default=False, help=text)
     group.add_argument("--quiet", action=switch, default=False, help="no progress, results only")
     group.add_argument("--debug", action="store_true", help="the traceback of an unexpected error on stderr")
     group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks; stands alone")

@@ -35,9 +35,10 @@ DRIVER = Path("/dev/nvidiactl")  # there if the machine has a driver for NVIDIA 
 
 def training_plan(
     options: argparse.Namespace, made: Mapping[str, Any], methods: sweeps.Named, task: Plugin[TaskFacts],
-    trained: LearnerFacts,
+    trained: LearnerFacts, faults: list[str],
 ) -> Plan:  # fmt: skip
-    """The plan of a training; `made` holds the parameter object of each group, by title. InputError: a wrong number."""
+    """The plan of a training; `made` holds the parameter object of each group, by title. `faults` as in
+    `_frozen_model`. InputError: a wrong number."""
     clients = _within(options, "clients", 1, 10_000)
     newcomers = _newcomers(options, methods)
     present = clients - newcomers
@@ -54,7 +55,7 @@ def training_plan(
         **_shared(options, made),
         adversary=made.get("the adversary") or adversary_class(trained)(),
         canaries=made["canaries"],
-        backbone=_backbone(options, trained.backbone),
+        backbone=_frozen_model(lambda: _backbone(options, trained.backbone), trained.backbone, options, faults),
         newcomers=newcomers,
     )
     if plan.per_round > plan.present:
@@ -78,6 +79,20 @@ def _newcomers(options: argparse.Namespace, methods: sweeps.Named) -> int:
     return newcomers
 
 
+def _frozen_model(
+    find: Callable[[], Path | ClipSource], kind: str, options: argparse.Namespace, faults: list[str]
+) -> Path | ClipSource:
+    """The frozen model that `find` returns. With --check, its InputError is added to `faults`, and the embedded model
+    stands for it, so that the rest can be checked too."""
+    try:
+        return find()
+    except InputError as error:
+        if not options.check:
+            raise
+        faults.append(str(error))
+        return resolve_clip("", "") if kind == "clip" else resolve(str(EMBEDDED))
+
+
 def _backbone(options: argparse.Namespace, kind: str) -> Path | ClipSource:
     if kind == "clip":
         return resolve_clip(options.backbone or "", options.weights or "")
@@ -97,8 +112,8 @@ def external_run(run: str, options: argparse.Namespace) -> OwnRun:
     return read(place, linked=options.linked_files)
 
 
-def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any], external: OwnRun) -> Plan:
-    """The plan that audits an external run."""
+def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any], external: OwnRun, faults: list[str]) -> Plan:
+    """The plan that audits an external run; `faults` as in `_frozen_model`."""
     folder, trained = plugins.package_folder("trainers"), external.trained
     settings: Callable[..., DataclassInstance] = plugins.dataclass_of(folder / f"{external.learner}.py", "Settings")
     variant = Variant(trained.rule, trained.params, trained.privacy) if isinstance(trained, Prompts) else None
@@ -115,7 +130,9 @@ def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any], external:
         **_shared(options, made),
         adversary=made.get("the adversary") or adversary_class(facts(external.learner))(),
         canaries=canaries_class()(),
-        backbone=_backbone_of(external, options),
+        backbone=_frozen_model(
+            lambda: _backbone_of(external, options), facts(external.learner).backbone, options, faults
+        ),
         own=external,
     )
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.schema import one_line
-from fedaudit.external.torch_files import load_tensor, read_objects
+from fedaudit.external.tensors import check_values
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.torch_files import Read, load_tensor, read_objects
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,12 +99,21 @@ def read_checkpoint(files: OwnFiles, path: Path) -> Checkpoint:
         if not dual and form is None:
             raise InputError(f"{path}: its state_dict holds {_listing(sorted(names))}, where {VALID} would be valid")
         needed = sorted(names | tensors.keys() & {_PREFIX})
-        loaded = {name: load_tensor(path, name, tensors[name], read) for name in needed}
+        loaded = {name: _load(f"{path}: {one_line(name)}", tensors[name], read) for name in needed}
     prefix = loaded.pop(_PREFIX, None)
     state = {"ctx": _soft_prompt(path, form, loaded, prefix)} if form else _dual_prompts(path, loaded)
     kind = PROMPTS if form else DUAL
     width = state["ctx" if form else "Pt"].shape[-1]
     return Checkpoint(path, kind, state, None if prefix is None else _start_token(path, prefix, width))
+
+
+def _load(where: str, tensor: object, read: Read) -> Tensor:
+    """A tensor in float32. InputError, which begins with `where`, as in `load_tensor` and `check_values`."""
+    import torch
+
+    loaded = load_tensor(where, tensor, read).to(torch.float32)
+    check_values(loaded, where)
+    return loaded
 
 
 def _prompt_tensors(path: Path, content: object) -> dict[str, object]:

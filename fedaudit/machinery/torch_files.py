@@ -1,8 +1,9 @@
-"""Reads files of torch.save, and executes nothing in them: both formats, zip and the legacy one before it.
+"""Reads files of torch.save and torch.jit.save, and executes nothing in them: zip, and the legacy format before it.
 
 Such a file is a pickle, which may name any function to be called. Here it may name what tensors are made of; all else,
-as the class of a scheduler or a scalar of numpy, becomes an `Inert`. torch.load is not used: it would hand what looks
-like TorchScript or tar to other readers, and it reads all tensors, of which a few are wanted.
+as the class of a scheduler or a scalar of numpy, becomes an `Inert`. A TorchScript archive is a program; of it only the
+tensors of its modules are read. torch.load is not used: it would run that program, and it reads all tensors, of which a
+few are wanted.
 """
 
 from __future__ import annotations
@@ -14,24 +15,23 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fedaudit.external.schema import one_line
-from fedaudit.external.tensors import check_values
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _ZIP, _LEGACY = b"PK\x03\x04", 0x1950A86A20F9469CFC6C  # how files begin; of the legacy format the first pickle
-_FLOATS = {"Double": ("float64", 8), "Float": ("float32", 4), "Half": ("float16", 2), "BFloat16": ("bfloat16", 2)}
-_STORAGES = _FLOATS | {
+_STORAGES = {  # dtype and bytes per number
+    "Double": ("float64", 8), "Float": ("float32", 4), "Half": ("float16", 2), "BFloat16": ("bfloat16", 2),
     "ComplexDouble": ("complex128", 16), "ComplexFloat": ("complex64", 8), "Long": ("int64", 8), "Int": ("int32", 4),
     "Short": ("int16", 2), "Char": ("int8", 1), "Byte": ("uint8", 1), "Bool": ("bool", 1),
 }  # fmt: skip
+FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 class Inert:
@@ -58,6 +58,27 @@ class Inert:
     add = extend = append
 
 
+class Module(Inert):
+    """A module of a TorchScript archive. `parts` are its attributes by name: tensors, modules, numbers."""
+
+    parts: dict[Any, Any]
+
+    def __setstate__(self, state: object) -> None:
+        self.parts = state if isinstance(state, dict) else {}
+
+    @property
+    def tensors(self) -> dict[str, SavedTensor]:
+        """All tensors of the module and those in it, by name, as in a state dictionary. RecursionError: the module
+        holds itself."""
+        tensors: dict[str, SavedTensor] = {}
+        for name, part in dict.items(vars(self).get("parts", {})):
+            if isinstance(part, SavedTensor):
+                tensors[str(name)] = part
+            elif isinstance(part, Module):
+                tensors |= {f"{name}.{inner}": tensor for inner, tensor in part.tensors.items()}
+        return tensors
+
+
 @dataclass(frozen=True)
 class _Storage:
     """Where a tensor's numbers lie. A file may say anything here and in `SavedTensor`, so `load_tensor` checks it."""
@@ -75,6 +96,12 @@ class SavedTensor:
     offset: Any
     shape: Any
     strides: Any
+
+    @property
+    def dtype(self) -> str:
+        """The name of its dtype in torch; "" if it has none."""
+        kind = self.storage.kind if isinstance(self.storage, _Storage) else None
+        return _STORAGES[kind][0] if kind in [*_STORAGES] else ""
 
 
 class _Unpickler(pickle._Unpickler):
@@ -102,6 +129,8 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in self._known:
             return self._known[module, name]
+        if module.partition(".")[0] == "__torch__":
+            return type("Compiled", (Module,), {})
         kind = name.removesuffix("Storage")
         return kind if module in ("torch", "torch.cuda") and kind in _STORAGES else type("Absent", (Inert,), {})
 
@@ -121,19 +150,19 @@ def read_objects(path: Path, file: IO[bytes]) -> tuple[object, Read]:
     file.seek(0)
     if start != _ZIP and start[:1] != pickle.PROTO:
         raise InputError(f"{path} begins with {start!r}, where a file of torch.save begins with a zip or a pickle")
-    with _undamaged(path):
+    with undamaged(str(path)):
         return _of_zip(file) if start == _ZIP else _of_legacy(file)
 
 
 @contextlib.contextmanager
-def _undamaged(path: Path) -> Iterator[None]:
+def undamaged(where: str) -> Iterator[None]:
     """InputError for whatever goes wrong inside: a damaged pickle may raise anything."""
     try:
         yield
     except OSError:  # the disk's, not the content's
         raise
     except Exception as error:
-        raise InputError(f"{path} is no complete file of torch.save (truncated or damaged?); save it again") from error
+        raise InputError(f"{where} is no complete file of torch.save (truncated or damaged?); save it again") from error
 
 
 def _of_zip(file: IO[bytes]) -> tuple[object, Read]:
@@ -175,33 +204,28 @@ def _of_legacy(file: IO[bytes]) -> tuple[object, Read]:
     return content, read
 
 
-def load_tensor(path: Path, name: str, tensor: object, read: Read) -> Tensor:
-    """A tensor of the state dictionary in float32, as a copy of its own. InputError: it is of a type that is not known,
-    empty, damaged, or holds values that are not finite or are huge."""
+def load_tensor(where: str, tensor: object, read: Read, valid: Collection[str] = FLOATS) -> Tensor:
+    """A tensor of a file as a copy of its own, in its own dtype; messages begin with `where`. InputError: it is of a
+    dtype that is not `valid`, empty, or damaged."""
     import torch
 
-    where = f"{path}: {one_line(name)}"
-    storage = tensor.storage if isinstance(tensor, SavedTensor) else None
-    if not isinstance(tensor, SavedTensor) or not isinstance(storage, _Storage) or storage.kind not in [*_FLOATS]:
-        kind = storage.kind if isinstance(storage, _Storage) and storage.kind in [*_STORAGES] else None
-        valid = ", ".join(dtype for dtype, _ in _FLOATS.values())
-        what = f"of {_STORAGES[kind][0]}" if kind else "no plain tensor"
-        raise InputError(f"{where} is {what}, where a dense tensor of {valid} would be valid")
-    with _undamaged(path):
-        (dtype, item), size = _FLOATS[storage.kind], storage.size
+    dtype = tensor.dtype if isinstance(tensor, SavedTensor) else ""
+    if not isinstance(tensor, SavedTensor) or dtype not in valid:
+        what = f"of {dtype}" if dtype else "no plain tensor"
+        raise InputError(f"{where} is {what}, where a dense tensor of {', '.join(valid)} would be valid")
+    with undamaged(where):
         shape, strides, offset = tuple(tensor.shape), tuple(tensor.strides), tensor.offset
+        item, size = _STORAGES[tensor.storage.kind][1], tensor.storage.size
         numbers = [size, offset, *shape, *strides]
         if len(shape) > 8 or not all(type(number) is int and number >= 0 for number in numbers):
             raise pickle.UnpicklingError("no shape")
         last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
         if 0 not in shape and max(last + 1, math.prod(shape)) > size:
             raise pickle.UnpicklingError("a tensor beyond its storage")
-        data = read(storage)
+        data = read(tensor.storage)
         if len(data) != size * item:
             raise pickle.UnpicklingError("a storage of another size")
     if not math.prod(shape):
         raise InputError(f"{where} has shape {list(shape)}, which holds nothing")
     flat = torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype))
-    dense = flat.as_strided(shape, strides, offset).contiguous().to(torch.float32, copy=True)
-    check_values(dense, where)
-    return dense
+    return flat.as_strided(shape, strides, offset).clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,201 @@
+"""`--check`: what it finds in data, models and runs, held against the files; a sentence and exit code 2 for what is missing; nothing is encoded, loaded or written. Forms of weights: tests/test_weight_forms.py."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from fedaudit.backbones import EMBEDDED, vlm
+from fedaudit.command.cli import main
+from fedaudit.tasks.base import Record
+from tests import miniimages, small_run, tiny_clip
+from tests.doc_blocks import ROOT
+
+PETS = [
+    "--method",
+    "promptfl",
+    "--task",
+    "images",
+    "--dataset",
+    "oxford_pets",
+    "--clients",
+    "3",
+    "--prompt-length",
+    "4",
+]
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No picture is decoded, and no safetensors file read but for its header."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Record, "image", property(lambda record: pytest.fail("a picture was decoded")))
+    monkeypatch.setattr(safetensors.torch, "load_file", lambda *args, **more: pytest.fail("weights were loaded"))
+
+
+def check(words: list[str], capsys: Capture) -> tuple[int, list[str], list[str]]:
+    capsys.readouterr()
+    code = main([*words, "--check"])
+    said = capsys.readouterr()
+    assert not Path("fedaudit-runs").exists()
+    return code, said.out.splitlines(), said.err.splitlines()
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    miniimages.oxford_pets(tmp_path / "data", coop=False)
+    return tmp_path / "data"
+
+
+def test_what_is_found_in_a_folder_is_what_lies_in_it(pets: Path, capsys: Capture) -> None:
+    code, out, err = check([*PETS, "--data-root", str(pets)], capsys)
+    assert (code, err) == (0, [])
+    data, model, last = out
+    pictures = len([*pets.rglob("*.jpg")])
+    counts = dict(reversed(part.split(" ", 1)) for part in data.rpartition("; ")[2].split(", "))
+    assert data.startswith(f"data: images: {pictures} records in 3 classes, 3 clients with ")
+    assert sum(map(int, counts.values())) == pictures == 33
+    assert counts["test"] == "9"
+    assert model == (
+        "model: symbols-clip, activation GELU: a CLIP of 1.4 million parameters, float16 in the files, used as float32 (0.01 GB); "
+        "pictures of 32 x 32"
+    )
+    assert last == "fits: nothing is missing"
+
+
+def no_folder(root: Path) -> object:
+    return shutil.rmtree(root / "oxford-iiit-pet", ignore_errors=True) or shutil.rmtree(root)
+
+
+def no_pictures(root: Path) -> object:
+    return next(root.rglob("*.jpg")).unlink()
+
+
+def damaged(root: Path) -> object:
+    return [file.write_bytes(b"<html>") for file in [*sorted(root.rglob("*.jpg"))][1:]]
+
+
+DATA: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
+    "no folder": (no_folder, [], "--data-root {root}: no such folder"),
+    "a picture is missing": (no_pictures, [], "no such file, but the lists of"),
+    "pictures that are none": (damaged, [], "is no readable image (damaged?"),
+    "too many clients": (lambda root: None, ["--clients", "1000"], "1000"),
+}
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_what_is_missing_in_a_folder_is_said(case: str, pets: Path, capsys: Capture) -> None:
+    change, words, sentence = DATA[case]
+    change(pets)
+    given = [*PETS[:6], *(words or ["--clients", "3"]), *PETS[8:]]
+    code, out, err = check([*given, "--data-root", str(pets)], capsys)
+    assert code == 2
+    assert all(line.startswith("error: ") for line in err)
+    assert sentence.format(root=pets) in err[0]
+    assert out[-1].startswith("model: ")  # the model is looked at all the same
+
+
+def test_each_thing_that_is_missing_has_its_sentence(tmp_path: Path, capsys: Capture) -> None:
+    words = [*PETS, "--data-root", str(tmp_path / "nowhere"), "--backbone", "ViT-B-16", "--weights", "gone.pt"]
+    code, out, err = check(words, capsys)
+    assert (code, out) == (2, [])
+    assert err[0].startswith("error: --weights gone.pt: there is no file ")
+    assert err[1].startswith(f"error: --data-root {tmp_path / 'nowhere'}: no such folder")
+
+
+def test_class_names_must_fit_the_text_encoder(pets: Path, tmp_path: Path, capsys: Capture) -> None:
+    """The tiny model's text encoder reads 32 tokens, and knows few words."""
+    folder = tiny_clip.save(tmp_path / "tiny")
+    code, out, err = check([*PETS, "--data-root", str(pets), "--backbone", str(folder)], capsys)
+    assert code == 2
+    assert len(err) == 1
+    assert "class name" in err[0]
+    assert out[-1].startswith("model: tiny, ")
+    code, _, err = check(["--method", "promptfl", "--prompt-length", "80"], capsys)
+    assert code == 2
+    assert "context vectors; this text encoder reads" in err[0]
+
+
+@pytest.mark.parametrize(("words", "model"), [
+    (["--method", "promptfl", "--backbone", "ViT-B-16", "--weights", "random"], "ViT-B-16 (random), activation GELU: a CLIP of 149.6 million parameters, random, "),
+    (["--method", "fedavg"], "scenes-llava: LlavaForConditionalGeneration of 3.5 million parameters, float16 in the files, used as float32 (0.01 GB)"),
+])  # fmt: skip
+def test_a_model_is_described(words: list[str], model: str, capsys: Capture) -> None:
+    code, out, err = check(words, capsys)
+    assert (code, err) == (0, [])
+    assert out[1].startswith(f"model: {model}")
+
+
+# --- runs from elsewhere ------------------------------------------------------------------------------------------
+
+
+def run_of_adapters(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """A run whose adapters have the layers of the embedded model, but for a change."""
+    small_run.small_run(folder)
+    model = vlm.load(EMBEDDED, "meta")
+    shapes = {model.short(name): model.model.get_submodule(name).weight.shape for name in model.projections("q_proj")}
+    for file in [*folder.rglob("*.safetensors")]:
+        tensors = {f"{name}.A": torch.ones(1, shape[1]) for name, shape in shapes.items()}
+        tensors |= {f"{name}.B": torch.ones(shape[0], 1) for name, shape in shapes.items()}
+        change(tensors)
+        file.unlink()
+        safetensors.torch.save_file(tensors, file)
+    return folder
+
+
+def test_a_run_of_adapters_is_held_against_the_model(tmp_path: Path, capsys: Capture) -> None:
+    folder = run_of_adapters(tmp_path / "run", lambda tensors: None)
+    code, out, err = check(["--run", str(folder)], capsys)
+    assert (code, err) == (0, [])
+    tensors = 2 * len(vlm.load(EMBEDDED, "meta").projections("q_proj"))
+    assert out[0].startswith(
+        f"run: {folder}: mine on photos, 2 rounds, 3 clients; 3 global models of {tensors} tensors ("
+    )
+    assert out[0].endswith(", 3 uploads, 0 copies left out")
+    assert "3 members, 2 held out" in out[1]
+    first = "layers.0.self_attn.q_proj.A"
+    other = run_of_adapters(tmp_path / "other", lambda tensors: tensors.update({first: torch.ones(1, 7)}))
+    code, _, err = check(["--run", str(other)], capsys)
+    assert (code, err) == (2, [f"error: --run {other}: {first} has shape [1, 7], and the layer has 192 features"])
+    small = small_run.small_run(tmp_path / "small")
+    code, _, err = check(["--run", str(small)], capsys)
+    assert code == 2
+    assert err == [f"error: --run {small}: its adapters of 2 tensors do not fit the model, whose layers take {tensors} ("
+                   "layers.0.q_proj.A is in one of them only)"]  # fmt: skip
+
+
+def test_a_run_that_is_damaged_or_names_no_model_of_here(tmp_path: Path, capsys: Capture) -> None:
+    folder = run_of_adapters(tmp_path / "run", lambda tensors: None)
+    code, out, err = check(["--run", str(folder), "--backbone", str(tmp_path / "gone")], capsys)
+    assert code == 2
+    assert err[0].startswith(f"error: --backbone {tmp_path / 'gone'}: there is no folder")
+    assert out[0].startswith("run: ")
+    small_run.delete("members.jsonl")(folder)
+    code, out, err = check(["--run", str(folder)], capsys)
+    assert (code, out) == (2, [])
+    assert "members.jsonl" in err[0]
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_itself(tmp_path: Path) -> None:
+    def started(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "audit.py"), "--method", "promptfl", *words, "--check"]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    good, bad = started(), started("--backbone", "ViT-B-16", "--weights", "gone.pt")
+    assert (good.returncode, good.stderr, good.stdout.splitlines()[-1]) == (0, "", "fits: nothing is missing")
+    assert bad.returncode == 2
+    assert bad.stderr.startswith("error: --weights gone.pt: there is no file ")
+    assert "fits" not in bad.stdout
+    assert [*tmp_path.iterdir()] == []
