@@ -20,7 +20,6 @@ from fedaudit.tasks.base import Federation
 from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.local_files import (
     Item,
-    Row,
     choose_splits,
     federate,
     finite,
@@ -28,12 +27,11 @@ from fedaudit.tasks.local_files import (
     identifier,
     need,
     one_line,
-    parquet_files,
-    parquet_items,
-    parquet_rows,
     path_below,
     read_json,
+    table_items,
 )
+from fedaudit.tasks.tables import Row, table_files, table_rows
 
 SOURCE = (
     "annotations_trainval2017.zip, train2017.zip and val2017.zip from the MSCOCO site, unpacked, or its parquet files"
@@ -163,7 +161,7 @@ def _classes(path: Path) -> dict[int | str, str]:
 
 def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
     official = "annotations/captions_train2017.json (or val2017, train2014, val2014)"
-    return parquet_items(
+    return table_items(
         root, lambda split, files: _items("coco", split, files, "all")[0], test=("val", "test", "train"),
         official=official, source=SOURCE, skip=skip,
     )  # fmt: skip
@@ -174,7 +172,7 @@ def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[I
     item. group: the class of pictures whose row names none."""
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
     captions: dict[str, list[str]] = {}
-    for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):
+    for n, (row, values) in enumerate(table_rows(files, PARQUET, needed=("captions",))):
         values["picture"] = picture = _picture(n, row, values)
         name_of_row = "-".join(filter(None, (name, split, _key(picture))))
         other, same = first.setdefault(name_of_row, (row, values))
@@ -213,7 +211,7 @@ def _nocaps(root: Path, domain: str) -> list[Item]:
     there are none."""
     path = _beside(root, "nocaps_val_4500_captions.json")
     items, domains = _nocaps_file(root, path) if path is not None else ([], {})
-    for split, paths in ({} if path else parquet_files(root)).items():
+    for split, paths in ({} if path else table_files(root)).items():
         split_items, split_domains = _items("nocaps", split, paths, "novel")
         items, domains = items + split_items, domains | split_domains
     if not items:
