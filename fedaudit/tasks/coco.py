@@ -37,7 +37,12 @@ SOURCE = (
     "annotations_trainval2017.zip, train2017.zip and val2017.zip from the MSCOCO site, unpacked, or its parquet files"
 )
 NOCAPS = "nocaps_val_4500_captions.json from the nocaps site with its pictures in images/, or its parquet files"
-KEYS = set("images annotations categories id file_name image_id caption category_id area name domain".split())
+KARPATHY = "dataset_coco.json"
+CLASSES = "instances_*.json, or a column category, label or objects"  # what tells the class of a picture
+KEYS = set(
+    "images annotations categories id file_name image_id caption category_id area name domain "
+    "filepath filename cocoid split sentences raw".split()
+)
 PARQUET = {
     "captions": ("answer", "captions", "caption", "sentences", "sentences_raw", "annotations_captions"),
     "group": ("category", "label", "objects"),
@@ -66,8 +71,44 @@ def coco(params: Params, *, clients: int, seed: int) -> Federation:
     wanted = params.nocaps_root or (str(beside) if user_files.is_dir(beside) else "")
     nocaps = folder(wanted, flag="--nocaps-root", source=NOCAPS) if wanted else None
     novel = _nocaps(nocaps, params.nocaps_domain) if nocaps else []
-    pool, test = _official(root) or _parquet(root, nocaps or beside)
-    return federate(pool, test, novel, params=params, clients=clients, seed=seed)
+    pool, test = _karpathy(root) or _official(root) or _parquet(root, nocaps or beside)
+    return federate(pool, test, novel, params=params, clients=clients, seed=seed, classes=CLASSES)
+
+
+def _karpathy(root: Path) -> tuple[list[Item], list[Item]] | None:
+    """(Pool, test) items of Karpathy's split of MSCOCO 2014; None without its file. Clients draw from train and
+    restval, as captioning models train on both; val is left out where test is there. Pictures whose folder is missing
+    do not count."""
+    path = _beside(root, KARPATHY)
+    if path is None:
+        return None
+    images = need(read_json(path, KEYS), "images", path, list)
+    parts = sorted({need(image, "filepath", path, str) for image in images})
+    folders = {part: _folder_of(root, part, path) for part in parts}
+    objects = [_beside(root, f"instances_{part}.json") for part in parts if folders[part] is not None]
+    known = [note for note in objects if note is not None]  # of some pictures only they would part train from restval
+    classes = {n: name for note in known for n, name in _classes(note).items()} if len(known) == len(objects) else {}
+    items: dict[str, list[Item]] = {split: [] for split in ("train", "restval", "val", "test")}
+    for image in images:
+        number = identifier(need(image, "cocoid", path), "a cocoid", path)
+        where = f"{path}, image {number}"
+        split, texts = need(image, "split", where, str), _texts(need(image, "sentences", where, list), where)
+        if split not in items:
+            raise InputError(f"{where}: the split must be {', '.join(items)}, not {short_repr(split)}")
+        if (below := folders[image["filepath"]]) is not None and texts:
+            picture = path_below(below, need(image, "filename", where, str), where)
+            group = classes.get(number, "none") if classes else "all"
+            items[split].append(Item(f"coco-{_key(number)}", group, picture, INSTRUCTION, texts, where))
+    _distinct([item for some in items.values() for item in some])
+    if pool := items["train"] + items["restval"]:
+        return pool, items["test"] or items["val"]
+    raise InputError(f"{root}: no picture of {path} is there to train on; unpack train2014.zip and val2014.zip")
+
+
+def _folder_of(root: Path, part: str, where: Path) -> Path | None:
+    """The folder of pictures that Karpathy's split calls `part`; None if it is not there."""
+    options = (path_below(base, part, where) for base in (root, root / "images"))
+    return next((one for one in options if user_files.is_dir(one)), None)
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
@@ -95,12 +136,13 @@ def _beside(root: Path, name: str) -> Path | None:
 
 def _captions(path: Path, images: Path) -> list[Item]:
     """An item for each picture of a caption file that has a caption; its group is the class of its largest object
-    ("none" without one)."""
-    classes = _classes(path.with_name(path.name.replace("captions", "instances")))
-    items = [
-        Item(f"coco-{_key(n)}", classes.get(n, "none"), path_below(images, name, where), INSTRUCTION, texts, where)
-        for n, name, texts, where, _ in _annotated_pictures(path)
-    ]
+    ("none" without one), or "all" if there is no file of objects."""
+    objects = path.with_name(path.name.replace("captions", "instances"))
+    classes = _classes(objects) if user_files.exists(objects) else None
+    items = []
+    for n, name, texts, where, _ in _annotated_pictures(path):
+        group = "all" if classes is None else classes.get(n, "none")
+        items.append(Item(f"coco-{_key(n)}", group, path_below(images, name, where), INSTRUCTION, texts, where))
     return _distinct(items)
 
 

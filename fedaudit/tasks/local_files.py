@@ -10,7 +10,8 @@ import json
 import math
 import os
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from reprlib import repr as short_repr
@@ -39,6 +40,8 @@ class Item:
     prompt: str
     texts: tuple[str, ...]  # right answers: one of them is trained on, all are references
     where: str = ""  # file, and row or number in it, for messages
+    references: tuple[str, ...] = ()  # further right answers, which nobody trains on
+    client: str = ""  # the client that the files say it is of; "": clients draw from all
 
 
 def folder(value: str, *, flag: str, source: str) -> Path:
@@ -191,18 +194,21 @@ def federate(
     clients: int,
     seed: int,
     score: Score = caption_scores,
+    classes: str = "",
 ) -> Federation:
-    """The federation drawn from the items `pool`, each part with a generator of its own.
+    """The federation drawn from the items `pool`, each part with a generator of its own. Where the items name clients,
+    each of these draws from its own.
 
     test: test items; if there are none, test records are drawn from the pool. novel: items out of distribution. params:
-    has `records`, `reference`, `background`, `test`, `dirichlet`, and `novel` if there are such items.
+    has `records`, `reference`, `background`, `test`, `dirichlet`, and `novel` if there are such items. classes: what
+    tells an item's group, for the InputError where `dirichlet` is given and there is one group only.
     """
-    each = 2 * params.records + params.reference + params.background
+    sizes = Counter(item.client for item in pool)
+    if any(sizes):
+        _check_clients(sizes, params, clients)
     _check_enough(len(pool), len(test), len(novel), params, clients)
-    remaining, remaining_novel = (Pool(items, np.random.default_rng((seed, n))) for items, n in ((pool, 5), (novel, 6)))
-    concentrations = np.full(len(remaining.left), params.dirichlet)
-    proportions = np.random.default_rng((seed, 0)).dirichlet(concentrations, size=clients)  # FedRand, section 4.1
-    shares = [remaining.take(each, np.random.default_rng((seed, 1, k, 4)), p) for k, p in enumerate(proportions)]
+    shares, remaining = _shares(pool, classes, params, clients, seed)
+    remaining_novel = Pool(novel, np.random.default_rng((seed, 6)))
     rngs = {part: np.random.default_rng((seed, part)) for part in (2, 3, 4)}
     novel_items = remaining_novel.take(params.novel if novel else 0, rngs[2])
     test_items = (Pool(test, rngs[3]) if test else remaining).take(params.test, rngs[3])
@@ -215,6 +221,35 @@ def federate(
         novel_test=_records(novel_test_items, pictures, rngs[4]),
         score=score,
     )
+
+
+def _shares(pool: Sequence[Item], classes: str, params: Any, clients: int, seed: int) -> tuple[list[list[Item]], Pool]:
+    """(Each client's items, the items that are left). InputError: `dirichlet` is given where it has no effect."""
+    each, named = _each(params), sorted({item.client for item in pool})
+    rngs = [np.random.default_rng((seed, 1, k, 4)) for k in range(clients)]
+    given = params.dirichlet != type(params).dirichlet
+    if named != [""]:
+        if given:
+            raise InputError(f"--dirichlet {params.dirichlet:g}: the data name the client of each record; leave it out")
+        own = ([item for item in pool if item.client == name] for name in named)
+        pools = [Pool(items, np.random.default_rng((seed, 5, k))) for k, items in enumerate(own)]
+        shares = [one.take(each, rng) for one, rng in zip(pools, rngs, strict=True)]
+        rest = [item for one in pools for items in one.left for item in items]
+        return shares, Pool(rest, np.random.default_rng((seed, 5)))
+    remaining = Pool(pool, np.random.default_rng((seed, 5)))
+    if given and len(remaining.left) == 1:
+        raise InputError(
+            f"--dirichlet {params.dirichlet:g}: there is nothing to partition by, as no record has a class of its own "
+            f"({classes}); leave it out"
+        )
+    concentrations = np.full(len(remaining.left), params.dirichlet)
+    proportions = np.random.default_rng((seed, 0)).dirichlet(concentrations, size=clients)  # FedRand, section 4.1
+    return [remaining.take(each, rng, p) for rng, p in zip(rngs, proportions, strict=True)], remaining
+
+
+def _each(params: Any) -> int:
+    """The number of records of a client."""
+    return int(2 * params.records + params.reference + params.background)
 
 
 def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params: Any, seed: int) -> Client:
@@ -233,19 +268,19 @@ def _records(items: Sequence[Item], pictures: dict[str, Path | bytes], rng: np.r
     for item in items:
         chosen = int(rng.integers(len(item.texts)))
         texts = (item.texts[chosen], *item.texts[:chosen], *item.texts[chosen + 1 :])
-        records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where))
+        right = (*texts, *item.references)
+        records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], right, where=item.where))
     return tuple(records)
 
 
 def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -> None:
     """Raise InputError if the numbers of pool, test and novel items are too small for the settings."""
-    each = f"2 x {params.records} candidates + {params.reference} reference + {params.background} background records"
-    due = clients * (2 * params.records + params.reference + params.background) + (0 if test else params.test)
+    due = clients * _each(params) + (0 if test else params.test)
     if pool < due:
         also = "" if test else f" and {params.test} test records"
         raise InputError(
-            f"these settings need {due} records ({clients} clients with {each} each{also}) and the data set has {pool} "
-            f"with a picture and a text; lower --records, --reference, --background{'' if test else ', --test'} or "
+            f"these settings need {due} records ({clients} clients with {_parts(params)} each{also}) and the data set "
+            f"has {pool} with a picture and a text; lower --records, --reference, --background{'' if test else ', --test'} or "
             "--clients"
         )
     if test and test < params.test:
@@ -254,4 +289,21 @@ def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -
         raise InputError(
             f"--novel {params.novel}: with {params.test} for utility (--test) that is more than the {novel} records "
             "that nocaps has of this domain; lower one of them or use --nocaps-domain all"
+        )
+
+
+def _parts(params: Any) -> str:
+    return f"2 x {params.records} candidates + {params.reference} reference + {params.background} background records"
+
+
+def _check_clients(sizes: Mapping[str, int], params: Any, clients: int) -> None:
+    """Raise InputError unless the data name `clients` clients and each has enough records. sizes: by client."""
+    if len(sizes) != clients:
+        names = ", ".join(sorted(sizes)[:4]) + (", ..." if len(sizes) > 4 else "")
+        raise InputError(f"--clients {clients}: the data name {len(sizes)} ({names}); give --clients {len(sizes)}")
+    name, least = min(sizes.items(), key=lambda pair: pair[1])
+    if least < _each(params):
+        raise InputError(
+            f"these settings need {_each(params)} records of each client ({_parts(params)}) and {name} has {least}; "
+            "lower --records, --reference or --background"
         )

@@ -51,7 +51,7 @@ def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the ScienceQA files of `data_root`."""
     root = folder(params.data_root, flag="--data-root", source=SOURCE)
     pool, test = _official(root) or _parquet(root)
-    return federate(pool, test, params=params, clients=clients, seed=seed, score=answer_scores)
+    return federate(pool, test, params=params, clients=clients, seed=seed, score=answer_scores, classes="topic")
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
