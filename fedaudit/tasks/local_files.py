@@ -277,11 +277,10 @@ def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -
     """Raise InputError if the numbers of pool, test and novel items are too small for the settings."""
     due = clients * _each(params) + (0 if test else params.test)
     if pool < due:
-        also = "" if test else f" and {params.test} test records"
+        also, flags = ("", "") if test else (f" and {params.test} test records", ", --test")
         raise InputError(
             f"these settings need {due} records ({clients} clients with {_parts(params)} each{also}) and the data set "
-            f"has {pool} with a picture and a text; lower --records, --reference, --background{'' if test else ', --test'} or "
-            "--clients"
+            f"has {pool} with a picture and a text; lower --records, --reference, --background{flags} or --clients"
         )
     if test and test < params.test:
         raise InputError(f"--test {params.test}: the data set has {test} test records")
