@@ -14,6 +14,7 @@ from scipy.io import savemat
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import digits as digits_task
 from fedaudit.tasks import drawings, image_layouts, imagesets
+from fedaudit.tasks import folder as folder_task
 from fedaudit.tasks import glyphs as glyphs_task
 from fedaudit.tasks import images as images_task
 from fedaudit.tasks.classification import Labelled, federate, split_names
@@ -28,7 +29,7 @@ from trainers.evaluations import own_test_chances
 
 PARAMS = digits_task.Params()
 WHOLE_SETS = {*OF_DOMAINS, *(name for name in IMAGE_SETS if not name.startswith(tuple(OF_DOMAINS)))}
-TASKS = (digits_task, glyphs_task, images_task)
+TASKS = (digits_task, folder_task, glyphs_task, images_task)
 
 
 def _labelled(classes=9, train=16, test=2, name="toy", first=0):
