@@ -86,8 +86,10 @@ def _karpathy(root: Path) -> tuple[list[Item], list[Item]] | None:
     parts = sorted({need(image, "filepath", path, str) for image in images})
     folders = {part: _folder_of(root, part, path) for part in parts}
     objects = [_beside(root, f"instances_{part}.json") for part in parts if folders[part] is not None]
-    known = [note for note in objects if note is not None]  # of some pictures only they would part train from restval
-    classes = {n: name for note in known for n, name in _classes(note).items()} if len(known) == len(objects) else {}
+    present = [note for note in objects if note is not None]
+    classes = (  # of one folder only they would tell train from restval
+        {n: name for note in present for n, name in _classes(note).items()} if len(present) == len(objects) else {}
+    )
     items: dict[str, list[Item]] = {split: [] for split in ("train", "restval", "val", "test")}
     for image in images:
         number = identifier(need(image, "cocoid", path), "a cocoid", path)

@@ -40,8 +40,8 @@ class Params(Partitioned):
 
 def folder(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the pictures in `data_root`; these are decoded when they are used."""
-    own = load(params.data_root, np.random.default_rng((seed, 5)))
-    return federate([own], params=params, clients=clients, seed=seed)
+    data_set = load(params.data_root, np.random.default_rng((seed, 5)))
+    return federate([data_set], params=params, clients=clients, seed=seed)
 
 
 def load(data_root: str, rng: np.random.Generator) -> Labelled:
@@ -52,7 +52,7 @@ def load(data_root: str, rng: np.random.Generator) -> Labelled:
         pool, tested = choose_splits(by_split, ("test", "val"))
         rows = by_split[pool], by_split[tested] if tested is not None else []
         train, test = rows if tested is not None else with_test(rows[0], rng)
-    return labelled(root.name, root, train, test)
+    return labelled("folder", root, train, test)
 
 
 def _metadata(root: Path) -> dict[str, Rows]:

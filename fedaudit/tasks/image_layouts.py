@@ -151,12 +151,12 @@ def read_sun397(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
     /a/apartment_building/outdoor."""
 
     def rows(split: str) -> Rows:
-        path, found = base / f"{split}_01.txt", Rows()
+        path, pictures = base / f"{split}_01.txt", Rows()
         for (line,) in _lines(path, 1, "\n"):
             picture = line.strip().removeprefix("/")
             _, *names = picture.split("/")[:-1]
-            found.append((path_below(base / "SUN397", picture, path), " ".join(reversed(names))))
-        return found
+            pictures.append((path_below(base / "SUN397", picture, path), " ".join(reversed(names))))
+        return pictures
 
     return rows("Training"), rows("Testing")
 

@@ -227,17 +227,17 @@ def _shares(pool: Sequence[Item], classes: str, params: Any, clients: int, seed:
     """(Each client's items, the items that are left). InputError: `dirichlet` is given where it has no effect."""
     each, named = _each(params), sorted({item.client for item in pool})
     rngs = [np.random.default_rng((seed, 1, k, 4)) for k in range(clients)]
-    given = params.dirichlet != type(params).dirichlet
+    asked_for = params.dirichlet != type(params).dirichlet
     if named != [""]:
-        if given:
+        if asked_for:
             raise InputError(f"--dirichlet {params.dirichlet:g}: the data name the client of each record; leave it out")
-        own = ([item for item in pool if item.client == name] for name in named)
-        pools = [Pool(items, np.random.default_rng((seed, 5, k))) for k, items in enumerate(own)]
+        items_of = ([item for item in pool if item.client == name] for name in named)
+        pools = [Pool(items, np.random.default_rng((seed, 5, k))) for k, items in enumerate(items_of)]
         shares = [one.take(each, rng) for one, rng in zip(pools, rngs, strict=True)]
         rest = [item for one in pools for items in one.left for item in items]
         return shares, Pool(rest, np.random.default_rng((seed, 5)))
     remaining = Pool(pool, np.random.default_rng((seed, 5)))
-    if given and len(remaining.left) == 1:
+    if asked_for and len(remaining.left) == 1:
         raise InputError(
             f"--dirichlet {params.dirichlet:g}: there is nothing to partition by, as no record has a class of its own "
             f"({classes}); leave it out"

@@ -171,9 +171,9 @@ def _filled(prompt: str, values: dict[str, Any], where: str) -> str:
     """The prompt with the pair's own values in place of {key}; the two characters \\n are a line break."""
 
     def value(match: re.Match[str]) -> str:
-        own = values[match[1]]
-        if not isinstance(own, str):
-            raise InputError(f"{where}: the prompt shows {match[0]}, which must be a text, not {short_repr(own)}")
-        return own
+        answer = values[match[1]]
+        if not isinstance(answer, str):
+            raise InputError(f"{where}: the prompt shows {match[0]}, which must be a text, not {short_repr(answer)}")
+        return answer
 
     return PLACE.sub(value, prompt.replace("\\n", "\n"))

@@ -97,8 +97,11 @@ def table_rows(
         for number, (values, path) in enumerate(zip(table, paths, strict=True)):
             if path is not None:
                 row = Row(file, number)
-                said = {c: _named(values[c], names[c], row) if c in names else values[c] for c in values}
-                yield row, {name: None if c is None else said[c] for name, c in column_of.items()} | {"path": path}
+                named = {c: _named(values[c], names[c], row) if c in names else values[c] for c in values}
+                yield (
+                    row,
+                    {name: None if c is None else named[c] for name, c in column_of.items()} | {"path": path},
+                )
 
 
 def _picture_column(source: Any) -> str:
@@ -109,8 +112,8 @@ def _picture_column(source: Any) -> str:
 def _class_labels(source: Any) -> dict[str, list[str]]:
     """{column that is a ClassLabel of `datasets`: its names}."""
     try:
-        said = json.loads((source.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        features = said.get("info", {}).get("features", {})
+        metadata = json.loads((source.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata.get("info", {}).get("features", {})
         labels = {c: one.get("names") for c, one in features.items() if isinstance(one, dict)}
     except (ValueError, AttributeError, RecursionError):  # another writer's
         return {}
