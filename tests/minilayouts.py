@@ -117,6 +117,12 @@ def parquet_with_img(root: Path) -> Found:
     return {"all": {n: str(n % 3) for n in range(33)}}
 
 
+def parquet_of_no_split_and_test(root: Path) -> Found:
+    _parquet(root / "birds.parquet", labelled_table(range(24)))
+    _parquet(root / "birds-test.parquet", labelled_table(range(100, 109)))
+    return {"train": of(range(24)), "test": of(range(100, 109))}
+
+
 def arrow(folder: Path, table: pa.Table, batch: int = 7) -> None:
     """A folder of `Dataset.save_to_disk`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +151,7 @@ FOLDERS: Mapping[str, Callable[[Path], Found]] = {
     name.__name__: name
     for name in (
         flat, train_and_test, train_and_val, train_alone, a_class_called_train, imagefolder, imagefolder_of_one,
-        parquet, parquet_with_img, saved_to_disk, saved_dataset,
+        parquet, parquet_with_img, parquet_of_no_split_and_test, saved_to_disk, saved_dataset,
     )
 }  # fmt: skip
 

@@ -66,13 +66,20 @@ class Params(Parameters):
 
 def coco(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the MSCOCO files of `data_root`, with NoCaps if it is there."""
+    pool, test, novel = load(params)
+    return federate(pool, test, novel, params=params, clients=clients, seed=seed, classes=CLASSES)
+
+
+def load(params: Params) -> tuple[list[Item], list[Item], list[Item]]:
+    """(Items that clients draw from, items for testing, maybe none, and NoCaps items). InputError for whatever is
+    missing or unreadable."""
     root = folder(params.data_root, flag="--data-root", source=SOURCE)
     beside = root / "nocaps"
     wanted = params.nocaps_root or (str(beside) if user_files.is_dir(beside) else "")
     nocaps = folder(wanted, flag="--nocaps-root", source=NOCAPS) if wanted else None
     novel = _nocaps(nocaps, params.nocaps_domain) if nocaps else []
     pool, test = _karpathy(root) or _official(root) or _parquet(root, nocaps or beside)
-    return federate(pool, test, novel, params=params, clients=clients, seed=seed, classes=CLASSES)
+    return pool, test, novel
 
 
 def _karpathy(root: Path) -> tuple[list[Item], list[Item]] | None:

@@ -23,7 +23,7 @@ from fedaudit.tasks.imagesets import labelled, unpacked
 from fedaudit.tasks.local_files import choose_splits, identifier
 from fedaudit.tasks.partition_params import Partitioned
 from fedaudit.tasks.picture_lists import listed_pictures, metadata_files, split_folders, visible_folders
-from fedaudit.tasks.tables import Row, contents, table_files, table_rows
+from fedaudit.tasks.tables import Row, contents, table_rows, tables_of_splits
 
 SOURCE = "a folder of pictures for each class, or parquet files with image and label"
 LABELS = ("label", "labels", "fine_label", "class", "category")  # columns, and keys of metadata.jsonl
@@ -71,10 +71,8 @@ def _listed(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _tables(root: Path) -> dict[str, Rows]:
-    """{split: rows} of parquet files or of files that `datasets` saved. Files that name no split are for training."""
-    files = table_files(root)
-    if "train" not in files and "" in files:
-        files["train"] = files.pop("")
+    """{split: rows} of parquet files or of files that `datasets` saved."""
+    files = tables_of_splits(root)
     pool, tested = choose_splits(files, ("test", "val")) if files else ("", None)
     used = {split: files[split] for split in (pool, tested) if split in files}
     return {split: _of_table(paths) for split, paths in used.items()}

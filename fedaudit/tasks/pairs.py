@@ -23,7 +23,7 @@ from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.local_files import Item, choose_splits, federate, identifier
 from fedaudit.tasks.metrics import answer_scores, caption_scores
 from fedaudit.tasks.picture_lists import listed_pictures, metadata_files
-from fedaudit.tasks.tables import Row, is_clutter, split_of, table_files, table_rows
+from fedaudit.tasks.tables import Row, is_clutter, split_of, table_rows, tables_of_splits
 
 SOURCE = "a list of pairs with a JSON object a line (image, text), or parquet files with image and text"
 COLUMNS = {
@@ -113,7 +113,7 @@ def _listed(path: Path, images: Path | None, columns: Columns) -> Iterator[Pair]
 def _tables(params: Params, columns: Columns) -> BySplit:
     """Readers of the parquet and Arrow files in `data_root`, by split. InputError: there are none."""
     root = _folder(params)
-    files = {split or "train": paths for split, paths in table_files(root).items()}
+    files = tables_of_splits(root)
     if not files:
         raise InputError(f"--data-root {root}: no pairs recognised; it should hold {SOURCE}")
     return {split: partial(_rows, paths, columns) for split, paths in files.items()}

@@ -49,9 +49,15 @@ class Params(Parameters):
 
 def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the ScienceQA files of `data_root`."""
-    root = folder(params.data_root, flag="--data-root", source=SOURCE)
-    pool, test = _official(root) or _parquet(root)
+    pool, test = load(params)
     return federate(pool, test, params=params, clients=clients, seed=seed, score=answer_scores, classes="topic")
+
+
+def load(params: Params) -> tuple[list[Item], list[Item]]:
+    """(Items that clients draw from, items for testing, maybe none). InputError for whatever is missing or
+    unreadable."""
+    root = folder(params.data_root, flag="--data-root", source=SOURCE)
+    return _official(root) or _parquet(root)
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:

@@ -61,6 +61,14 @@ def table_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]
     return by_split
 
 
+def tables_of_splits(root: Path) -> dict[str, list[Path]]:
+    """`table_files` below `root`, where files that name no split are for training unless others say that they are."""
+    files = table_files(root)
+    if "train" not in files and "" in files:
+        files["train"] = files.pop("")
+    return files
+
+
 def _tables_below(root: Path, skip: Path | None) -> Iterator[Path]:
     """Yield the visible files of tables in `root` and its folders, without `skip`. Folders looked into are recorded as
     read."""
