@@ -1,4 +1,4 @@
-"""Miniatures of the ten classification data sets in the layouts of their archives, as CoOp and torchvision want them unpacked.
+"""Miniatures of the classification data sets in the layouts of their archives, as CoOp and torchvision want them unpacked.
 
 Every builder takes the data root and whether CoOp's layout is wanted (its folder names, and its split file where it has
 one), and returns what a reader must find: {"train" or "test": {file below the data set's folder: class name in prompts}}.
@@ -80,6 +80,9 @@ def caltech101(root: Path, coop: bool) -> Found:
     for left_out in ("BACKGROUND_Google", "Faces_easy"):
         write(base / f"101_ObjectCategories/{left_out}/image_0001.jpg", picture(1))
     write(base / "101_ObjectCategories/airplanes/.DS_Store", b"no image")
+    write(base / "101_ObjectCategories/airplanes/._image_0001.jpg", b"no image")
+    write(base / "101_ObjectCategories/airplanes/Thumbs.db", b"no image")
+    write(base / "101_ObjectCategories/__MACOSX/._image_0001.jpg", b"no image")
     if coop:
         raw = [(s, file, name.replace(" ", "_")) for s, file, name in rows]
         return split_file(
@@ -262,6 +265,94 @@ def cifar100(root: Path, coop: bool) -> Found:
     return {"train": {n: clean[k] for n, k in train.items()}, "test": {n: clean[k] for n, k in test.items()}}
 
 
+def _struct(rows: Sequence[dict[str, object]]) -> np.ndarray:
+    """Rows as MATLAB keeps a struct array, [1, n]."""
+    table = np.zeros((1, len(rows)), dtype=[(key, object) for key in rows[0]])
+    for n, row in enumerate(rows):
+        table[0, n] = tuple(row.values())
+    return table
+
+
+def stanford_cars(root: Path, coop: bool) -> Found:
+    base, rows = root / "stanford_cars", []
+    models = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "smart fortwo Convertible 2012")
+    lists: dict[str, list[dict[str, object]]] = {"train": [], "test": []}
+    for label, model in enumerate(models, 1):
+        for split, n in _splits(100 * label):
+            folder = "test" if split == "test" else "train"
+            write(base / f"cars_{folder}/{n:05d}.jpg", picture(n))
+            lists[folder].append({"bbox_x1": 1, "class": label, "fname": f"{n:05d}.jpg"})
+            *name, year = model.split(" ")
+            rows.append((split, f"cars_{folder}/{n:05d}.jpg", " ".join((year, *name))))
+    (base / "devkit").mkdir()
+    savemat(base / "devkit/cars_meta.mat", {"class_names": np.array([models], object)})
+    savemat(base / "devkit/cars_train_annos.mat", {"annotations": _struct(lists["train"])})
+    savemat(base / "cars_test_annos_withlabels.mat", {"annotations": _struct(lists["test"])})
+    return split_file(base / "split_zhou_StanfordCars.json", "-", rows) if coop else _found(rows)
+
+
+def sun397(root: Path, coop: bool) -> Found:
+    base, rows = root / "sun397", []
+    places = {"a/abbey": "abbey", "a/apartment_building/outdoor": "outdoor apartment_building", "z/zoo": "zoo"}
+    lists: dict[str, list[str]] = {"Training": [], "Testing": []}
+    for folder, place in places.items():
+        for split, n in _splits(1):
+            write(base / f"SUN397/{folder}/sun_{n}.jpg", picture(n))
+            lists["Testing" if split == "test" else "Training"].append(f"/{folder}/sun_{n}.jpg")
+            rows.append((split, f"SUN397/{folder}/sun_{n}.jpg", place))
+    _text(base / "ClassName.txt", [f"/{folder}" for folder in places])
+    for split, lines in lists.items():
+        _text(base / f"{split}_01.txt", lines)
+    names = {place: place.replace("_", " ") for place in places.values()}
+    if coop:
+        return split_file(base / "split_zhou_SUN397.json", "SUN397", rows, names)
+    return _found([(s, file, names[name]) for s, file, name in rows])
+
+
+def _domain(base: Path, domain: str, kinds: Sequence[str]) -> list[tuple[str, str, str]]:
+    """A domain's folder per class with hidden files of other systems; rows with the splits of its lists."""
+    rows = []
+    for kind in kinds:
+        for split, n in _splits(1):
+            write(base / f"{domain}/{kind}/{domain}_{n:06d}.jpg", picture(n))
+            rows.append((split, f"{domain}/{kind}/{domain}_{n:06d}.jpg", kind))
+        write(base / f"{domain}/{kind}/._{domain}_000001.jpg", b"no picture")
+    write(base / f"{domain}/.directory", b"[Dolphin]")
+    return rows
+
+
+def fedbn_lists(base: Path, domain: str, rows: Sequence[tuple[str, str, str]], prefix: str) -> None:
+    """DOMAIN_train.pkl and DOMAIN_test.pkl: an array of paths from the data root on, and one of class names."""
+    for split in ("train", "test"):
+        part = [(file, name) for s, file, name in rows if (s == "test") == (split == "test")]
+        paths, names = (np.array(column) for column in zip(*((f"{prefix}/{f}", n) for f, n in part), strict=True))
+        write(base / f"{domain}_{split}.pkl", pickle.dumps((paths, names), 2))
+
+
+def domainnet_clipart(root: Path, coop: bool) -> Found:
+    """With FedBN's and FedOTP's lists, or with those of DomainNet."""
+    base = root / ("domainnet" if coop else "DomainNet")
+    rows = _domain(base, "clipart", ("bird", "ice_cream", "zebra"))
+    if coop:
+        fedbn_lists(base, "clipart", rows, "DomainNet")
+    else:
+        for split in ("train", "test"):
+            lines = [f"{file} 7" for s, file, _ in rows if (s == "test") == (split == "test")]
+            _text(base / f"splits/clipart_{split}.txt", lines)
+    return _found([(s, file, name.replace("_", " ")) for s, file, name in rows])
+
+
+def office_caltech10_amazon(root: Path, coop: bool) -> Found:
+    """With FedBN's and FedOTP's lists, or without any."""
+    base = root / "office_caltech_10"
+    rows = _domain(base, "amazon", ("back_pack", "bike", "mug"))
+    clean = [(s, file, name.replace("_", " ")) for s, file, name in rows]
+    if coop:
+        fedbn_lists(base, "amazon", rows, "office_caltech_10")
+        return _found(clean)
+    return {"all": {file: name for _, file, name in clean}}
+
+
 BUILDERS: dict[str, Callable[[Path, bool], Found]] = {
     "caltech101": caltech101,
     "oxford_pets": oxford_pets,
@@ -273,4 +364,8 @@ BUILDERS: dict[str, Callable[[Path, bool], Found]] = {
     "eurosat": eurosat,
     "fgvc_aircraft": fgvc_aircraft,
     "ucf101": ucf101,
+    "stanford_cars": stanford_cars,
+    "sun397": sun397,
+    "domainnet_clipart": domainnet_clipart,
+    "office_caltech10_amazon": office_caltech10_amazon,
 }

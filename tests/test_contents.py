@@ -22,7 +22,16 @@ from attacks.base import View
 from attacks.contents import Contents, Params
 from attacks.gradients import text_products
 from attacks.knowledge import SolvedBatch
-from attacks.messages.contents import References, Start, compositions, descend, equations, refusal, solve_contents
+from attacks.messages.contents import (
+    References,
+    Start,
+    compositions,
+    descend,
+    equations,
+    improve,
+    refusal,
+    solve_contents,
+)
 from attacks.messages.prompts import ReplayedMessages
 from fedaudit.pipeline.contents import judged
 from fedaudit.privacy.settings import Privacy
@@ -101,6 +110,15 @@ class TestFit:
             cost, _ = descend(fit, z, labels)
             slow = least_squares(lambda flat, z=z, fit=fit: fit.residuals(flat.reshape(z.shape), labels), z.ravel())
             assert cost < 1.05 * 2 * slow.cost
+
+    def test_references_of_one_class_leave_no_other_to_try(self) -> None:
+        """A client of one class: so has each of as many clients as classes."""
+        _, start, known, _ = start_and_known("promptfl")
+        fits, *_ = equations(start, known, known.gradients[:3].mean(0), 3)
+        cost, z = descend(fits[0], np.zeros((3, len(fits[0].spread))), np.zeros(3, int))
+        same = improve(fits[0], cost, z, np.zeros(3, int), [0])
+        assert same[0] == cost
+        np.testing.assert_array_equal(same[1], z)
 
     def test_a_batch_that_lies_in_the_directions_leaves_nothing(self) -> None:
         """The message's own embeddings, in coordinates of all directions but one, are a solution but for the prior."""

@@ -13,7 +13,7 @@ import pytest
 from fedaudit.command.cli import read_command
 from fedaudit.machinery import user_files
 from fedaudit.pipeline import data
-from tests import minidata, miniimages
+from tests import minidata, miniimages, minilayouts
 
 COCO = "--task coco --records 3 --reference 3 --novel 4 --test 3 --clients 3 --per-round 2"
 IMAGES = "--method promptfl --task images --clients 2"
@@ -30,6 +30,9 @@ TASKS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "eurosat": (f"{IMAGES} --dataset eurosat", lambda root: miniimages.eurosat(root, False)),
     "caltech101": (f"{IMAGES} --dataset caltech101", lambda root: miniimages.caltech101(root, False)),
     "oxford_pets": (f"{IMAGES} --dataset oxford_pets", lambda root: miniimages.oxford_pets(root, True)),
+    "folder": ("--method promptfl --task folder --clients 2", minilayouts.train_and_test),
+    "saved": ("--method promptfl --task folder --clients 2", minilayouts.saved_to_disk),
+    "pairs": ("--task pairs --records 3 --reference 3 --test 3 --clients 2 --per-round 2", minilayouts.one_list),
     "cifar10": (f"{IMAGES} --dataset cifar10", lambda root: miniimages.cifar10(root, False)),
 }
 
@@ -97,7 +100,9 @@ def test_every_picture_replaced_is_other_data(task: tuple[str, Path], tmp_path: 
     for n, path in enumerate(sorted(path for path in root.rglob("*") if path.suffix in (".jpg", ".png"))):
         path.write_bytes(minidata.picture(10_000 + n))
     changed = digest(words, root, tmp_path / "out")
-    assert (changed != first) == (TASKS["cifar10"][0] != words and not list(root.rglob("*.parquet")))
+    assert (changed != first) == (
+        TASKS["cifar10"][0] != words and not [*root.rglob("*.parquet"), *root.rglob("*.arrow")]
+    )
 
 
 def longer_pictures(root: Path) -> None:

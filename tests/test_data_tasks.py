@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import coco as coco_task
-from fedaudit.tasks import local_files
+from fedaudit.tasks import local_files, tables
 from fedaudit.tasks import scienceqa as scienceqa_task
 from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.coco import coco
@@ -22,7 +22,7 @@ from tests import minidata
 COCO = coco_task.Params(records=4, reference=5, background=3, novel=12, test=6)
 SCIENCE = scienceqa_task.Params(records=4, reference=5, background=3, test=6)
 CLIENTS = 3
-ROW = local_files.Row(local_files.Path("x.parquet"), 0)
+ROW = tables.Row(local_files.Path("x.parquet"), 0)
 
 
 def _coco(root, seed=0, clients=CLIENTS, **changes):
@@ -371,7 +371,7 @@ def test_row_groups_without_a_drawn_row_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(
         pq.ParquetFile, "read_row_group", lambda self, i, **more: read.append(i) or original(self, i, **more)
     )
-    assert dict(local_files._contents(path, {17, 30, 63})) == {n: minidata.picture(n) for n in (17, 30, 63)}
+    assert dict(tables._contents(path, {17, 30, 63})) == {n: minidata.picture(n) for n in (17, 30, 63)}
     assert read == [1, 3]
 
 
@@ -442,7 +442,7 @@ def test_parquet_files_that_are_wrong(tmp_path):
     with pytest.raises(InputError, match=f"{path} has no column question; it has image, text"):
         _science(tmp_path)
     path = minidata.parquet(path, [{"caption": "a"}])
-    with pytest.raises(InputError, match=f"{path} has no column image; it has caption"):
+    with pytest.raises(InputError, match=f"{path} has no column image or img; it has caption"):
         _coco(tmp_path)
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(InputError, match=f"{path} is no readable parquet file"):
@@ -478,7 +478,7 @@ def test_two_copies_of_a_split_are_not_mixed(tmp_path):
 )
 def test_the_split_that_a_parquet_files_name_tells(tmp_path, path, split):
     minidata.write(tmp_path / path, b"")
-    assert list(local_files.parquet_files(tmp_path)) == ([] if split is None else [split])
+    assert list(tables.table_files(tmp_path)) == ([] if split is None else [split])
 
 
 @pytest.mark.parametrize(

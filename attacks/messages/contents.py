@@ -264,11 +264,11 @@ def improve(
     while True:
         rest, slope = fit.residuals(z, labels), fit.jacobian(z, labels)
         moves = [(i, c) for i in range(len(labels)) for c in classes if c != labels[i]]
+        if not moves:  # there is one class
+            return cost, z, labels
         by_class = fit.by_class(fit.units(z)[0]) / len(labels)
         moved = np.repeat(rest[:, None], len(moves), axis=1)
-        moved[: len(fit.sent)] += (
-            np.array([by_class[i, labels[i]] - by_class[i, c] for i, c in moves]).reshape(len(moves), -1).T
-        )
+        moved[: len(fit.sent)] += np.array([by_class[i, labels[i]] - by_class[i, c] for i, c in moves]).T
         linear = slope.T @ moved
         expected = (moved**2).sum(0) - (linear * cho_solve(cho_factor(slope.T @ slope), linear)).sum(0)
         options = [(cost, z, labels)]

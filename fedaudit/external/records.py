@@ -157,7 +157,7 @@ def pixels(entry: Entry, *, small: bool) -> bytes:
         size = picture.size
         if small:
             picture.draft("RGB", (1, 1))
-        return hashlib.sha256(f"{size}".encode() + picture.convert("RGB").tobytes()).digest()
+        return hashlib.sha256(f"{size}".encode() + user_files.rgb(picture).tobytes()).digest()
 
 
 def check_clients(folder: Path, lists: Lists, cohorts: Sequence[Iterable[int]]) -> None:

@@ -97,8 +97,8 @@ def is_dir(path: Path) -> bool:
 
 @contextlib.contextmanager
 def picture(source: Path | bytes) -> Iterator[Image]:
-    """Open a picture (path or content) of one of FORMATS with 8 bits a channel; it is decoded later. OSError, with a
-    `strerror` for the user: it is no such picture, or decoding it inside the `with` block fails."""
+    """Open a picture (path or content) of one of FORMATS with 8 or 16 bits a channel; it is decoded later, by `rgb`.
+    OSError, with a `strerror` for the user: it is no such picture, or decoding it inside the `with` block fails."""
     from PIL import Image
 
     with _regular(source) if isinstance(source, Path) else io.BytesIO(source) as file:
@@ -106,8 +106,8 @@ def picture(source: Path | bytes) -> Iterator[Image]:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
                 image = Image.open(file, formats=FORMATS)
-            if image.mode.startswith(("I", "F")):  # Pillow would clip at 255, not scale
-                raise _Unusual(f"more than 8 bits a channel, mode {image.mode}")
+            if image.mode in ("I", "F"):  # no number in the file says which value is white
+                raise _Unusual(f"more than 16 bits a channel, mode {image.mode}")
             yield image
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
             raise OSError(errno.EINVAL, f"more than {Image.MAX_IMAGE_PIXELS:,} pixels") from error
@@ -115,6 +115,18 @@ def picture(source: Path | bytes) -> Iterator[Image]:
             raise OSError(errno.EINVAL, str(error)) from error
         except _DAMAGED as error:
             raise OSError(errno.EINVAL, f"damaged? {', '.join(FORMATS)} are read") from error
+
+
+def rgb(opened: Image) -> Image:
+    """An opened picture in RGB: transparency is ignored, and of 16 bits a channel the upper 8 count."""
+    from PIL import Image
+
+    if opened.mode.startswith("I;16"):  # Pillow would clip at 255, not scale
+        import numpy as np
+
+        opened = Image.fromarray((np.asarray(opened) >> 8).astype(np.uint8))
+    whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else Pillow warns of transparency
+    return whole.convert("RGB")
 
 
 class _Unusual(Exception):

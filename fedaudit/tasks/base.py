@@ -59,8 +59,7 @@ class Record:
             return self.picture
         try:
             with user_files.picture(self.picture) as opened:
-                whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else Pillow warns of transparency
-                pixels = np.asarray(whole.convert("RGB"))
+                pixels = np.asarray(user_files.rgb(opened))
         except OSError as error:
             where = f"{self.called}: {self.picture if isinstance(self.picture, Path) else 'its image'}"
             raise InputError(f"{where} is no readable image ({error.strerror or error})") from error

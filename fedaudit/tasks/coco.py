@@ -20,7 +20,6 @@ from fedaudit.tasks.base import Federation
 from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.local_files import (
     Item,
-    Row,
     choose_splits,
     federate,
     finite,
@@ -28,18 +27,22 @@ from fedaudit.tasks.local_files import (
     identifier,
     need,
     one_line,
-    parquet_files,
-    parquet_items,
-    parquet_rows,
     path_below,
     read_json,
+    table_items,
 )
+from fedaudit.tasks.tables import Row, table_files, table_rows
 
 SOURCE = (
     "annotations_trainval2017.zip, train2017.zip and val2017.zip from the MSCOCO site, unpacked, or its parquet files"
 )
 NOCAPS = "nocaps_val_4500_captions.json from the nocaps site with its pictures in images/, or its parquet files"
-KEYS = set("images annotations categories id file_name image_id caption category_id area name domain".split())
+KARPATHY = "dataset_coco.json"
+CLASSES = "instances_*.json, or a column category, label or objects"  # what tells the class of a picture
+KEYS = set(
+    "images annotations categories id file_name image_id caption category_id area name domain "
+    "filepath filename cocoid split sentences raw".split()
+)
 PARQUET = {
     "captions": ("answer", "captions", "caption", "sentences", "sentences_raw", "annotations_captions"),
     "group": ("category", "label", "objects"),
@@ -63,13 +66,58 @@ class Params(Parameters):
 
 def coco(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the MSCOCO files of `data_root`, with NoCaps if it is there."""
+    pool, test, novel = load(params)
+    return federate(pool, test, novel, params=params, clients=clients, seed=seed, classes=CLASSES)
+
+
+def load(params: Params) -> tuple[list[Item], list[Item], list[Item]]:
+    """(Items that clients draw from, items for testing, maybe none, and NoCaps items). InputError for whatever is
+    missing or unreadable."""
     root = folder(params.data_root, flag="--data-root", source=SOURCE)
     beside = root / "nocaps"
     wanted = params.nocaps_root or (str(beside) if user_files.is_dir(beside) else "")
     nocaps = folder(wanted, flag="--nocaps-root", source=NOCAPS) if wanted else None
     novel = _nocaps(nocaps, params.nocaps_domain) if nocaps else []
-    pool, test = _official(root) or _parquet(root, nocaps or beside)
-    return federate(pool, test, novel, params=params, clients=clients, seed=seed)
+    pool, test = _karpathy(root) or _official(root) or _parquet(root, nocaps or beside)
+    return pool, test, novel
+
+
+def _karpathy(root: Path) -> tuple[list[Item], list[Item]] | None:
+    """(Pool, test) items of Karpathy's split of MSCOCO 2014; None without its file. Clients draw from train and
+    restval, as captioning models train on both; val is left out where test is there. Pictures whose folder is missing
+    do not count."""
+    path = _beside(root, KARPATHY)
+    if path is None:
+        return None
+    images = need(read_json(path, KEYS), "images", path, list)
+    parts = sorted({need(image, "filepath", path, str) for image in images})
+    folders = {part: _folder_of(root, part, path) for part in parts}
+    objects = [_beside(root, f"instances_{part}.json") for part in parts if folders[part] is not None]
+    present = [note for note in objects if note is not None]
+    classes = (  # of one folder only they would tell train from restval
+        {n: name for note in present for n, name in _classes(note).items()} if len(present) == len(objects) else {}
+    )
+    items: dict[str, list[Item]] = {split: [] for split in ("train", "restval", "val", "test")}
+    for image in images:
+        number = identifier(need(image, "cocoid", path), "a cocoid", path)
+        where = f"{path}, image {number}"
+        split, texts = need(image, "split", where, str), _texts(need(image, "sentences", where, list), where)
+        if split not in items:
+            raise InputError(f"{where}: the split must be {', '.join(items)}, not {short_repr(split)}")
+        if (below := folders[image["filepath"]]) is not None and texts:
+            picture = path_below(below, need(image, "filename", where, str), where)
+            group = classes.get(number, "none") if classes else "all"
+            items[split].append(Item(f"coco-{_key(number)}", group, picture, INSTRUCTION, texts, where))
+    _distinct([item for some in items.values() for item in some])
+    if pool := items["train"] + items["restval"]:
+        return pool, items["test"] or items["val"]
+    raise InputError(f"{root}: no picture of {path} is there to train on; unpack train2014.zip and val2014.zip")
+
+
+def _folder_of(root: Path, part: str, where: Path) -> Path | None:
+    """The folder of pictures that Karpathy's split calls `part`; None if it is not there."""
+    options = (path_below(base, part, where) for base in (root, root / "images"))
+    return next((one for one in options if user_files.is_dir(one)), None)
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
@@ -97,12 +145,13 @@ def _beside(root: Path, name: str) -> Path | None:
 
 def _captions(path: Path, images: Path) -> list[Item]:
     """An item for each picture of a caption file that has a caption; its group is the class of its largest object
-    ("none" without one)."""
-    classes = _classes(path.with_name(path.name.replace("captions", "instances")))
-    items = [
-        Item(f"coco-{_key(n)}", classes.get(n, "none"), path_below(images, name, where), INSTRUCTION, texts, where)
-        for n, name, texts, where, _ in _annotated_pictures(path)
-    ]
+    ("none" without one), or "all" if there is no file of objects."""
+    objects = path.with_name(path.name.replace("captions", "instances"))
+    classes = _classes(objects) if user_files.exists(objects) else None
+    items = []
+    for n, name, texts, where, _ in _annotated_pictures(path):
+        group = "all" if classes is None else classes.get(n, "none")
+        items.append(Item(f"coco-{_key(n)}", group, path_below(images, name, where), INSTRUCTION, texts, where))
     return _distinct(items)
 
 
@@ -163,7 +212,7 @@ def _classes(path: Path) -> dict[int | str, str]:
 
 def _parquet(root: Path, skip: Path) -> tuple[list[Item], list[Item]]:
     official = "annotations/captions_train2017.json (or val2017, train2014, val2014)"
-    return parquet_items(
+    return table_items(
         root, lambda split, files: _items("coco", split, files, "all")[0], test=("val", "test", "train"),
         official=official, source=SOURCE, skip=skip,
     )  # fmt: skip
@@ -174,7 +223,7 @@ def _items(name: str, split: str, files: list[Path], group: str) -> tuple[list[I
     item. group: the class of pictures whose row names none."""
     first: dict[str, tuple[Row, dict[str, Any]]] = {}
     captions: dict[str, list[str]] = {}
-    for n, (row, values) in enumerate(parquet_rows(files, PARQUET, needed=("captions",))):
+    for n, (row, values) in enumerate(table_rows(files, PARQUET, needed=("captions",))):
         values["picture"] = picture = _picture(n, row, values)
         name_of_row = "-".join(filter(None, (name, split, _key(picture))))
         other, same = first.setdefault(name_of_row, (row, values))
@@ -213,7 +262,7 @@ def _nocaps(root: Path, domain: str) -> list[Item]:
     there are none."""
     path = _beside(root, "nocaps_val_4500_captions.json")
     items, domains = _nocaps_file(root, path) if path is not None else ([], {})
-    for split, paths in ({} if path else parquet_files(root)).items():
+    for split, paths in ({} if path else table_files(root)).items():
         split_items, split_domains = _items("nocaps", split, paths, "novel")
         items, domains = items + split_items, domains | split_domains
     if not items:

@@ -1,4 +1,4 @@
-"""Where ten image data sets keep their pictures, and which of these their own lists count as training and as test.
+"""Where image data sets keep their pictures, and which of these their own lists count as training and as test.
 
 Each reader takes the data set's folder and a generator, and returns its training and its test rows. The official lists
 count, train and val together; Caltech101 and EuroSAT have none, so three tenths of each class, drawn at random, are for
@@ -7,7 +7,7 @@ testing.
 
 import pickle
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Any
@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
-from fedaudit.tasks.classification import Picture
+from fedaudit.tasks.class_folders import Rows, class_folders, with_test
 from fedaudit.tasks.local_files import need, one_line, path_below, read_json
 
-Rows = list[tuple[Picture, str]]  # pictures with the class as the files name it
-TEST_SHARE = 0.3  # where a data set has no test list; CoOp's share
-SUFFIXES = (".jpg", ".jpeg", ".png")
+EUROSAT = ("2750", "EuroSAT_RGB")  # folder of its pictures, in the archives of 2018 and 2023
 FLOWERS: tuple[str, ...] = tuple(  # the categories of Oxford Flowers, 1 to 102
     (
         "pink primrose, hard-leaved pocket orchid, canterbury bells, sweet pea, english marigold, tiger lily, moon "
@@ -61,35 +59,15 @@ def _lines(path: Path, least: int, separator: str | None = None) -> Iterator[lis
             yield fields
 
 
-def _class_folders(images: Path, rng: np.random.Generator, skip: Collection[str] = ()) -> tuple[Rows, Rows]:
-    """Training and test rows, (file, class name), from one folder per class, without those in `skip`: three tenths of
-    each class, at random, are for testing. InputError: no folders, or one without images."""
-    train: Rows = []
-    test: Rows = []
-    for folder in (one for one in user_files.listed(images) if one.name not in skip and not one.is_file()):
-        files = [file for file in user_files.listed(folder) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
-        if not files:
-            complaint = f"{folder} holds no images ({', '.join(SUFFIXES)}), {user_files.largest(folder)}"
-            raise InputError(f"{complaint}; unpack the data set again")
-        rows = [(files[i], folder.name) for i in rng.permutation(len(files))]
-        cut = round(TEST_SHARE * len(files))
-        test += rows[:cut]
-        train += rows[cut:]
-    if not train:
-        raise InputError(
-            f"{images} holds no folders with images, {user_files.largest(images)}; unpack the data set again"
-        )
-    return train, test
-
-
 def read_caltech101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
     """Training and test rows, without the background class and Faces_easy, which has the photographs of Faces,
     cropped."""
-    return _class_folders(base / "101_ObjectCategories", rng, ("BACKGROUND_Google", "Faces_easy"))
+    return with_test(class_folders(base / "101_ObjectCategories", ("BACKGROUND_Google", "Faces_easy")), rng)
 
 
 def read_eurosat(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    return _class_folders(base / "2750", rng)
+    images = next(one for name in EUROSAT if user_files.exists(one := base / name))
+    return with_test(class_folders(images), rng)
 
 
 def read_oxford_pets(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
@@ -119,20 +97,107 @@ def read_oxford_flowers(base: Path, rng: np.random.Generator) -> tuple[Rows, Row
 def _matrices(path: Path, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
     """Flat arrays of whole numbers from a MATLAB file, {key: array}. InputError: the file cannot be read, or a value is
     no whole number from 0 on."""
+    numbers = _matlab(path, keys)
+    for key, values in numbers.items():
+        if values.dtype.kind not in "iuf" or not np.array_equal(values, np.clip(np.nan_to_num(values), 0, 2**31) // 1):
+            raise InputError(f"{path}: {key} must hold whole numbers from 0 on; download it again")
+    return {key: values.astype(np.int64) for key, values in numbers.items()}
+
+
+def _matlab(path: Path, keys: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Flat arrays from a MATLAB file, {key: array}. InputError: the file cannot be read, or lacks a key."""
     from scipy.io import loadmat
 
     try:
         with user_files.opened(path) as file:
             content = loadmat(file)
-        numbers = {key: np.asarray(content[key]).ravel() for key in keys}
+        return {key: np.asarray(content[key]).ravel() for key in keys}
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}); download it again") from error
     except Exception as error:  # its reader raises anything on damaged files
         raise InputError(f"{path} is no readable MATLAB file with {', '.join(keys)}; download it again") from error
-    for key, values in numbers.items():
-        if values.dtype.kind not in "iuf" or not np.array_equal(values, np.clip(np.nan_to_num(values), 0, 2**31) // 1):
-            raise InputError(f"{path}: {key} must hold whole numbers from 0 on; download it again")
-    return {key: values.astype(np.int64) for key, values in numbers.items()}
+
+
+def read_stanford_cars(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Training and test rows; the year comes first in a class's name, as in CoOp: 2012 Audi A5 Coupe."""
+    meta = base / "devkit" / "cars_meta.mat"
+    names = [str(one.item()) for one in _matlab(meta, ("class_names",))["class_names"]]
+
+    def rows(folder: str, path: Path) -> Rows:
+        try:
+            listed = [
+                (str(one["fname"].item()), names[int(one["class"].item()) - 1])
+                for one in _matlab(path, ("annotations",))["annotations"]
+            ]
+        except (ValueError, IndexError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path}: its annotations must hold fname and class, a number of {meta}; download it again"
+            ) from error
+        return [(path_below(base / folder, file, path), _year_first(name)) for file, name in listed]
+
+    return (
+        rows("cars_train", base / "devkit" / "cars_train_annos.mat"),
+        rows("cars_test", base / "cars_test_annos_withlabels.mat"),
+    )
+
+
+def _year_first(name: str) -> str:
+    model, _, year = name.rpartition(" ")
+    return f"{year} {model}".strip()
+
+
+def read_sun397(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Training and test rows of the first of ten partitions; class names are CoOp's: outdoor apartment building for
+    /a/apartment_building/outdoor."""
+
+    def rows(split: str) -> Rows:
+        path, pictures = base / f"{split}_01.txt", Rows()
+        for (line,) in _lines(path, 1, "\n"):
+            picture = line.strip().removeprefix("/")
+            _, *names = picture.split("/")[:-1]
+            pictures.append((path_below(base / "SUN397", picture, path), " ".join(reversed(names))))
+        return pictures
+
+    return rows("Training"), rows("Testing")
+
+
+def read_domain(domain: str, base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Training and test rows of one domain of DomainNet or Office-Caltech10, by the lists of FedBN and FedOTP
+    (DOMAIN_train.pkl), or of DomainNet (DOMAIN_train.txt, also in splits/), or else by folders."""
+    for ending, listed in ((".pkl", _pickled_list), (".txt", _domain_list)):
+        for folder in (base, base / "splits"):
+            paths = [folder / f"{domain}_{split}{ending}" for split in ("train", "test")]
+            if user_files.exists(paths[0]):
+                rows: list[Rows] = [[_in_domain(base, domain, *row, path) for row in listed(path)] for path in paths]
+                return rows[0], rows[1]
+    return with_test(class_folders(base / domain), rng)
+
+
+def _domain_list(path: Path) -> list[tuple[str, str]]:
+    """(Picture, class) of each line, such as clipart/zebra/clipart_345_000001.jpg 344."""
+    return [(picture, Path(picture).parent.name) for picture, *_ in _lines(path, 2)]
+
+
+def _pickled_list(path: Path) -> list[tuple[str, str]]:
+    """(Picture, class) of a pickle that holds the list of pictures and the list of their classes."""
+    try:
+        with user_files.opened(path) as file:
+            pictures, classes = _Plain(file, encoding="latin1").load()
+        rows = [(str(picture), str(name)) for picture, name in zip(pictures, classes, strict=True)]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); unpack it again") from error
+    except Exception as error:  # bytes that are no pickle raise anything
+        raise InputError(f"{path} holds no list of pictures with a list of their classes; unpack it again") from error
+    return rows
+
+
+def _in_domain(base: Path, domain: str, picture: str, name: str, where: Path) -> tuple[Path, str]:
+    """(File below `base`, class name); what a list writes before the domain's name is where the lists' authors had the
+    data."""
+    parts = picture.split("/")
+    if domain not in parts:
+        raise InputError(f"{where}: the picture {short_repr(picture)} is not of {domain}; unpack it again")
+    return path_below(base, "/".join(parts[parts.index(domain) :]), where), name
 
 
 def read_food101(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:

@@ -1,10 +1,11 @@
-"""Ten classification data sets on the local disk, in the folder layouts of CoOp and torchvision. Nothing is downloaded.
+"""Classification data sets on the local disk, in the layouts of CoOp, FedOTP and torchvision. Nothing is downloaded.
 
 If a data set's folder has a `split_zhou_*.json` (Zhou et al., CoOp, 2022), its train and test lists are used and its
 val list is left out, as in the papers. Otherwise `image_layouts` reads the official lists. Pictures stay files until
 they are used. Layouts and sources: docs/images.md.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ import numpy as np
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import image_layouts as layouts
+from fedaudit.tasks.class_folders import Rows
 from fedaudit.tasks.classification import Labelled, Picture
-from fedaudit.tasks.image_layouts import Rows
 from fedaudit.tasks.local_files import need, one_line, path_below, read_json
 
 
@@ -30,17 +31,32 @@ class ImageSet:
     read: Callable[[Path, np.random.Generator], tuple[Rows, Rows]]  # training and test rows of the official layout
     origin: str  # where to get it
     renamed: Mapping[str, str] = field(default_factory=dict)  # class name in the files to that in prompts
+    also: str = ""  # another name of `images`
+    whole_paths: bool = False  # whether CoOp's split file names pictures from the data set's folder on
+
+    def pictures(self, base: Path) -> Path:
+        """The folder of its pictures in `base`, or where it should be."""
+        other = base / self.also
+        return other if self.also and user_files.exists(other) else base / self.images
 
 
 def load(name: str, root: Path, rng: np.random.Generator) -> Labelled:
     """Load the data set `name` from `root` or a folder below it. InputError for whatever is missing or unreadable."""
     kind = IMAGE_SETS[name]
     base = _base(name, kind, root)
-    with _unpacked(name, base):
+    with unpacked(name, base):
         splits = [one for one in user_files.listed(base) if one.match("split_zhou_*.json")]
-        train, test = _coop(splits[0], base / kind.images) if splits else kind.read(base, rng)
+        below = base if kind.whole_paths else kind.pictures(base)
+        train, test = _coop(splits[0], below) if splits else kind.read(base, rng)
         _check_files([*train, *test], base)
-    names = {raw: kind.renamed.get(raw, raw).replace("_", " ").strip() for _, raw in (*train, *test)}
+    return labelled(name, base, train, test, kind.renamed)
+
+
+def labelled(name: str, base: Path, train: Rows, test: Rows, renamed: Mapping[str, str] | None = None) -> Labelled:
+    """The data set of these rows; underscores in class names become spaces. One training picture of each class is
+    decoded. InputError: a class has no name for prompts, no records, or that picture is damaged. renamed: class name
+    in the files to that in prompts."""
+    names = {raw: (renamed or {}).get(raw, raw).replace("_", " ").strip() for _, raw in (*train, *test)}
     classes = tuple(sorted(set(names.values())))
     _check_names(names, base)
     label_of = {raw: classes.index(class_name) for raw, class_name in names.items()}
@@ -53,7 +69,7 @@ def load(name: str, root: Path, rng: np.random.Generator) -> Labelled:
 
 
 @contextmanager
-def _unpacked(name: str, base: Path) -> Iterator[None]:
+def unpacked(name: str, base: Path) -> Iterator[None]:
     """Turn an OSError inside the `with` block into the InputError that a folder of the data set cannot be listed (a
     file, or a broken link)."""
     try:
@@ -80,8 +96,9 @@ def _check_names(names: Mapping[str, str], base: Path) -> None:
 
 def _base(name: str, kind: ImageSet, root: Path) -> Path:
     places = [*(root / folder for folder in kind.folders), root]
+    places += [root.parent] if root.name in (kind.images, kind.also) else []
     for base in places:
-        if user_files.exists(base / kind.images):
+        if user_files.exists(kind.pictures(base)):
             return base
     candidates = ", ".join(str(base / kind.images) for base in places)
     raise InputError(f"--data-root {root}: {name} is not there (looked for {candidates}); get it from {kind.origin}")
@@ -180,7 +197,7 @@ IMAGE_SETS: dict[str, ImageSet] = {
     ),
     "eurosat": ImageSet(
         ("eurosat",),
-        "2750",
+        layouts.EUROSAT[0],
         layouts.read_eurosat,
         "github.com/phelber/eurosat (EuroSAT.zip, the RGB version)",
         {
@@ -193,6 +210,7 @@ IMAGE_SETS: dict[str, ImageSet] = {
             "Residential": "Residential Buildings",
             "SeaLake": "Sea or Lake",
         },
+        also=layouts.EUROSAT[1],
     ),
     "fgvc_aircraft": ImageSet(
         ("fgvc_aircraft", "fgvc-aircraft-2013b/data"),
@@ -206,4 +224,40 @@ IMAGE_SETS: dict[str, ImageSet] = {
         layouts.read_ucf101,
         "github.com/KaiyangZhou/CoOp, DATASETS.md (UCF-101-midframes.zip and split_zhou_UCF101.json)",
     ),
+    "stanford_cars": ImageSet(
+        ("stanford_cars",),
+        "cars_train",
+        layouts.read_stanford_cars,
+        "github.com/KaiyangZhou/CoOp, DATASETS.md (cars_train, cars_test, devkit and split_zhou_StanfordCars.json)",
+        whole_paths=True,
+    ),
+    "sun397": ImageSet(
+        ("sun397",),
+        "SUN397",
+        layouts.read_sun397,
+        "vision.princeton.edu/projects/2010/SUN (SUN397.tar.gz and Partitions.zip)",
+    ),
 }
+OF_DOMAINS = {  # data sets of several domains: their folders, their domains and where to get them
+    "domainnet": (
+        ("domainnet", "DomainNet"),
+        ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+        "ai.bu.edu/M3SDA, or github.com/med-air/FedBN (ten classes, with lists)",
+    ),
+    "office_caltech10": (
+        ("office_caltech_10",),
+        ("amazon", "caltech", "dslr", "webcam"),
+        "github.com/med-air/FedBN (office_caltech_10.zip)",
+    ),
+}
+for _whole, (_folders, _domains, _origin) in OF_DOMAINS.items():
+    for _domain in _domains:
+        _read = functools.partial(layouts.read_domain, _domain)
+        IMAGE_SETS[f"{_whole}_{_domain}"] = ImageSet(_folders, _domain, _read, _origin)
+
+
+def each_domain(value: str) -> str:
+    """The names in `value`, which is NAME or NAME+NAME and so on, where a data set of several domains stands for all of
+    them: domainnet for domainnet_clipart+domainnet_infograph and so on."""
+    names = (name.strip() for name in value.split("+"))
+    return "+".join("+".join(f"{n}_{d}" for d in OF_DOMAINS[n][1]) if n in OF_DOMAINS else n for n in names)

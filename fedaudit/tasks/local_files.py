@@ -9,39 +9,25 @@ import io
 import json
 import math
 import os
-import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips
 from fedaudit.tasks.metrics import caption_scores
+from fedaudit.tasks.tables import Row, contents, table_files
 
 SPLITS = ("train", "val", "test", "")  # "": files whose names tell no split
 NAME_BYTES = 255  # of a file, on the file systems in use
-_SPLIT = re.compile(r"(?<![a-z])(train|val|test)(?:ing|id|idation)?(?![a-z])")
-
-
-@dataclass(frozen=True)
-class Row:
-    """The place of a picture in a parquet file."""
-
-    file: Path
-    number: int
-
-    def __str__(self) -> str:
-        return f"row {self.number} of {self.file}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +40,8 @@ class Item:
     prompt: str
     texts: tuple[str, ...]  # right answers: one of them is trained on, all are references
     where: str = ""  # file, and row or number in it, for messages
+    references: tuple[str, ...] = ()  # further right answers, which nobody trains on
+    client: str = ""  # the client that the files say it is of; "": clients draw from all
 
 
 def folder(value: str, *, flag: str, source: str) -> Path:
@@ -126,30 +114,6 @@ def finite(value: object) -> bool:
     return whole or (isinstance(value, float) and math.isfinite(value))
 
 
-def parquet_files(root: Path, *, skip: Path | None = None) -> dict[str, list[Path]]:
-    """Parquet files below `root`, but not below `skip`, {split: files} (see `SPLITS`; "" if none is named). The file's
-    name tells the split, or else the nearest folder's. InputError: a split's files lie in several folders."""
-    by_split: dict[str, list[Path]] = {}
-    for path in sorted(_parquet_below(root, skip)):
-        named = (_SPLIT.search(part.lower()) for part in reversed(path.relative_to(root).parts))
-        by_split.setdefault(next((match[1] for match in named if match), ""), []).append(path)
-    for split, paths in by_split.items():
-        folders = sorted({str(path.parent) for path in paths})
-        if split and len(folders) > 1:
-            raise InputError(f"{root}: {split} files lie in several folders ({', '.join(folders)}); name one of these")
-    return by_split
-
-
-def _parquet_below(root: Path, skip: Path | None) -> Iterator[Path]:
-    """Yield the visible parquet files in `root` and its folders, without `skip`. Folders looked into are recorded as
-    read."""
-    for name, folders, files in os.walk(root):
-        folder = Path(name)
-        user_files.note(folder)
-        yield from (folder / one for one in (*folders, *files) if one.endswith(".parquet") and not one.startswith("."))
-        folders[:] = [one for one in folders if not one.startswith(".") and folder / one != skip]
-
-
 def choose_splits(there: Collection[str], test: Sequence[str]) -> tuple[str, str | None]:
     """The split that clients draw from, the first of `SPLITS` that is there; and the first other one in `test`, or
     None: test records come from the pool."""
@@ -157,114 +121,33 @@ def choose_splits(there: Collection[str], test: Sequence[str]) -> tuple[str, str
     return pool, next((split for split in test if split in there and split != pool), None)
 
 
-def parquet_items(
+def table_items(
     root: Path, read: Callable[[str, list[Path]], list[Item]], *, test: Sequence[str], official: str, source: str,
     skip: Path | None = None,
 ) -> tuple[list[Item], list[Item]]:  # fmt: skip
-    """(Items that clients draw from, items for testing, maybe none) of the parquet files below `root`.
+    """(Items that clients draw from, items for testing, maybe none) of the parquet and Arrow files below `root`.
 
-    read: the items of a split's files. test, skip: as `choose_splits` and `parquet_files` take them. official, source:
+    read: the items of a split's files. test, skip: as `choose_splits` and `table_files` take them. official, source:
     the data set's own layout and where to get it, for the InputError where there are no such files.
     """
-    files = parquet_files(root, skip=skip)
+    files = table_files(root, skip=skip)
     if not files:
         raise InputError(
-            f"--data-root {root}: no data set recognised; looked for {official} and for *.parquet anywhere below; "
-            f"it should hold {source}"
+            f"--data-root {root}: no data set recognised; looked for {official} and for *.parquet and *.arrow anywhere "
+            f"below; it should hold {source}"
         )
     pool, tested = choose_splits(files, test)
     items = {split: read(split, files[split]) for split in (pool, tested) if split is not None}
     return items[pool], items[tested] if tested is not None else []
 
 
-def parquet_rows(
-    files: Sequence[Path], columns: Mapping[str, Sequence[str]], *, needed: Collection[str]
-) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Yield the rows that have a picture, each with a dict: for every name in `columns` the value of the first column
-    in its list that exists (None: none does), and the picture's "path".
-
-    needed: names that must have a column, or else InputError. No picture is read.
-    """
-    for file in files:
-        with _opened(file) as source:
-            there = source.schema_arrow.names
-            for options in (("image",), *(columns[name] for name in needed)):
-                if not set(options) & set(there):
-                    raise InputError(f"{file} has no column {' or '.join(options)}; it has {', '.join(there)}")
-            column_of = {name: next((c for c in options if c in there), None) for name, options in columns.items()}
-            for column in ("image", *filter(None, column_of.values())):
-                if there.count(column) > 1:
-                    raise InputError(f"{file} has {there.count(column)} columns {column}; leave one of them")
-            table = source.read(columns=[column for column in column_of.values() if column is not None]).to_pylist()
-            paths = list(_picture_paths(source, file))
-        for number, (row, path) in enumerate(zip(table, paths, strict=True)):
-            if path is not None:
-                values = {name: None if column is None else row[column] for name, column in column_of.items()}
-                yield Row(file, number), values | {"path": path}
-
-
-def _picture_paths(source: Any, file: Path) -> Iterator[str | None]:
-    """Yield the path of each row's picture, "" if it has none; None for a row without picture."""
-    kind = source.schema_arrow.field("image").type
-    parts = {part.name: part.type for part in kind} if pa.types.is_struct(kind) else {"bytes": kind}
-    if not (_binary(parts.get("bytes")) and ("path" not in parts or _text(parts["path"]))):
-        raise InputError(f"{file}: the column image must hold bytes, or a struct of bytes and path, not {kind}")
-    for group in range(source.num_row_groups):
-        column = source.read_row_group(group, columns=["image.path" if "path" in parts else "image"]).column("image")
-        if "path" in parts:
-            yield from (None if value is None else value["path"] or "" for value in column.to_pylist())
-        else:
-            yield from ("" if valid else None for valid in column.is_valid().to_pylist())
-
-
-def _binary(kind: object) -> bool:
-    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_null)
-    return kind is not None and any(test(kind) for test in tests)
-
-
-def _text(kind: object) -> bool:
-    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null))
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    try:
-        with user_files.opened(file) as content:
-            yield pq.ParquetFile(content)
-    except InputError:
-        raise
-    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "incomplete download?"
-        raise InputError(f"{file} is no readable parquet file ({reason})") from error
-
-
 def _pictures(items: Sequence[Item]) -> dict[str, Path | bytes]:
     """The pictures of drawn items, {item id: path, or bytes from a parquet row}. InputError for the first bad one."""
-    rows: dict[Path, set[int]] = {}
-    for item in items:
-        if isinstance(item.source, Row):
-            rows.setdefault(item.source.file, set()).add(item.source.number)
-    loaded = {
-        Row(file, number): content for file, numbers in rows.items() for number, content in _contents(file, numbers)
-    }
+    loaded = contents({item.source for item in items if isinstance(item.source, Row)})
     pictures = {item.id: loaded[item.source] if isinstance(item.source, Row) else item.source for item in items}
     for item in items:
         _check_picture(item, pictures[item.id])
     return pictures
-
-
-def _contents(file: Path, numbers: set[int]) -> Iterator[tuple[int, bytes]]:
-    """Yield (row number, bytes of its picture) for those rows; only row groups that contain such a row are read."""
-    start = 0
-    with _opened(file) as source:
-        for group in range(source.num_row_groups):
-            stop = start + source.metadata.row_group(group).num_rows
-            inside = sorted(number for number in numbers if start <= number < stop)
-            column = source.read_row_group(group, columns=["image"]).column("image") if inside else ()
-            for number in inside:
-                value = column[number - start].as_py()
-                yield number, (value["bytes"] if isinstance(value, dict) else value) or b""
-            start = stop
 
 
 def _check_picture(item: Item, picture: Path | bytes) -> None:
@@ -311,18 +194,21 @@ def federate(
     clients: int,
     seed: int,
     score: Score = caption_scores,
+    classes: str = "",
 ) -> Federation:
-    """The federation drawn from the items `pool`, each part with a generator of its own.
+    """The federation drawn from the items `pool`, each part with a generator of its own. Where the items name clients,
+    each of these draws from its own.
 
     test: test items; if there are none, test records are drawn from the pool. novel: items out of distribution. params:
-    has `records`, `reference`, `background`, `test`, `dirichlet`, and `novel` if there are such items.
+    has `records`, `reference`, `background`, `test`, `dirichlet`, and `novel` if there are such items. classes: what
+    tells an item's group, for the InputError where `dirichlet` is given and there is one group only.
     """
-    each = 2 * params.records + params.reference + params.background
+    sizes = Counter(item.client for item in pool)
+    if any(sizes):
+        _check_clients(sizes, params, clients)
     _check_enough(len(pool), len(test), len(novel), params, clients)
-    remaining, remaining_novel = (Pool(items, np.random.default_rng((seed, n))) for items, n in ((pool, 5), (novel, 6)))
-    concentrations = np.full(len(remaining.left), params.dirichlet)
-    proportions = np.random.default_rng((seed, 0)).dirichlet(concentrations, size=clients)  # FedRand, section 4.1
-    shares = [remaining.take(each, np.random.default_rng((seed, 1, k, 4)), p) for k, p in enumerate(proportions)]
+    shares, remaining = _shares(pool, classes, params, clients, seed)
+    remaining_novel = Pool(novel, np.random.default_rng((seed, 6)))
     rngs = {part: np.random.default_rng((seed, part)) for part in (2, 3, 4)}
     novel_items = remaining_novel.take(params.novel if novel else 0, rngs[2])
     test_items = (Pool(test, rngs[3]) if test else remaining).take(params.test, rngs[3])
@@ -335,6 +221,35 @@ def federate(
         novel_test=_records(novel_test_items, pictures, rngs[4]),
         score=score,
     )
+
+
+def _shares(pool: Sequence[Item], classes: str, params: Any, clients: int, seed: int) -> tuple[list[list[Item]], Pool]:
+    """(Each client's items, the items that are left). InputError: `dirichlet` is given where it has no effect."""
+    each, named = _each(params), sorted({item.client for item in pool})
+    rngs = [np.random.default_rng((seed, 1, k, 4)) for k in range(clients)]
+    asked_for = params.dirichlet != type(params).dirichlet
+    if named != [""]:
+        if asked_for:
+            raise InputError(f"--dirichlet {params.dirichlet:g}: the data name the client of each record; leave it out")
+        items_of = ([item for item in pool if item.client == name] for name in named)
+        pools = [Pool(items, np.random.default_rng((seed, 5, k))) for k, items in enumerate(items_of)]
+        shares = [one.take(each, rng) for one, rng in zip(pools, rngs, strict=True)]
+        rest = [item for one in pools for items in one.left for item in items]
+        return shares, Pool(rest, np.random.default_rng((seed, 5)))
+    remaining = Pool(pool, np.random.default_rng((seed, 5)))
+    if asked_for and len(remaining.left) == 1:
+        raise InputError(
+            f"--dirichlet {params.dirichlet:g}: there is nothing to partition by, as no record has a class of its own "
+            f"({classes}); leave it out"
+        )
+    concentrations = np.full(len(remaining.left), params.dirichlet)
+    proportions = np.random.default_rng((seed, 0)).dirichlet(concentrations, size=clients)  # FedRand, section 4.1
+    return [remaining.take(each, rng, p) for rng, p in zip(rngs, proportions, strict=True)], remaining
+
+
+def _each(params: Any) -> int:
+    """The number of records of a client."""
+    return int(2 * params.records + params.reference + params.background)
 
 
 def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params: Any, seed: int) -> Client:
@@ -353,20 +268,19 @@ def _records(items: Sequence[Item], pictures: dict[str, Path | bytes], rng: np.r
     for item in items:
         chosen = int(rng.integers(len(item.texts)))
         texts = (item.texts[chosen], *item.texts[:chosen], *item.texts[chosen + 1 :])
-        records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], texts, where=item.where))
+        right = (*texts, *item.references)
+        records.append(Record(item.id, item.group, pictures[item.id], item.prompt, texts[0], right, where=item.where))
     return tuple(records)
 
 
 def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -> None:
     """Raise InputError if the numbers of pool, test and novel items are too small for the settings."""
-    each = f"2 x {params.records} candidates + {params.reference} reference + {params.background} background records"
-    due = clients * (2 * params.records + params.reference + params.background) + (0 if test else params.test)
+    due = clients * _each(params) + (0 if test else params.test)
     if pool < due:
-        also = "" if test else f" and {params.test} test records"
+        also, flags = ("", "") if test else (f" and {params.test} test records", ", --test")
         raise InputError(
-            f"these settings need {due} records ({clients} clients with {each} each{also}) and the data set has {pool} "
-            f"with a picture and a text; lower --records, --reference, --background{'' if test else ', --test'} or "
-            "--clients"
+            f"these settings need {due} records ({clients} clients with {_parts(params)} each{also}) and the data set "
+            f"has {pool} with a picture and a text; lower --records, --reference, --background{flags} or --clients"
         )
     if test and test < params.test:
         raise InputError(f"--test {params.test}: the data set has {test} test records")
@@ -374,4 +288,21 @@ def _check_enough(pool: int, test: int, novel: int, params: Any, clients: int) -
         raise InputError(
             f"--novel {params.novel}: with {params.test} for utility (--test) that is more than the {novel} records "
             "that nocaps has of this domain; lower one of them or use --nocaps-domain all"
+        )
+
+
+def _parts(params: Any) -> str:
+    return f"2 x {params.records} candidates + {params.reference} reference + {params.background} background records"
+
+
+def _check_clients(sizes: Mapping[str, int], params: Any, clients: int) -> None:
+    """Raise InputError unless the data name `clients` clients and each has enough records. sizes: by client."""
+    if len(sizes) != clients:
+        names = ", ".join(sorted(sizes)[:4]) + (", ..." if len(sizes) > 4 else "")
+        raise InputError(f"--clients {clients}: the data name {len(sizes)} ({names}); give --clients {len(sizes)}")
+    name, least = min(sizes.items(), key=lambda pair: pair[1])
+    if least < _each(params):
+        raise InputError(
+            f"these settings need {_each(params)} records of each client ({_parts(params)}) and {name} has {least}; "
+            "lower --records, --reference or --background"
         )

@@ -17,19 +17,18 @@ from fedaudit.machinery.parameters import Parameters, number, text, whole
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.local_files import (
     Item,
-    Row,
     choose_splits,
     federate,
     folder,
     need,
     one_line,
-    parquet_items,
-    parquet_rows,
     path_below,
     read_json,
+    table_items,
 )
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.questions import question_prompt
+from fedaudit.tasks.tables import Row, table_rows
 
 SOURCE = (
     "problems.json and images/ (train.zip, val.zip, test.zip unpacked) of the ScienceQA project, or its parquet files"
@@ -50,9 +49,15 @@ class Params(Parameters):
 
 def scienceqa(params: Params, *, clients: int, seed: int) -> Federation:
     """The federation of `clients` clients on the ScienceQA files of `data_root`."""
+    pool, test = load(params)
+    return federate(pool, test, params=params, clients=clients, seed=seed, score=answer_scores, classes="topic")
+
+
+def load(params: Params) -> tuple[list[Item], list[Item]]:
+    """(Items that clients draw from, items for testing, maybe none). InputError for whatever is missing or
+    unreadable."""
     root = folder(params.data_root, flag="--data-root", source=SOURCE)
-    pool, test = _official(root) or _parquet(root)
-    return federate(pool, test, params=params, clients=clients, seed=seed, score=answer_scores)
+    return _official(root) or _parquet(root)
 
 
 def _official(root: Path) -> tuple[list[Item], list[Item]] | None:
@@ -131,12 +136,12 @@ def _images(bases: Sequence[Path], splits: list[str]) -> dict[str, Path]:
 
 def _parquet(root: Path) -> tuple[list[Item], list[Item]]:
     def read(split: str, files: list[Path]) -> list[Item]:
-        rows = parquet_rows(files, PARQUET, needed=("question", "choices", "answer"))
+        rows = table_rows(files, PARQUET, needed=("question", "choices", "answer"))
         first = "-".join(filter(None, ("scienceqa", split)))
         return [_item(f"{first}-{n:06d}", row, values, str(row)) for n, (row, values) in enumerate(rows)]
 
     official = "problems.json (also in data/scienceqa/)"
-    return parquet_items(root, read, test=("test", "val", "train"), official=official, source=SOURCE)
+    return table_items(root, read, test=("test", "val", "train"), official=official, source=SOURCE)
 
 
 def _item(name: str, source: Path | Row, question: Mapping[str, Any], where: str) -> Item:

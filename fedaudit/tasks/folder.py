@@ -1,0 +1,101 @@
+"""Classification of one's own pictures: a folder for each class, or the usual files of the Hugging Face hub.
+
+`--data-root DIR` holds a folder per class, or `train/` and `test/` (or `val/`) with these; parquet files or a folder of
+`datasets.save_to_disk` with `image` and `label`; or an imagefolder whose `metadata.jsonl` has labels. Without a test
+split three tenths of each class, drawn at random, are for testing. Layouts: docs/own-data.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.parameters import text
+from fedaudit.tasks import local_files
+from fedaudit.tasks.base import Federation
+from fedaudit.tasks.class_folders import Rows, class_folders, with_test
+from fedaudit.tasks.classification import Labelled, federate
+from fedaudit.tasks.facts import TaskFacts
+from fedaudit.tasks.imagesets import labelled, unpacked
+from fedaudit.tasks.local_files import choose_splits, identifier
+from fedaudit.tasks.partition_params import Partitioned
+from fedaudit.tasks.picture_lists import listed_pictures, metadata_files, split_folders, visible_folders
+from fedaudit.tasks.tables import Row, contents, table_rows, tables_of_splits
+
+SOURCE = "a folder of pictures for each class, or parquet files with image and label"
+LABELS = ("label", "labels", "fine_label", "class", "category")  # columns, and keys of metadata.jsonl
+
+
+class Facts(TaskFacts):
+    learner = "prompts"
+
+
+@dataclass(frozen=True)
+class Params(Partitioned):
+    data_root: str = text("", "folder of pictures: a folder for each class, maybe in train/ and test/")
+
+
+def folder(params: Params, *, clients: int, seed: int) -> Federation:
+    """The federation of `clients` clients on the pictures in `data_root`; these are decoded when they are used."""
+    data_set = load(params.data_root, np.random.default_rng((seed, 5)))
+    return federate([data_set], params=params, clients=clients, seed=seed)
+
+
+def load(data_root: str, rng: np.random.Generator) -> Labelled:
+    """Load the pictures in a folder with their classes. InputError for whatever is missing or unreadable."""
+    root = local_files.folder(data_root, flag="--data-root", source=SOURCE)
+    with unpacked("--task folder", root):
+        by_split = _metadata(root) or _tables(root) or _class_folders(root)
+        pool, tested = choose_splits(by_split, ("test", "val"))
+        rows = by_split[pool], by_split[tested] if tested is not None else []
+        train, test = rows if tested is not None else with_test(rows[0], rng)
+    return labelled("folder", root, train, test)
+
+
+def _metadata(root: Path) -> dict[str, Rows]:
+    """{split: rows} of an imagefolder with metadata.jsonl."""
+    return {split: list(_listed(path)) for split, path in metadata_files(root).items()}
+
+
+def _listed(path: Path) -> Iterator[tuple[Path, str]]:
+    for line in listed_pictures(path):
+        label = next((line.values[key] for key in LABELS if key in line.values), None)
+        if label is None:
+            raise InputError(f"{line.where}: it has no {' or '.join(LABELS)}; for texts take --task pairs")
+        if not line.picture.exists():
+            raise InputError(f"{line.picture}: no such file, but {line.where} names it; unpack the images again")
+        yield line.picture, _class_name(label, line.where)
+
+
+def _tables(root: Path) -> dict[str, Rows]:
+    """{split: rows} of parquet files or of files that `datasets` saved."""
+    files = tables_of_splits(root)
+    pool, tested = choose_splits(files, ("test", "val")) if files else ("", None)
+    used = {split: files[split] for split in (pool, tested) if split in files}
+    return {split: _of_table(paths) for split, paths in used.items()}
+
+
+def _of_table(files: list[Path]) -> Rows:
+    rows: list[tuple[Row, dict[str, Any]]] = list(table_rows(files, {"label": LABELS}, needed=("label",)))
+    pictures = contents([row for row, _ in rows])
+    return [(pictures[row], _class_name(values["label"], row)) for row, values in rows]
+
+
+def _class_name(label: Any, where: object) -> str:
+    return str(identifier(label, "a label", where))
+
+
+def _class_folders(root: Path) -> dict[str, Rows]:
+    """{split: rows} of a folder per class, in `root` or in a folder per split. InputError: there is no folder, or one
+    lies beside the splits."""
+    there = visible_folders(root)
+    if not there:
+        raise InputError(f"--data-root {root}: no data set recognised; it should hold {SOURCE}")
+    splits = split_folders(root)
+    if beside := [one for one in there if splits and one not in splits.values()]:
+        names = ", ".join(f"{path.name}/" for path in splits.values())
+        raise InputError(f"{beside[0]} lies beside {names} and is of no split; move it out of {root}")
+    return {split: class_folders(path) for split, path in splits.items()} or {"train": class_folders(root)}
