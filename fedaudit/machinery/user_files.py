@@ -117,6 +117,13 @@ def picture(source: Path | bytes) -> Iterator[Image]:
             raise OSError(errno.EINVAL, f"damaged? {', '.join(FORMATS)} are read") from error
 
 
+def rgb(source: Path | bytes) -> Image:
+    """The decoded picture in RGB, of an animation the first frame. OSError as in `picture`."""
+    with picture(source) as opened:
+        whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else Pillow warns of transparency
+        return whole.convert("RGB")
+
+
 class _Unusual(Exception):
     """A picture is not damaged, but of a kind that is not supported."""
 

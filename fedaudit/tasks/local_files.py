@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
+from fedaudit.tasks import duplicates
 from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips
 from fedaudit.tasks.metrics import caption_scores
 
@@ -283,11 +284,13 @@ def _check_picture(item: Item, picture: Path | bytes) -> None:
 class Pool:
     """Items not drawn yet, by group, in random order."""
 
-    def __init__(self, items: Sequence[Item], rng: np.random.Generator) -> None:
+    def __init__(self, items: Sequence[Item], rng: np.random.Generator, without: Collection[str] = ()) -> None:
+        """The items, but for those whose ids are in `without`; these change the order of no others."""
         items = sorted(items, key=lambda item: item.id)
         groups: dict[str, list[Item]] = {group: [] for group in sorted({item.group for item in items})}
         for i in rng.permutation(len(items)):
-            groups[items[i].group].append(items[i])
+            if items[i].id not in without:
+                groups[items[i].group].append(items[i])
         self.left = list(groups.values())
 
     def take(self, n: int, rng: np.random.Generator, proportions: NDArray[np.float64] | None = None) -> list[Item]:
@@ -302,6 +305,22 @@ class Pool:
         return taken
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """The items of a federation, by their parts, and the generators that go on to draw their texts."""
+
+    shares: list[list[Item]]  # of the clients
+    test: list[Item]
+    novel: list[Item]
+    novel_test: list[Item]
+    rngs: dict[int, np.random.Generator]
+
+    @property
+    def items(self) -> list[Item]:
+        """All items: of copies the first one keeps its part."""
+        return [*(item for share in self.shares for item in share), *self.test, *self.novel, *self.novel_test]
+
+
 def federate(
     pool: Sequence[Item],
     test: Sequence[Item],
@@ -312,29 +331,65 @@ def federate(
     seed: int,
     score: Score = caption_scores,
 ) -> Federation:
-    """The federation drawn from the items `pool`, each part with a generator of its own.
+    """The federation drawn from the items `pool`, each part with a generator of its own. Of drawn items with equal
+    pixels, prompt and text one is kept, and others of their groups are drawn instead of the rest.
 
     test: test items; if there are none, test records are drawn from the pool. novel: items out of distribution. params:
     has `records`, `reference`, `background`, `test`, `dirichlet`, and `novel` if there are such items.
     """
+    copies: dict[str, str] = {}  # {id: "FIRST = COPY" in words}
+    pictures: dict[str, Path | bytes] = {}
+    while True:
+        _check_enough(*(len([i for i in some if i.id not in copies]) for some in (pool, test, novel)), params, clients)
+        drawn = _draw(pool, test, novel, copies, params, clients, seed)
+        pictures |= _pictures([item for item in drawn.items if item.id not in pictures])
+        if not (found := _copies(drawn.items, pictures)):
+            break
+        copies |= found
+    return Federation(
+        clients=tuple(_client(k, share, pictures, params, seed) for k, share in enumerate(drawn.shares)),
+        novel=_records(drawn.novel, pictures, drawn.rngs[2]),
+        test=_records(drawn.test, pictures, drawn.rngs[3]),
+        novel_test=_records(drawn.novel_test, pictures, drawn.rngs[4]),
+        score=score,
+        remarks=tuple(_said(copies)),
+    )
+
+
+def _draw(
+    pool: Sequence[Item], test: Sequence[Item], novel: Sequence[Item], without: Collection[str],
+    params: Any, clients: int, seed: int,
+) -> _Drawn:  # fmt: skip
+    """Draw the items of all parts, none of those whose ids are in `without`."""
     each = 2 * params.records + params.reference + params.background
-    _check_enough(len(pool), len(test), len(novel), params, clients)
-    remaining, remaining_novel = (Pool(items, np.random.default_rng((seed, n))) for items, n in ((pool, 5), (novel, 6)))
+    remaining, remaining_novel = (
+        Pool(items, np.random.default_rng((seed, n)), without) for items, n in ((pool, 5), (novel, 6))
+    )
     concentrations = np.full(len(remaining.left), params.dirichlet)
     proportions = np.random.default_rng((seed, 0)).dirichlet(concentrations, size=clients)  # FedRand, section 4.1
     shares = [remaining.take(each, np.random.default_rng((seed, 1, k, 4)), p) for k, p in enumerate(proportions)]
     rngs = {part: np.random.default_rng((seed, part)) for part in (2, 3, 4)}
     novel_items = remaining_novel.take(params.novel if novel else 0, rngs[2])
-    test_items = (Pool(test, rngs[3]) if test else remaining).take(params.test, rngs[3])
+    test_items = (Pool(test, rngs[3], without) if test else remaining).take(params.test, rngs[3])
     novel_test_items = remaining_novel.take(params.test if novel else 0, rngs[4])
-    pictures = _pictures([*(item for share in shares for item in share), *test_items, *novel_items, *novel_test_items])
-    return Federation(
-        clients=tuple(_client(k, share, pictures, params, seed) for k, share in enumerate(shares)),
-        novel=_records(novel_items, pictures, rngs[2]),
-        test=_records(test_items, pictures, rngs[3]),
-        novel_test=_records(novel_test_items, pictures, rngs[4]),
-        score=score,
-    )
+    return _Drawn(shares, test_items, novel_items, novel_test_items, rngs)
+
+
+def _copies(items: Sequence[Item], pictures: Mapping[str, Path | bytes]) -> dict[str, str]:
+    """{id of an item that is a copy of an earlier one: both, in words}."""
+    texts = [[(item.prompt, text) for text in item.texts] for item in items]
+    found = duplicates.later(texts, [pictures[item.id] for item in items])
+    return {items[i].id: duplicates.pairs({i: first}, lambda n: items[n].id) for i, first in found.items()}
+
+
+def _said(copies: Mapping[str, str]) -> Iterator[str]:
+    """A sentence on the items that were not taken; none without any."""
+    if copies:
+        named = ", ".join([*copies.values()][: duplicates.NAMED]) + ", ..." * (len(copies) > duplicates.NAMED)
+        yield (
+            f"{len(copies)} records were drawn and left out, as they have pixels, prompt and text of another one that "
+            f"was drawn ({named})."
+        )
 
 
 def _client(k: int, share: list[Item], pictures: dict[str, Path | bytes], params: Any, seed: int) -> Client:
