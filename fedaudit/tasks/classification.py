@@ -106,7 +106,8 @@ def _without_copies(domains: Sequence[Labelled]) -> tuple[list[Labelled], tuple[
     """The data sets with one of each picture that is in them several times, a training one if there is any, and without
     pictures under two classes; and sentences on what was left out. InputError: a class has no picture left."""
     listed = [*_listed(domains, test=False), *_listed(domains, test=True)]
-    copies = duplicates.labelled_copies([one.picture for one in listed], [one.label for one in listed])
+    pixels = duplicates.identities([one.picture for one in listed])
+    copies = duplicates.labelled_copies(pixels, [one.label for one in listed])
     remarks = tuple(_said(copies, listed))
     if not remarks:
         return list(domains), ()

@@ -1,8 +1,8 @@
 """Copies among the records of a task: equal pixels, however files store them, and an equal text where records have one.
 
-The copy of a member among held-out, reference or test records would be trained on and count as not trained on. So copies
-are merged before records are dealt: one record, one coin, one role. Nobody can tell which class of a picture under two
-classes is right: all its copies are left out.
+The copy of a member among held-out, reference or test records would be trained on and count as not trained on. So
+copies are merged before records are dealt: one record, one coin, one role. Nobody can tell which class of a picture
+under two classes is right: all its copies are left out.
 """
 
 import hashlib
@@ -153,11 +153,11 @@ class Copies(NamedTuple):
         return [i for i in range(n) if i not in self.merged and i not in self.two_classes]
 
 
-def labelled_copies(pictures: Sequence[Stored], labels: Sequence[str]) -> Copies:
-    """Which of n pictures, with a class each, to leave out: of pictures with equal pixels all but the first, and all if
-    their classes differ."""
+def labelled_copies(pixels_of: Sequence[Hashable], labels: Sequence[str]) -> Copies:
+    """Which of n pictures, with a class each, to leave out: of pictures with equal pixels (`identities`) all but the
+    first, and all if their classes differ."""
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for i, pixels in enumerate(identities(pictures)):
+    for i, pixels in enumerate(pixels_of):
         groups[pixels].append(i)
     several = [group for group in groups.values() if len(group) > 1]
     torn = [len({labels[i] for i in group}) > 1 for group in several]

@@ -340,7 +340,8 @@ def federate(
     copies: dict[str, str] = {}  # {id: "FIRST = COPY" in words}
     pictures: dict[str, Path | bytes] = {}
     while True:
-        _check_enough(*(len([i for i in some if i.id not in copies]) for some in (pool, test, novel)), params, clients)
+        left = [sum(item.id not in copies for item in items) for items in (pool, test, novel)]
+        _check_enough(left[0], left[1], left[2], params, clients)
         drawn = _draw(pool, test, novel, copies, params, clients, seed)
         pictures |= _pictures([item for item in drawn.items if item.id not in pictures])
         if not (found := _copies(drawn.items, pictures)):
