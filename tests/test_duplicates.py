@@ -218,7 +218,7 @@ def test_only_pictures_of_equal_height_and_width_are_decoded_and_files_once(tmp_
     monkeypatch.setattr(duplicates.user_files, "GRAIN_NS", 0)
     before = duplicates.identities(paths)
     assert sorted(decoded) == ["2.png", "3.png"]
-    kept = json.loads(json.dumps(duplicates.known()))
+    kept = json.loads(json.dumps(duplicates.known_pictures()))
     duplicates._known.clear()
     duplicates.remember(kept)
     assert duplicates.identities(paths) == before

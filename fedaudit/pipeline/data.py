@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation, Record
 
-PIXELS = "pixels.json"  # of the cache: `duplicates.known`
+PIXELS = "pixels.json"  # of the cache: `duplicates.known_pictures`
 ROOT = "_root"  # how the names of parameters that are folders of data end
 
 Stamp = tuple[int, int]  # size, and time of the last change in ns
@@ -60,10 +60,10 @@ class Data:
         from fedaudit.tasks import duplicates
 
         duplicates.remember(self._cached(PIXELS))
-        before = duplicates.known()
+        before = duplicates.known_pictures()
         with user_files.recorded() as self._read:
             made = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)
-        if (after := duplicates.known()) != before:
+        if (after := duplicates.known_pictures()) != before:
             self._unsaved[PIXELS] = after
         return made
 

@@ -26,7 +26,7 @@ THREADS = 8  # that decode pictures
 
 
 class _Known(NamedTuple):
-    """What is known of a file's picture while size and time of change of the file stay."""
+    """Shape and pixels of a file's picture, which hold while size and time of change of the file stay."""
 
     size: int
     changed: int  # ns
@@ -37,13 +37,13 @@ class _Known(NamedTuple):
 _known: dict[str, _Known] = {}  # by path
 
 
-def known() -> dict[str, _Known]:
-    """What this process knows of files' pictures, by path, for `remember` in another one."""
+def known_pictures() -> dict[str, _Known]:
+    """All that this process knows of files' pictures, by path, for `remember` in another one."""
     return dict(_known)
 
 
 def remember(entries: Mapping[str, Sequence[object]]) -> None:
-    """Add another process' `known`, which may come from JSON; entries of this process stay."""
+    """Add another process' `known_pictures`, which may come from JSON; entries of this process stay."""
     for path, (size, changed, shape, digest) in entries.items():
         _known.setdefault(path, _Known(size, changed, tuple(shape), digest))  # type: ignore[arg-type]
 
@@ -154,8 +154,8 @@ class Copies(NamedTuple):
 
 
 def labelled_copies(pixels_of: Sequence[Hashable], labels: Sequence[str]) -> Copies:
-    """Which of n pictures, with a class each, to leave out: of pictures with equal pixels (`identities`) all but the
-    first, and all if their classes differ."""
+    """The positions of the pictures to leave out, of n with a class each: of those with equal pixels (`identities`) all
+    but the first, and all if their classes differ."""
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for i, pixels in enumerate(pixels_of):
         groups[pixels].append(i)

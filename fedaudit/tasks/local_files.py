@@ -344,9 +344,9 @@ def federate(
         _check_enough(left[0], left[1], left[2], params, clients)
         drawn = _draw(pool, test, novel, copies, params, clients, seed)
         pictures |= _pictures([item for item in drawn.items if item.id not in pictures])
-        if not (found := _copies(drawn.items, pictures)):
+        if not (more := _copies(drawn.items, pictures)):
             break
-        copies |= found
+        copies |= more
     return Federation(
         clients=tuple(_client(k, share, pictures, params, seed) for k, share in enumerate(drawn.shares)),
         novel=_records(drawn.novel, pictures, drawn.rngs[2]),
@@ -379,8 +379,8 @@ def _draw(
 def _copies(items: Sequence[Item], pictures: Mapping[str, Path | bytes]) -> dict[str, str]:
     """{id of an item that is a copy of an earlier one: both, in words}."""
     texts = [[(item.prompt, text) for text in item.texts] for item in items]
-    found = duplicates.later(texts, [pictures[item.id] for item in items])
-    return {items[i].id: duplicates.pairs({i: first}, lambda n: items[n].id) for i, first in found.items()}
+    first_of = duplicates.later(texts, [pictures[item.id] for item in items])
+    return {items[i].id: duplicates.pairs({i: first}, lambda n: items[n].id) for i, first in first_of.items()}
 
 
 def _said(copies: Mapping[str, str]) -> Iterator[str]:
