@@ -101,7 +101,8 @@ class TiedNull(Tied):
 def row(kind: str, way: str, seed: int, root: Path) -> dict[str, object]:
     """A row of the table: of a null the scores that are called a leak, of a leak its AUROC."""
     started = time.process_time()
-    made_by = {("null", "tied"): TiedNull, ("leak", "tied"): Tied, ("leak", way): Workshop}.get((kind, way), Null)
+    trained_by = {("null", "tied"): TiedNull, ("leak", "tied"): Tied}
+    made_by = trained_by.get((kind, way), Null if kind == "null" else Workshop)
     merging = classification._without_copies if way == "merged" else lambda domains: (list(domains), ())
     with tempfile.TemporaryDirectory() as out, mock.patch.object(classification, "_without_copies", merging):
         words = f"{NULL if kind == 'null' else LEAK} --data-root {root} --seed {seed} --out {out}"
