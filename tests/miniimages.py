@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -25,6 +26,11 @@ TRAIN, VAL, TEST = 5, 3, 3  # pictures of a class; official validation pictures 
 
 def _text(path: Path, lines: Sequence[str]) -> Path:
     return write(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _paint(path: Path) -> None:
+    """Write a picture that no other file of the data set has."""
+    write(path, picture(zlib.crc32("/".join(path.parts[-2:]).encode())))
 
 
 def _splits(n: int) -> list[tuple[str, int]]:
@@ -68,7 +74,7 @@ def _class_folders(base: Path, images: str, names: dict[str, str], name: str) ->
     for folder, said in names.items():
         for split, n in _splits(1):
             file = f"{images}/{folder}/{name.format(folder, n)}"
-            write(base / file, picture(n))
+            _paint(base / file)
             rows.append((split, file, said))
     return rows
 
@@ -78,7 +84,7 @@ def caltech101(root: Path, coop: bool) -> Found:
     names = {"airplanes": "airplane", "Faces": "face", "water_lilly": "water lilly"}
     rows = _class_folders(base, "101_ObjectCategories", names, "image_{1:04d}.jpg")
     for left_out in ("BACKGROUND_Google", "Faces_easy"):
-        write(base / f"101_ObjectCategories/{left_out}/image_0001.jpg", picture(1))
+        _paint(base / f"101_ObjectCategories/{left_out}/image_0001.jpg")
     write(base / "101_ObjectCategories/airplanes/.DS_Store", b"no image")
     write(base / "101_ObjectCategories/airplanes/._image_0001.jpg", b"no image")
     write(base / "101_ObjectCategories/airplanes/Thumbs.db", b"no image")
@@ -105,7 +111,7 @@ def oxford_pets(root: Path, coop: bool) -> Found:
     rows, lists = [], {"trainval": [], "test": []}
     for breed, marks in breeds.items():
         for split, n in _splits(98):  # as there: not padded with zeros
-            write(base / f"images/{breed}_{n}.jpg", picture(n))
+            _paint(base / f"images/{breed}_{n}.jpg")
             lists["test" if split == "test" else "trainval"].append(f"{breed}_{n} {marks}")
             rows.append((split, f"images/{breed}_{n}.jpg", breed.lower()))
     write(base / "images/Abyssinian_100.mat", b"")
@@ -123,7 +129,7 @@ def oxford_flowers(root: Path, coop: bool) -> Found:
     rows, labels, sets = [], [], {"trnid": [], "valid": [], "tstid": []}
     for label, name in names.items():
         for split, n in _splits(len(labels) + 1):
-            write(base / f"jpg/image_{n:05d}.jpg", picture(n))
+            _paint(base / f"jpg/image_{n:05d}.jpg")
             labels.append(label)
             sets[{"train": "trnid", "val": "valid", "test": "tstid"}[split]].append(n)
             rows.append((split, f"jpg/image_{n:05d}.jpg", name))
@@ -143,7 +149,7 @@ def food101(root: Path, coop: bool) -> Found:
     lists: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
     for kind in ("apple_pie", "waffles", "beet_salad"):
         for split, n in _splits(1005):
-            write(base / f"images/{kind}/{n}.jpg", picture(n))
+            _paint(base / f"images/{kind}/{n}.jpg")
             lists["test" if split == "test" else "train"].setdefault(kind, []).append(f"{kind}/{n}")
             rows.append((split, f"images/{kind}/{n}.jpg", kind))
     for split, content in lists.items():
@@ -159,7 +165,7 @@ def dtd(root: Path, coop: bool) -> Found:
     lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     for kind in ("banded", "lacelike", "zigzagged"):
         for split, n in _splits(2):
-            write(base / f"images/{kind}/{kind}_{n:04d}.jpg", picture(n))
+            _paint(base / f"images/{kind}/{kind}_{n:04d}.jpg")
             lists[split].append(f"{kind}/{kind}_{n:04d}.jpg")
             rows.append((split, f"images/{kind}/{kind}_{n:04d}.jpg", kind))
     for split, lines in lists.items():
@@ -176,7 +182,7 @@ def fgvc_aircraft(root: Path, coop: bool) -> Found:
     variants = ("707-320", "Boeing 717", "DHC-8-100")
     for k, variant in enumerate(variants):
         for split, n in _splits(34958 + 100 * k):
-            write(base / f"images/{n:07d}.jpg", picture(n))
+            _paint(base / f"images/{n:07d}.jpg")
             lists[split].append(f"{n:07d} {variant}")
             rows.append((split, f"images/{n:07d}.jpg", variant))
     lists["trainval"] = lists["train"] + lists["val"]
@@ -193,7 +199,7 @@ def ucf101(root: Path, coop: bool) -> Found:
     for label, (action, folder) in enumerate(actions.items(), 1):
         for split, n in _splits(1):
             video = f"v_{action}_g{n:02d}_c01"
-            write(base / f"UCF-101-midframes/{folder}/{video}.jpg", picture(n))
+            _paint(base / f"UCF-101-midframes/{folder}/{video}.jpg")
             if split == "test":
                 lists["test"].append(f"{action}/{video}.avi")
             else:
@@ -297,7 +303,7 @@ def sun397(root: Path, coop: bool) -> Found:
     lists: dict[str, list[str]] = {"Training": [], "Testing": []}
     for folder, place in places.items():
         for split, n in _splits(1):
-            write(base / f"SUN397/{folder}/sun_{n}.jpg", picture(n))
+            _paint(base / f"SUN397/{folder}/sun_{n}.jpg")
             lists["Testing" if split == "test" else "Training"].append(f"/{folder}/sun_{n}.jpg")
             rows.append((split, f"SUN397/{folder}/sun_{n}.jpg", place))
     _text(base / "ClassName.txt", [f"/{folder}" for folder in places])
@@ -314,7 +320,7 @@ def _domain(base: Path, domain: str, kinds: Sequence[str]) -> list[tuple[str, st
     rows = []
     for kind in kinds:
         for split, n in _splits(1):
-            write(base / f"{domain}/{kind}/{domain}_{n:06d}.jpg", picture(n))
+            _paint(base / f"{domain}/{kind}/{domain}_{n:06d}.jpg")
             rows.append((split, f"{domain}/{kind}/{domain}_{n:06d}.jpg", kind))
         write(base / f"{domain}/{kind}/._{domain}_000001.jpg", b"no picture")
     write(base / f"{domain}/.directory", b"[Dolphin]")

@@ -1,5 +1,6 @@
 """Classification tasks: what a client holds, the digits, the drawn symbols, and the real data sets in miniature."""
 
+import collections
 import dataclasses
 import json
 import os
@@ -11,9 +12,10 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import digits as digits_task
-from fedaudit.tasks import drawings, image_layouts, imagesets
+from fedaudit.tasks import drawings, duplicates, image_layouts, imagesets
 from fedaudit.tasks import folder as folder_task
 from fedaudit.tasks import glyphs as glyphs_task
 from fedaudit.tasks import images as images_task
@@ -33,7 +35,7 @@ TASKS = (digits_task, folder_task, glyphs_task, images_task)
 
 
 def _labelled(classes=9, train=16, test=2, name="toy", first=0):
-    """Pixels that number the pictures: training from 0 on, test from 30,000 on."""
+    """Pixels that number the pictures: training from `first` on, test from 30,000 + `first` on."""
 
     def pixels(start, n):
         return (
@@ -47,7 +49,7 @@ def _labelled(classes=9, train=16, test=2, name="toy", first=0):
     labels = np.random.default_rng(7).permutation(np.repeat(np.arange(classes), train))
     unseen = np.repeat(np.arange(classes), test)
     names = tuple(f"{name} {c}" for c in range(classes))
-    return Labelled(name, names, pixels(first, len(labels)), labels, pixels(30_000, len(unseen)), unseen)
+    return Labelled(name, names, pixels(first, len(labels)), labels, pixels(30_000 + first, len(unseen)), unseen)
 
 
 def _number(record):
@@ -129,7 +131,7 @@ def _uneven():
 @pytest.mark.parametrize("holdout", [0, 0.5])
 def test_a_clients_own_test_set_has_its_class_proportions(kind, holdout):
     """Against drawing a record that the client holds, then a test record of its class and domain, one pair at a time."""
-    first, second = _uneven(), dataclasses.replace(_labelled(), name="other", classes=_uneven().classes)
+    first, second = _uneven(), dataclasses.replace(_labelled(first=1000), name="other", classes=_uneven().classes)
     federation = _federate(first, second, clients=6, holdout=holdout, **KINDS[kind])
     found = own_test_chances(federation)
     assert len(found) == 6
@@ -164,7 +166,7 @@ def test_a_picture_has_one_coin_whoever_holds_it(kind, domains):
 
 @pytest.mark.parametrize("kind", ["pathological", "few-shot"])
 def test_where_no_class_is_shared_the_local_classes_are_the_own_test_set(kind):
-    assert own_test_chances(_federate(_labelled(), _labelled(name="other"), clients=6, **KINDS[kind])) == []
+    assert own_test_chances(_federate(_labelled(), _labelled(name="other", first=1000), clients=6, **KINDS[kind])) == []
 
 
 @each_kind
@@ -613,20 +615,27 @@ def test_the_flower_names_are_torchvisions():
 
 
 @each_layout
-def test_building_a_federation_decodes_one_picture_of_each_class(data, name, coop, monkeypatch):
+def test_building_a_federation_decodes_a_picture_once_and_again_one_of_each_class(data, name, coop, monkeypatch):
+    """All miniatures have one height and width, so that any could be a copy."""
     from PIL import ImageFile
 
-    decoded, original = set(), ImageFile.ImageFile.load
-    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: decoded.add(self.fp.name) or original(self))
-    federation = _images(name, data[name, coop][0])
-    kinds = {os.path.basename(os.path.dirname(file)) for file in decoded}
-    if name.startswith("cifar"):
-        assert not decoded
-    else:
-        assert len(decoded) == len(federation.classes)
-        assert len(kinds) == (
-            1 if name in ("oxford_pets", "oxford_flowers", "fgvc_aircraft", "stanford_cars") else len(decoded)
-        )
+    decoded, original = collections.Counter(), ImageFile.ImageFile.load
+    monkeypatch.setattr(
+        ImageFile.ImageFile, "load", lambda self: decoded.update([self.fp.name] if self.tile else []) or original(self)
+    )
+    monkeypatch.setattr(duplicates, "_known", {})
+    monkeypatch.setattr(user_files, "GRAIN_NS", 0)  # the files are new
+    for again in (False, True):
+        federation = _images(name, data[name, coop][0])
+        kinds = {os.path.basename(os.path.dirname(file)) for file, n in decoded.items() if n > 1 - again}
+        if name.startswith("cifar"):
+            assert not decoded
+        else:
+            assert sum(decoded.values()) == len(federation.classes) + (0 if again else len(federation.records))
+            assert len(kinds) == (
+                1 if name in ("oxford_pets", "oxford_flowers", "fgvc_aircraft", "stanford_cars") else 3
+            )
+        decoded.clear()
 
 
 def test_two_data_sets_are_a_federation_of_two_domains(data, tmp_path):
@@ -809,8 +818,8 @@ def test_png_pictures_and_grey_ones_count_as_well(tmp_path):
     folder = tmp_path / "eurosat/2750"
     for name in ("Forest", "River"):
         for n in range(8):
-            write(folder / name / f"{name}_{n}.PNG", picture(n, "PNG"))
-        Image.fromarray(np.zeros((8, 12), np.uint8)).save(folder / name / "grey.jpeg")
+            write(folder / name / f"{name}_{n}.PNG", picture(n + 10 * len(name), "PNG"))
+        Image.fromarray(np.full((8, 12), 20 * len(name), np.uint8)).save(folder / name / "grey.jpeg")
     federation = _images("eurosat", tmp_path, clients=2)
     assert len(federation.records) == 18
     assert {r.image.shape for r in federation.records.values()} == {(8, 12, 3)}

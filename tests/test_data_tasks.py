@@ -242,7 +242,7 @@ def test_nocaps_elsewhere_and_without_domains(data, tmp_path):
 def _items(sizes):
     """Items of classes a, b, ... with these sizes; their pictures do not exist."""
     return [
-        Item(f"{group}-{n:04d}", group, local_files.Path("nowhere.jpg"), INSTRUCTION, ("text",))
+        Item(f"{group}-{n:04d}", group, local_files.Path("nowhere.jpg"), INSTRUCTION, (f"text {group}{n}",))
         for group, size in zip("abcdef", sizes, strict=False)
         for n in range(size)
     ]

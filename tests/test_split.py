@@ -117,10 +117,14 @@ class TestSplit:
         lines = lines_of(source)
         copy = lines[0] | {"id": "again", "client": 1}
         same_picture = lines[1] | {"id": "other-class", "class": "owl"}
+        torn = lines[1]["id"]
         done = split(listed(source.parent, [*lines, copy, same_picture]), tmp_path / "out", seed=SEED)
         ids = [line["id"] for name in done.counts for line in lines_of(tmp_path / "out" / f"{name}.jsonl")]
-        assert (done.merged, "again" in ids, "other-class" in ids) == (1, False, True)
+        assert (done.merged, done.two_classes) == (1, 2)
+        assert not {"again", "other-class", torn} & {*ids}
+        assert len(ids) == len(lines) - 1
         assert "1 copies of other records" in " ".join(done.sentences)
+        assert "2 records were left out: pictures under two classes, of which none is right" in done.sentences
 
     @pytest.mark.parametrize("kind", ["mislabelled", "ood", "natural"])
     def test_canaries_are_spread_over_clients_and_made_before_the_coin(self, tmp_path: Path, kind: str) -> None:

@@ -48,6 +48,7 @@ class SplitResult:
     counts: Mapping[str, int]  # records by list
     canaries: int
     merged: int  # copies of other records, which were left out
+    two_classes: int  # records that were left out, as another class has the same pixels
     commitment: str
 
     @property
@@ -58,6 +59,8 @@ class SplitResult:
             f"{self.counts[REFERENCE]} reference records to leave out"
         )
         copies = [f"{self.merged} copies of other records were left out: one record, one coin"] if self.merged else []
+        if self.two_classes:
+            copies += [f"{self.two_classes} records were left out: pictures under two classes, of which none is right"]
         canaries = [f"{self.canaries} of the members and non-members are canaries"] if self.canaries else []
         publish = f"commitment: {self.commitment} (publish it before the training; {COINS} tells the coins)"
         return [first, *canaries, *copies, publish]
@@ -77,7 +80,7 @@ def split(
     """
     files = OwnFiles(candidates.parent, linked)
     entries, _ = read_candidates(ListFile(files, candidates))
-    kept, merged = _without_copies(entries)
+    kept, merged, two_classes = _without_copies(entries)
     _claim(out)
     while True:
         drawn = seed or secrets.token_bytes(SEED_BYTES)
@@ -93,15 +96,22 @@ def split(
     for before, after in zip(kept, final, strict=True):
         side = MEMBERS if coins.of(after.record.id) else NONMEMBERS
         lists[REFERENCE if before in reference else side].append(after)
-    return _write(out, lists, coins)
+    return _write(out, lists, coins, two_classes)
 
 
-def _without_copies(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
-    """The entries without those that have pixels and texts of an earlier one, and the number of these."""
+def _without_copies(entries: Sequence[Entry]) -> tuple[list[Entry], int, int]:
+    """The entries without those that have pixels and texts of an earlier one, and without pictures under two classes;
+    and the numbers of both."""
+    if entries and "class" in entries[0].values:
+        from fedaudit.tasks.duplicates import labelled_copies
+
+        alike = [pixels(entry, small=False) for entry in entries]
+        copies = labelled_copies(alike, [entry.record.text for entry in entries])
+        return [entries[i] for i in copies.kept(len(entries))], len(copies.merged), len(copies.two_classes)
     first: dict[object, Entry] = {}
     for entry in entries:
         first.setdefault((pixels(entry, small=False), entry.record.prompt, entry.record.text), entry)
-    return [*first.values()], len(entries) - len(first)
+    return [*first.values()], len(entries) - len(first), 0
 
 
 def _by_client(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
@@ -212,7 +222,7 @@ def _claim(out: Path) -> None:
         raise InputError(f"--out {out}: there is something already; name a folder that is empty or not there yet")
 
 
-def _write(out: Path, lists: Mapping[str, Sequence[Entry]], coins: Coins) -> SplitResult:
+def _write(out: Path, lists: Mapping[str, Sequence[Entry]], coins: Coins, two_classes: int) -> SplitResult:
     """Write pictures, lists and, last, coins.json."""
     digests = picture_digests(lists)
     for path, digest in digests.items():
@@ -231,7 +241,7 @@ def _write(out: Path, lists: Mapping[str, Sequence[Entry]], coins: Coins) -> Spl
     coins = dataclasses.replace(coins, commitment=commitment_of(coins.seed, described))
     write_atomic(out / COINS, coins.text.encode())
     counts = {name: len(entries) for name, entries in lists.items()}
-    return SplitResult(out, counts, len(coins.canaries), coins.merged, coins.commitment)
+    return SplitResult(out, counts, len(coins.canaries), coins.merged, two_classes, coins.commitment)
 
 
 def _place(picture: Path, digest: str) -> str:

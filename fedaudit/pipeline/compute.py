@@ -52,6 +52,8 @@ def check(plan: Plan, federation: Federation, progress: Progress) -> None:
         for remark in plan.own.remarks:
             progress.say(f"warning: {remark.sentence}")
     else:
+        for sentence in federation.remarks:
+            progress.say(f"warning: {sentence}")
         for cell in plan.cells:
             method_of(cell, federation.sizes)
     from_files = plan.own is not None or plan.data.digest is not None

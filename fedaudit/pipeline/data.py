@@ -3,7 +3,8 @@ changed data do not.
 
 Tasks that read local files have folders as parameters (fields `..._root`). The hash covers every text, class, coin and
 picture of their federation. An index on disk keeps the hash with size and time of each file that was read, so that a
-second command reads none of them.
+second command reads none of them. What is known of the pixels of files is kept too, once for all plans of a cache, so
+that a picture that may be a copy is decoded once.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation, Record
 
+PIXELS = "pixels.json"  # of the cache: `duplicates.known_pictures`
 ROOT = "_root"  # how the names of parameters that are folders of data end
 
 Stamp = tuple[int, int]  # size, and time of the last change in ns
@@ -52,28 +54,43 @@ class Data:
         """The clients and their records, made by the plan's task. InputError says what is wrong with the data."""
         plan, task = self._plan, TASKS[self._plan.task]
         assert plan.task_params is not None
+        if not roots(plan.task_params):
+            made: Federation = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)
+            return made
+        from fedaudit.tasks import duplicates
+
+        duplicates.remember(self._cached(PIXELS))
+        before = duplicates.known_pictures()
         with user_files.recorded() as self._read:
-            federation: Federation = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)
-        return federation
+            made = task.make(plan.task_params, clients=plan.clients, seed=plan.seed)
+        if (after := duplicates.known_pictures()) != before:
+            self._unsaved[PIXELS] = after
+        return made
 
     @functools.cached_property
     def digest(self) -> str | None:
         """A hash of the federation; None for tasks that read no files. InputError as `federation`."""
         if self._plan.task_params is None or not roots(self._plan.task_params):
             return None
-        index = self._index()
-        watched: dict[str, list[int]] = index.get("watched", {})
-        if watched and all(_stamp(Path(path)) == tuple(stamp) for path, stamp in watched.items()):
+        index = self._index
+        if self._fresh:
             return str(index["digest"])
         user_files.remember({path: (size, when, sha) for path, (size, when, sha) in index.get("pictures", {}).items()})
         return self._digest()
 
+    @functools.cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on the data, as `Federation.remarks`. InputError as `federation`."""
+        if self._plan.task_params is None or not roots(self._plan.task_params):
+            return ()
+        return tuple(self._index["remarks"]) if self._fresh else self.federation.remarks
+
     def save(self) -> None:
-        """Write the hash to the cache, with sizes and times of the files that it rests on, so that the next command
-        need not read them. Errors of the disk are ignored."""
-        if self._unsaved:
+        """Write to the cache what the next command need not read again: the hash, with sizes and times of the files
+        that it rests on, and what is known of pixels. Errors of the disk are ignored."""
+        for name, content in self._unsaved.items():
             try:
-                claim(self._folder).write_json(self._name, self._unsaved)
+                claim(self._folder).write_json(name, content)
             except InputError:
                 return
 
@@ -84,13 +101,24 @@ class Data:
         settled = time.time_ns() - user_files.GRAIN_NS  # what is newer could change again within a tick of the clock
         if all(stamp is not None and stamp[1] < settled for stamp in watched.values()):
             digests = {path: list(entry) for path, entry in user_files.known_digests().items() if path in watched}
-            self._unsaved = {"digest": digest, "watched": watched, "pictures": digests}
+            about = {"digest": digest, "watched": watched, "pictures": digests, "remarks": self.federation.remarks}
+            self._unsaved[self._name] = about
         return digest
 
+    @functools.cached_property
+    def _fresh(self) -> bool:
+        """Whether the index is there, and no file that it rests on was changed since."""
+        watched: dict[str, list[int]] = self._index.get("watched", {})
+        return bool(watched) and all(_stamp(Path(path)) == tuple(stamp) for path, stamp in watched.items())
+
+    @functools.cached_property
     def _index(self) -> dict[str, Any]:
-        """The content of the cache that an earlier command's `save` wrote; {} if there is none, or it is damaged."""
+        return self._cached(self._name)
+
+    def _cached(self, name: str) -> dict[str, Any]:
+        """The content of a file that an earlier command's `save` wrote; {} if there is none, or it is damaged."""
         folder = claim(self._folder) if self._folder.is_dir() else None
-        return folder.read_json(self._name) if folder is not None and folder.intact(self._name) else {}
+        return folder.read_json(name) if folder is not None and folder.intact(name) else {}
 
     @property
     def _folder(self) -> Path:
@@ -128,7 +156,8 @@ def _content(federation: Federation) -> dict[str, Any]:
         for client in federation.clients
     ]
     of_no_client = {part: _records(getattr(federation, part)) for part in ("novel", "test", "novel_test")}
-    return {"clients": clients, **of_no_client, "classes": list(federation.classes), "score": federation.score.__name__}
+    about = {"classes": list(federation.classes), "score": federation.score.__name__, "remarks": federation.remarks}
+    return {"clients": clients, **of_no_client, **about}
 
 
 def _records(records: Iterable[Record]) -> list[list[Any]]:

@@ -44,7 +44,8 @@ def cautions(plan: Plan) -> list[str]:
 
 def limits(plan: Plan) -> list[str]:
     """All sentences on limits that the report shows."""
-    first = [*cautions(plan), *canary_notes(plan), *_shared_noise(plan)]
+    remarks = plan.data.remarks if plan.own is None else ()
+    first = [*remarks, *cautions(plan), *canary_notes(plan), *_shared_noise(plan)]
     small = (
         "The embedded model and task are small: they show how methods compare and that the tools work, not how much a "
         "large model would leak."

@@ -58,8 +58,7 @@ class Record:
         if isinstance(self.picture, np.ndarray):
             return self.picture
         try:
-            with user_files.picture(self.picture) as opened:
-                pixels = np.asarray(user_files.rgb(opened))
+            pixels = np.asarray(user_files.rgb(self.picture))
         except OSError as error:
             where = f"{self.called}: {self.picture if isinstance(self.picture, Path) else 'its image'}"
             raise InputError(f"{where} is no readable image ({error.strerror or error})") from error
@@ -155,6 +154,7 @@ class Federation:
     classes: tuple[str, ...] = ()  # classification: all class names, in label order
     # record id to that of the first record with the same picture; only where clients share pictures, and so coins
     shared: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()  # sentences on the data that terminal and page say
 
     @property
     def records(self) -> dict[str, Record]:

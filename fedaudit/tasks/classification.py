@@ -3,13 +3,14 @@
 A fixed part of a client's share, drawn at random, becomes its reference records; a fair coin makes each other record a
 member or a held-out record. (With `holdout` 0 all records are members.) So members, held-out and reference records of a
 client are exchangeable. A picture that two clients have (`dominant`) has the same role for both: nobody trains on what
-is held out.
+is held out. Copies of a picture are merged before (`duplicates`).
 
 Several data sets make a federation of several domains (SecFPP, 5.1): of two, the first half of the clients share the
 first, the others the second. All clients choose among the classes of all domains; equal names are one class.
 """
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery.errors import InputError, nearest
-from fedaudit.tasks import partitions
+from fedaudit.tasks import duplicates, partitions
 from fedaudit.tasks.base import IMAGE, Client, Federation, Record, client_name, coin_flips
 from fedaudit.tasks.metrics import answer_scores
 from fedaudit.tasks.partitions import Share
@@ -73,6 +74,7 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
     classes = tuple(dict.fromkeys(name for domain in domains for name in domain.classes))
     if clients < len(domains):
         raise InputError(f"--clients {clients}: {len(domains)} domains need at least a client each")
+    domains, remarks = _without_copies(domains)
     everyone: list[Client] = []
     shared: dict[str, str] = {}
     for d, (domain, numbers) in enumerate(zip(domains, np.array_split(np.arange(clients), len(domains)), strict=True)):
@@ -96,7 +98,83 @@ def federate(domains: Sequence[Labelled], *, params: Any, clients: int, seed: in
         score=answer_scores,
         classes=classes,
         shared=shared,
+        remarks=remarks,
     )
+
+
+def _without_copies(domains: Sequence[Labelled]) -> tuple[list[Labelled], tuple[str, ...]]:
+    """The data sets with one of each picture that is in them several times, a training one if there is any, and without
+    pictures under two classes; and sentences on what was left out. InputError: a class has no picture left."""
+    listed = [*_listed(domains, test=False), *_listed(domains, test=True)]
+    pixels = duplicates.identities([one.picture for one in listed])
+    copies = duplicates.labelled_copies(pixels, [one.label for one in listed])
+    remarks = tuple(_said(copies, listed))
+    if not remarks:
+        return list(domains), ()
+    kept: dict[tuple[int, bool], list[int]] = {(d, test): [] for d in range(len(domains)) for test in (False, True)}
+    for i in copies.kept(len(listed)):
+        kept[listed[i].domain, listed[i].test].append(listed[i].place)
+    try:
+        return [_chosen(one, kept[d, False], kept[d, True]) for d, one in enumerate(domains)], remarks
+    except InputError as error:
+        raise InputError(f"{error} that are left: {' '.join(remarks)}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class _Listed:
+    """A picture at its place in a data set's training or test list."""
+
+    picture: Picture
+    label: str
+    domain: int
+    test: bool
+    place: int
+    data_set: str
+
+    @property
+    def name(self) -> str:
+        if isinstance(self.picture, Path):
+            return duplicates.file_name(self.picture)
+        return f"{self.data_set} {'test' if self.test else 'training'} picture {self.place}"
+
+
+def _listed(domains: Sequence[Labelled], *, test: bool) -> Iterator[_Listed]:
+    for d, one in enumerate(domains):
+        pictures, labels = (one.test_pictures, one.test_labels) if test else (one.pictures, one.labels)
+        for place, (picture, label) in enumerate(zip(pictures, labels.tolist(), strict=True)):
+            yield _Listed(picture, one.classes[label], d, test, place, one.name)
+
+
+def _chosen(domain: Labelled, train: list[int], test: list[int]) -> Labelled:
+    return dataclasses.replace(
+        domain,
+        pictures=[domain.pictures[i] for i in train],
+        labels=domain.labels[train],
+        test_pictures=[domain.test_pictures[i] for i in test],
+        test_labels=domain.test_labels[test],
+    )
+
+
+def _said(copies: duplicates.Copies, listed: Sequence[_Listed]) -> Iterator[str]:
+    """Sentences on the pictures that are left out."""
+
+    def name(i: int) -> str:
+        return listed[i].name
+
+    if merged := copies.merged:
+        test = [i for i in merged if listed[i].test]
+        across = sum(not listed[merged[i]].test for i in test)
+        yield (
+            f"{len(merged)} pictures are left out, as their pixels are those of another picture: "
+            f"{len(merged) - len(test)} training pictures, {across} test pictures that are training pictures too, and "
+            f"{len(test) - across} test pictures that are in the test set already "
+            f"({duplicates.pairs(merged, name)})."
+        )
+    if torn := copies.two_classes:
+        yield (
+            f"{len(torn)} pictures are left out, as each stands under two classes, and no class is right for it "
+            f"({duplicates.pairs(torn, name)})."
+        )
 
 
 def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Generator) -> list[Share]:

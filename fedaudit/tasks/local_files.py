@@ -11,7 +11,7 @@ import math
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from reprlib import repr as short_repr
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
+from fedaudit.tasks import duplicates
 from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips
 from fedaudit.tasks.metrics import caption_scores
 from fedaudit.tasks.tables import Row, contents, table_files
@@ -166,11 +167,13 @@ def _check_picture(item: Item, picture: Path | bytes) -> None:
 class Pool:
     """Items not drawn yet, by group, in random order."""
 
-    def __init__(self, items: Sequence[Item], rng: np.random.Generator) -> None:
+    def __init__(self, items: Sequence[Item], rng: np.random.Generator, without: Collection[str] = ()) -> None:
+        """The items, but for those whose ids are in `without`; these change the order of no others."""
         items = sorted(items, key=lambda item: item.id)
         groups: dict[str, list[Item]] = {group: [] for group in sorted({item.group for item in items})}
         for i in rng.permutation(len(items)):
-            groups[items[i].group].append(items[i])
+            if items[i].id not in without:
+                groups[items[i].group].append(items[i])
         self.left = list(groups.values())
 
     def take(self, n: int, rng: np.random.Generator, proportions: NDArray[np.float64] | None = None) -> list[Item]:
@@ -185,6 +188,22 @@ class Pool:
         return taken
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """The items of a federation, by their parts, and the generators that go on to draw their texts."""
+
+    shares: list[list[Item]]  # of the clients
+    test: list[Item]
+    novel: list[Item]
+    novel_test: list[Item]
+    rngs: dict[int, np.random.Generator]
+
+    @property
+    def items(self) -> list[Item]:
+        """All items: of copies the first one keeps its part."""
+        return [*(item for share in self.shares for item in share), *self.test, *self.novel, *self.novel_test]
+
+
 def federate(
     pool: Sequence[Item],
     test: Sequence[Item],
@@ -197,33 +216,71 @@ def federate(
     classes: str = "",
 ) -> Federation:
     """The federation drawn from the items `pool`, each part with a generator of its own. Where the items name clients,
-    each of these draws from its own.
+    each of these draws from its own. Of drawn items with equal pixels, prompt and text one is kept, and others are
+    drawn instead of the rest.
 
     test: test items; if there are none, test records are drawn from the pool. novel: items out of distribution. params:
     has `records`, `reference`, `background`, `test`, `dirichlet`, and `novel` if there are such items. classes: what
     tells an item's group, for the InputError where `dirichlet` is given and there is one group only.
     """
-    sizes = Counter(item.client for item in pool)
-    if any(sizes):
-        _check_clients(sizes, params, clients)
-    _check_enough(len(pool), len(test), len(novel), params, clients)
-    shares, remaining = _shares(pool, classes, params, clients, seed)
-    remaining_novel = Pool(novel, np.random.default_rng((seed, 6)))
-    rngs = {part: np.random.default_rng((seed, part)) for part in (2, 3, 4)}
-    novel_items = remaining_novel.take(params.novel if novel else 0, rngs[2])
-    test_items = (Pool(test, rngs[3]) if test else remaining).take(params.test, rngs[3])
-    novel_test_items = remaining_novel.take(params.test if novel else 0, rngs[4])
-    pictures = _pictures([*(item for share in shares for item in share), *test_items, *novel_items, *novel_test_items])
+    copies: dict[str, str] = {}  # {id: "FIRST = COPY" in words}
+    pictures: dict[str, Path | bytes] = {}
+    while True:
+        kept = [item for item in pool if item.id not in copies]
+        sizes = Counter(item.client for item in kept)
+        if any(sizes):
+            _check_clients(sizes, params, clients)
+        left = [sum(item.id not in copies for item in items) for items in (test, novel)]
+        _check_enough(len(kept), left[0], left[1], params, clients)
+        drawn = _draw(pool, test, novel, copies, classes, params, clients, seed)
+        pictures |= _pictures([item for item in drawn.items if item.id not in pictures])
+        if not (more := _copies(drawn.items, pictures)):
+            break
+        copies |= more
     return Federation(
-        clients=tuple(_client(k, share, pictures, params, seed) for k, share in enumerate(shares)),
-        novel=_records(novel_items, pictures, rngs[2]),
-        test=_records(test_items, pictures, rngs[3]),
-        novel_test=_records(novel_test_items, pictures, rngs[4]),
+        clients=tuple(_client(k, share, pictures, params, seed) for k, share in enumerate(drawn.shares)),
+        novel=_records(drawn.novel, pictures, drawn.rngs[2]),
+        test=_records(drawn.test, pictures, drawn.rngs[3]),
+        novel_test=_records(drawn.novel_test, pictures, drawn.rngs[4]),
         score=score,
+        remarks=tuple(_said(copies)),
     )
 
 
-def _shares(pool: Sequence[Item], classes: str, params: Any, clients: int, seed: int) -> tuple[list[list[Item]], Pool]:
+def _draw(
+    pool: Sequence[Item], test: Sequence[Item], novel: Sequence[Item], without: Collection[str], classes: str,
+    params: Any, clients: int, seed: int,
+) -> _Drawn:  # fmt: skip
+    """Draw the items of all parts, none of those whose ids are in `without`."""
+    shares, remaining = _shares(pool, without, classes, params, clients, seed)
+    remaining_novel = Pool(novel, np.random.default_rng((seed, 6)), without)
+    rngs = {part: np.random.default_rng((seed, part)) for part in (2, 3, 4)}
+    novel_items = remaining_novel.take(params.novel if novel else 0, rngs[2])
+    test_items = (Pool(test, rngs[3], without) if test else remaining).take(params.test, rngs[3])
+    novel_test_items = remaining_novel.take(params.test if novel else 0, rngs[4])
+    return _Drawn(shares, test_items, novel_items, novel_test_items, rngs)
+
+
+def _copies(items: Sequence[Item], pictures: Mapping[str, Path | bytes]) -> dict[str, str]:
+    """{id of an item that is a copy of an earlier one: both, in words}."""
+    texts = [[(item.prompt, text) for text in item.texts] for item in items]
+    first_of = duplicates.later(texts, [pictures[item.id] for item in items])
+    return {items[i].id: duplicates.pairs({i: first}, lambda n: items[n].id) for i, first in first_of.items()}
+
+
+def _said(copies: Mapping[str, str]) -> Iterator[str]:
+    """A sentence on the items that were not taken; none without any."""
+    if copies:
+        named = ", ".join([*copies.values()][: duplicates.NAMED]) + ", ..." * (len(copies) > duplicates.NAMED)
+        yield (
+            f"{len(copies)} records were drawn and left out, as they have pixels, prompt and text of another one that "
+            f"was drawn ({named})."
+        )
+
+
+def _shares(
+    pool: Sequence[Item], without: Collection[str], classes: str, params: Any, clients: int, seed: int
+) -> tuple[list[list[Item]], Pool]:
     """(Each client's items, the items that are left). InputError: `dirichlet` is given where it has no effect."""
     each, named = _each(params), sorted({item.client for item in pool})
     rngs = [np.random.default_rng((seed, 1, k, 4)) for k in range(clients)]
@@ -232,11 +289,11 @@ def _shares(pool: Sequence[Item], classes: str, params: Any, clients: int, seed:
         if asked_for:
             raise InputError(f"--dirichlet {params.dirichlet:g}: the data name the client of each record; leave it out")
         items_of = ([item for item in pool if item.client == name] for name in named)
-        pools = [Pool(items, np.random.default_rng((seed, 5, k))) for k, items in enumerate(items_of)]
+        pools = [Pool(items, np.random.default_rng((seed, 5, k)), without) for k, items in enumerate(items_of)]
         shares = [one.take(each, rng) for one, rng in zip(pools, rngs, strict=True)]
         rest = [item for one in pools for items in one.left for item in items]
         return shares, Pool(rest, np.random.default_rng((seed, 5)))
-    remaining = Pool(pool, np.random.default_rng((seed, 5)))
+    remaining = Pool(pool, np.random.default_rng((seed, 5)), without)
     if asked_for and len(remaining.left) == 1:
         raise InputError(
             f"--dirichlet {params.dirichlet:g}: there is nothing to partition by, as no record has a class of its own "
