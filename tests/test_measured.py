@@ -3,23 +3,31 @@ printed beside claimed and provable, and when a bound is said to contradict them
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+import fedaudit
 from audits.comparisons import ScoredModel, ScoredRun
 from audits.epsilon import measured
 from audits.findings import MeasuredEpsilon
 from audits.measured import NOT_GUESSED, Hypothesis, bounds, guess, words
 from audits.statistics import one_run, trade_off
+from audits.statistics.regression import Message
 from audits.subject import Result, Subject
 from fedaudit.command.gates import parse
 from fedaudit.command.terminal import show
 from fedaudit.machinery.errors import InputError
+from fedaudit.privacy.clipping import add_noise
 from fedaudit.tasks.canaries import Canaries, insert, shares
 from reports.measured import contradictions, count_testable
 from reports.report import build
@@ -323,3 +331,90 @@ class TestTargets:
     def test_too_many_are_refused(self) -> None:
         with pytest.raises(InputError, match="valid here are 0 to 8"):
             insert(_federation(clients=3), Canaries(canaries=9), 0, holders=1)
+
+
+def of_messages(std: float, seed: int = 0, canaries: int = 40) -> tuple[ScoredRun, dict[int, dict[str, bool]]]:
+    """A server that saw two messages of each of three clients, whose candidates are 10 members, 10 others and canaries."""
+    rng, coins = np.random.default_rng(seed), coins_of(3, canaries, seed)
+    models, truth, n = [], {}, 20 + canaries
+    for k, coin in coins.items():
+        names = [f"{k}-{i}" for i in range(20)]
+        used = np.array([*([1.0] * 10 + [0.0] * 10), *coin.values()])
+        truth |= dict(zip(names, used[:20] > 0, strict=True))
+        messages = []
+        for _ in range(2):
+            rows = rng.standard_normal((n, n)) / math.sqrt(n) / 100
+            sent = rows @ used + std * rng.standard_normal(n)
+            messages.append(Message(rows, sent, n, std**2 * rng.chisquare(500), 500, 1 / 100))
+        scores = pd.DataFrame({"whitebox": rng.standard_normal(n)}, [*names, *coin])
+        models.append(ScoredModel("server", "rebuilt", k, 2, scores, messages=functools.partial(list, messages)))
+    run = run_of(models, {"loss": ("loss",), "whitebox": ("whitebox",)})
+    return replace(run, truth=truth, records={k: [f"{k}-{i}" for i in range(20)] for k in coins}), coins
+
+
+class TestFromMessages:
+    MU = trade_off.GAUSSIAN.mu(8.0, DELTA)
+    STD = math.sqrt(2) / 100 / MU  # of noise that proves epsilon 8
+
+    def bound(self, std: float, hypothesis: Hypothesis, seed: int = 0) -> MeasuredEpsilon:
+        run, coins = of_messages(std, seed)
+        found = bounds(run, coins, names=NAMES, delta=DELTA, hypotheses={"server": hypothesis})
+        return next(f for f in found if f.metric == "measured/messages")
+
+    def test_a_bound_near_the_truth_and_its_sentence(self) -> None:
+        hypothesis = Hypothesis(8.0, 8.0, trade_off.GAUSSIAN, self.STD)
+        one = self.bound(self.STD, hypothesis)
+        assert 3 < one.value < 9.5
+        assert (one.guesses, one.correct, one.attack, one.canaries) == (None, None, "whitebox", 120)
+        assert one.expected == pytest.approx(6.5, abs=1)
+        assert one.p_provable is not None
+        assert one.p_provable > 0.01
+        assert one.scale == pytest.approx(1, abs=0.3)
+        assert "by a regression of messages on the coins of 120 canaries: epsilon is at least" in one.sentence
+        assert "of the ledger's" in one.sentence
+
+    def test_a_tenth_of_the_noise_contradicts_what_is_proven_and_names_the_noise(self) -> None:
+        one = self.bound(self.STD / 10, Hypothesis(8.0, 8.0, trade_off.GAUSSIAN, self.STD))
+        assert one.value > 100
+        assert one.noise is not None
+        assert one.noise / self.STD == pytest.approx(0.1, rel=0.2)
+        (said,) = contradictions([asdict(one)])
+        assert "coins as plain in messages have a probability" in said
+
+    def test_a_claim_from_elsewhere_is_refuted_without_a_ledger(self) -> None:
+        """Of a run trained elsewhere nobody knows the noise; what it claims is compared."""
+        one = self.bound(self.STD / 10, Hypothesis(claimed=8.0))
+        assert (one.ledger_noise, one.expected) == (None, None)
+        assert one.p_claimed is not None
+        assert one.p_claimed < 1e-6
+
+    def test_is_said_first(self) -> None:
+        run, coins = of_messages(self.STD)
+        hypothesis = Hypothesis(8.0, 8.0, trade_off.GAUSSIAN, self.STD)
+        found = bounds(run, coins, names=NAMES, delta=DELTA, hypotheses={"server": hypothesis})
+        assert [f.metric for f in found] == ["measured", "measured/gaussian", "measured/messages"]
+        assert words(found, "server").startswith(f"at least {found[2].value:.3g}: from the messages")
+
+    def test_one_seen_without_messages_has_none(self) -> None:
+        run, coins = of_messages(self.STD)
+        blind = replace(run, models=[replace(m, messages=None) for m in run.models])
+        assert "measured/messages" not in {
+            f.metric for f in bounds(blind, coins, names=NAMES, delta=DELTA, hypotheses={})
+        }
+
+
+@pytest.mark.parametrize("factor", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
+def test_through_the_whole_pipeline(tmp_path: Path, factor: float) -> None:
+    """The preset of canaries, smaller, with the noise of its ledger, which proves epsilon 8, and with a tenth of it."""
+    with mock.patch("trainers.protection.add_noise", functools.partial(_scaled, factor)):
+        audit = fedaudit.audit(
+            preset="canaries", canaries=120, clients=2, shots=10, epsilon=8, threads=1, quiet=True, out=str(tmp_path)
+        )
+    (row,) = audit.findings.query("metric == 'measured/messages'").itertuples()
+    assert row.noise / row.ledger_noise == pytest.approx(factor, rel=0.15)
+    assert row.scale == pytest.approx(1, abs=0.35)
+    assert (row.value < 11) if factor == 1 else (row.value > 40)
+
+
+def _scaled(factor: float, mean: torch.Tensor, std: float, generators: Any) -> torch.Tensor:
+    return add_noise(mean, factor * std, generators)
