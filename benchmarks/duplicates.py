@@ -2,6 +2,7 @@
 
     python -m benchmarks.duplicates run 40   seeds 0 to 39 of each way to deal copies, a row each in duplicates.jsonl; goes on
                                              where it stopped, and takes 5 to 10 s of one core a row
+    python -m benchmarks.duplicates run 100 merged   of this way alone
     python -m benchmarks.duplicates          what the table comes to
 
 Drawn symbols as PNG files in CoOp's layout, each training picture in two files of equal pixels and other bytes. Ways to
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -119,12 +121,12 @@ def row(kind: str, way: str, seed: int, root: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
-def run(seeds: int) -> None:
-    """Add to the table what it lacks, and a leak of each way for every fifth null."""
+def run(seeds: int, ways: Sequence[str]) -> None:
+    """Add to the table what it lacks of some ways, and a leak of each way for every fifth null."""
     known = {(r.kind, r.way, r.seed) for r in rows().itertuples()}
     with tempfile.TemporaryDirectory() as folder, TABLE.open("a") as file:
         root = written(Path(folder))
-        jobs = ((k, w, s) for s in range(seeds) for k in ("leak", "null") for w in WAYS if k == "null" or s % 5 == 0)
+        jobs = ((k, w, s) for s in range(seeds) for k in ("leak", "null") for w in ways if k == "null" or s % 5 == 0)
         for job in jobs:
             if job not in known:
                 print(json.dumps(row(*job, root)), file=file, flush=True)
@@ -136,7 +138,7 @@ def rows() -> pd.DataFrame:
 
 def main() -> None:
     if sys.argv[1:2] == ["run"]:
-        run(int(sys.argv[2]))
+        run(int(sys.argv[2]), sys.argv[3:] or WAYS)
     table = rows()
     print(f"{'copies':<10}{'nulls':>7}{'say leak':>10}{'at most':>9}{'leaks':>7}{'AUROC':>8}{'CPU s':>7}")
     for way in WAYS:
