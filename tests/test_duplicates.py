@@ -70,28 +70,28 @@ def planted(folder: Folder, kind: str) -> None:
 
 PLANTINGS = {  # the sentence, records and test records that are left
     "listed twice": (
-        "1 pictures are left out, as their pixels are those of another picture: 1 training pictures, 0 test pictures that "
-        "are training pictures too, and 0 test pictures that are in the test set already (Forest/0.png = Forest/0.png).",
+        "pictures left out as their pixels are those of another one: 1 (twice in training: 1, in training and test: 0, "
+        "twice in test: 0), Forest/0.png = Forest/0.png.",
         24, 6,
     ),
     "train and test": (
-        "1 pictures are left out, as their pixels are those of another picture: 0 training pictures, 1 test pictures that "
-        "are training pictures too, and 0 test pictures that are in the test set already (Forest/0.png = Forest/0.png).",
+        "pictures left out as their pixels are those of another one: 1 (twice in training: 0, in training and test: 1, "
+        "twice in test: 0), Forest/0.png = Forest/0.png.",
         24, 6,
     ),
     "two classes": (
-        "2 pictures are left out, as each stands under two classes, and no class is right for it "
-        "(Forest/0.png = River/else.png).",
+        "pictures left out as each stands under two classes, and no class is right for it: 2, "
+        "Forest/0.png = River/else.png.",
         23, 6,
     ),
     "two names": (
-        "1 pictures are left out, as their pixels are those of another picture: 1 training pictures, 0 test pictures that "
-        "are training pictures too, and 0 test pictures that are in the test set already (Forest/0.png = Forest/else.png).",
+        "pictures left out as their pixels are those of another one: 1 (twice in training: 1, in training and test: 0, "
+        "twice in test: 0), Forest/0.png = Forest/else.png.",
         24, 6,
     ),
     "two formats": (
-        "1 pictures are left out, as their pixels are those of another picture: 1 training pictures, 0 test pictures that "
-        "are training pictures too, and 0 test pictures that are in the test set already (Forest/0.png = Forest/else.bmp).",
+        "pictures left out as their pixels are those of another one: 1 (twice in training: 1, in training and test: 0, "
+        "twice in test: 0), Forest/0.png = Forest/else.bmp.",
         24, 6,
     ),
 }  # fmt: skip
@@ -164,8 +164,8 @@ def test_no_content_has_two_roles(kind, data):
     under |= {v: under.get(v, set()) | {v % classes} for v in tests}
     torn_pictures = sum(len(under[v]) > 1 for v in (*own, *tests))
     merged = len(own) + len(tests) - torn_pictures - sum(len(some) == 1 for some in under.values())
-    for n, words in ((merged, "pictures are left out, as their"), (torn_pictures, "pictures are left out, as each")):
-        assert (f"{n} {words}" in said) == bool(n)
+    for n, words in ((merged, "those of another one"), (torn_pictures, "no class is right for it")):
+        assert (f"{words}: {n}" in said) == bool(n)
 
 
 @given(
@@ -212,8 +212,8 @@ def test_only_pictures_of_equal_height_and_width_are_decoded_and_files_once(tmp_
     for n, side in enumerate((3, 4, 5, 5)):
         paths.append(tmp_path / f"{n}.png")
         Image.fromarray(np.full((side, 4, 3), n, np.uint8)).save(paths[-1])
-    decoded, original = [], duplicates.user_files.rgb
-    monkeypatch.setattr(duplicates.user_files, "rgb", lambda source: decoded.append(source.name) or original(source))
+    decoded, original = [], duplicates.user_files.decode
+    monkeypatch.setattr(duplicates.user_files, "decode", lambda source: decoded.append(source.name) or original(source))
     monkeypatch.setattr(duplicates, "_known", {})
     monkeypatch.setattr(duplicates.user_files, "GRAIN_NS", 0)
     before = duplicates.identities(paths)
@@ -234,7 +234,7 @@ def test_a_class_that_has_nothing_but_copies_is_refused_with_the_reason(tmp_path
     folder.lists["test"] = [row for row in folder.lists["test"] if row[2] == "Forest"]
     folder.add("test", "River/0.png", "River")
     with pytest.raises(
-        InputError, match=r"class 'River' has no test records that are left: 1 pictures are left out, .*"
+        InputError, match=r"class 'River' has no test records that are left: pictures left out .*: 1 .*"
     ):
         folder.federation()
 
@@ -248,9 +248,9 @@ def test_copies_across_two_domains_stay_in_the_first():
     federation = federate([domain("one", 0), domain("two", 32)], params=Params(), clients=4, seed=0)
     assert [sum(len(c.records) + len(c.reference) for c in federation.clients[i : i + 2]) for i in (0, 2)] == [40, 32]
     assert federation.remarks[0].startswith(
-        "8 pictures are left out, as their pixels are those of another picture: 8 tr"
+        "pictures left out as their pixels are those of another one: 8 (twice in training: 8"
     )
-    assert "(one training picture 32 = two training picture 0," in federation.remarks[0]
+    assert ", one training picture 32 = two training picture 0," in federation.remarks[0]
 
 
 def captions(root: Path, pairs: list[tuple[int, str]], **changes: int) -> Federation:
@@ -273,7 +273,7 @@ def test_copies_with_texts_are_drawn_once(tmp_path):
     assert {len(one) for one in roles(federation).values()} == {1}
     assert len(federation.records) == 33
     assert federation.remarks[0].startswith(
-        "8 records were drawn and left out, as they have pixels, prompt and text of"
+        "records drawn and left out, as they have pixels, prompt and text of another one that was drawn: 8, "
     )
     with pytest.raises(InputError, match=r"these settings need 34 records .* the data set has 33"):
         captions(tmp_path, different + copies + other, records=5, reference=4, test=4 + 2)

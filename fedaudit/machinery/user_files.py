@@ -117,18 +117,22 @@ def picture(source: Path | bytes) -> Iterator[Image]:
             raise OSError(errno.EINVAL, f"damaged? {', '.join(FORMATS)} are read") from error
 
 
-def rgb(source: Path | bytes) -> Image:
-    """The decoded picture in RGB, of an animation the first frame: transparency is ignored, and of 16 bits a channel
-    the upper 8 count. OSError as in `picture`."""
+def decode(source: Path | bytes) -> Image:
+    """The decoded picture in RGB, of an animation the first frame. OSError as in `picture`."""
+    with picture(source) as opened:
+        return rgb(opened)
+
+
+def rgb(opened: Image) -> Image:
+    """An opened picture in RGB: transparency is ignored, and of 16 bits a channel the upper 8 count."""
     from PIL import Image
 
-    with picture(source) as opened:
-        if opened.mode.startswith("I;16"):  # Pillow would clip at 255, not scale
-            import numpy as np
+    if opened.mode.startswith("I;16"):  # Pillow would clip at 255, not scale
+        import numpy as np
 
-            opened = Image.fromarray((np.asarray(opened) >> 8).astype(np.uint8))
-        whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else Pillow warns of transparency
-        return whole.convert("RGB")
+        opened = Image.fromarray((np.asarray(opened) >> 8).astype(np.uint8))
+    whole = opened.convert("RGBA") if opened.mode == "P" else opened  # else Pillow warns of transparency
+    return whole.convert("RGB")
 
 
 class _Unusual(Exception):

@@ -58,7 +58,7 @@ class Record:
         if isinstance(self.picture, np.ndarray):
             return self.picture
         try:
-            pixels = np.asarray(user_files.rgb(self.picture))
+            pixels = np.asarray(user_files.decode(self.picture))
         except OSError as error:
             where = f"{self.called}: {self.picture if isinstance(self.picture, Path) else 'its image'}"
             raise InputError(f"{where} is no readable image ({error.strerror or error})") from error

@@ -165,15 +165,14 @@ def _said(copies: duplicates.Copies, listed: Sequence[_Listed]) -> Iterator[str]
         test = [i for i in merged if listed[i].test]
         across = sum(not listed[merged[i]].test for i in test)
         yield (
-            f"{len(merged)} pictures are left out, as their pixels are those of another picture: "
-            f"{len(merged) - len(test)} training pictures, {across} test pictures that are training pictures too, and "
-            f"{len(test) - across} test pictures that are in the test set already "
-            f"({duplicates.pairs(merged, name)})."
+            f"pictures left out as their pixels are those of another one: {len(merged)} (twice in training: "
+            f"{len(merged) - len(test)}, in training and test: {across}, twice in test: {len(test) - across}), "
+            f"{duplicates.pairs(merged, name)}."
         )
     if torn := copies.two_classes:
         yield (
-            f"{len(torn)} pictures are left out, as each stands under two classes, and no class is right for it "
-            f"({duplicates.pairs(torn, name)})."
+            f"pictures left out as each stands under two classes, and no class is right for it: {len(torn)}, "
+            f"{duplicates.pairs(torn, name)}."
         )
 
 

@@ -99,7 +99,7 @@ def _digest(picture: Stored) -> str:
     if isinstance(picture, Path) and (entry := _entry(picture)) and entry.digest:
         return entry.digest
     try:
-        pixels = np.asarray(user_files.rgb(picture))
+        pixels = np.asarray(user_files.decode(picture))
     except OSError:
         return ""
     digest = _of_pixels(pixels)

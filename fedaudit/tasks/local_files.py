@@ -273,8 +273,8 @@ def _said(copies: Mapping[str, str]) -> Iterator[str]:
     if copies:
         named = ", ".join([*copies.values()][: duplicates.NAMED]) + ", ..." * (len(copies) > duplicates.NAMED)
         yield (
-            f"{len(copies)} records were drawn and left out, as they have pixels, prompt and text of another one that "
-            f"was drawn ({named})."
+            f"records drawn and left out, as they have pixels, prompt and text of another one that was drawn: "
+            f"{len(copies)}, {named}."
         )
 
 
