@@ -243,7 +243,7 @@ class TestWhereItIsShown:
 
     def test_on_the_page(self, evidence) -> None:
         text = self.page(evidence)
-        assert "100 1 20 20 1.82 (1.82) 3.24 (3.24) n/a 8 9" in text
+        assert "100 1 20 of 20 1.82 (1.82) 3.24 (3.24) n/a 8 9" in text
         assert (
             "No bound here can contradict what is proven or claimed: even if every guess were right, they would show an ε of 3.24"
             in text
