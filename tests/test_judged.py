@@ -80,7 +80,7 @@ def test_the_page_names_its_families(two):
         f"The 10 primary scores were named beforehand, too: {named} the strength known beforehand (released-model "
         in text
     )
-    assert "They have 40 % of the error, the 12 secondary scores, all others, 10 %." in text
+    assert "They have 40 % of the error. The 12 secondary scores, all others, have 10 %." in text
     assert "at most 5 %" in text
     assert "One score a run has half of the error for itself (server calibrated loss)." in text
 
