@@ -25,6 +25,7 @@ from attacks.knowledge import SolvedBatch
 from attacks.messages.contents import (
     References,
     Start,
+    _solved,
     compositions,
     descend,
     equations,
@@ -245,3 +246,11 @@ def test_through_the_whole_door(tmp_path: Path) -> None:
     assert len(table) == 16
     assert (table["rank"] == 1).sum() >= 8
     assert (table.control == 1).sum() == 0
+
+
+def test_equations_that_tell_nothing_of_a_number_are_solved() -> None:
+    """A row and column of zeros, and two equal ones, which a Cholesky factor alone refuses."""
+    square = np.array([[2.0, 2.0, 0.0], [2.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    found = _solved(square, np.array([1.0, 1.0, 0.0]))
+    np.testing.assert_allclose(square @ found, [1, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(_solved(np.eye(3) * 4, np.arange(3.0)), np.arange(3) / 4)

@@ -36,6 +36,7 @@ SHRINKAGE = 0.01  # share of the mean variance that is added to variances estima
 PRIOR = 0.5  # weight of a coordinate of one standard deviation, beside an equation that is off by one
 SHIFT = 0.3  # standard deviations by which random starts differ
 STEPS = 30  # most steps in one subspace
+ROUNDING = 1e-12  # times the mean of a matrix' diagonal: smaller values are rounding errors
 STILL = 1e-3  # a solution rests if a step gains less, relatively
 MOVES = 3  # changes of one record's class that are tried, of those that promise most
 
@@ -244,7 +245,7 @@ def descend(fit: Subspace, z: Floats, labels: Labels) -> tuple[float, Floats]:
         square, downhill = slope.T @ slope, -slope.T @ rest
         before = cost
         while damping < 1e6:
-            step = cho_solve(cho_factor(square + np.diag(damping * np.diag(square))), downhill)
+            step = _solved(square + np.diag(damping * np.diag(square)), downhill)
             new = z + step.reshape(z.shape)
             rest = fit.residuals(new, labels)
             if rest @ rest < cost:
@@ -254,6 +255,14 @@ def descend(fit: Subspace, z: Floats, labels: Labels) -> tuple[float, Floats]:
         if before - cost <= STILL * before:
             break
     return cost, z
+
+
+def _solved(square: Floats, right: Floats) -> Floats:
+    """The solution of normal equations, with a ridge of rounding's size: where a record has nothing to move they are
+    singular."""
+    ridge = ROUNDING * float(np.trace(square)) / len(square) + np.finfo(float).tiny
+    solution: Floats = cho_solve(cho_factor(square + ridge * np.eye(len(square))), right)
+    return solution
 
 
 def improve(
@@ -270,7 +279,7 @@ def improve(
         moved = np.repeat(rest[:, None], len(moves), axis=1)
         moved[: len(fit.sent)] += np.array([by_class[i, labels[i]] - by_class[i, c] for i, c in moves]).T
         linear = slope.T @ moved
-        expected = (moved**2).sum(0) - (linear * cho_solve(cho_factor(slope.T @ slope), linear)).sum(0)
+        expected = (moved**2).sum(0) - (linear * _solved(slope.T @ slope, linear)).sum(0)
         options = [(cost, z, labels)]
         for i, c in (moves[j] for j in np.argsort(expected)[:MOVES]):
             changed = labels.copy()
