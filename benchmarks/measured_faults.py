@@ -14,9 +14,9 @@ ridge      the coins by ridge regression of the steps on all candidates' clipped
 unclipped  the same for all of the noise on the gradients as they are, times the one number that fits the steps best: for
            faults of clipping.
 
-Two more lines are bounds from a regression of the messages on the coins, without guesses: `messages` as the report has it,
-on clipped gradients, and `differences` of a client's consecutive messages on those of its gradients. They say how much of
-a coin is there and how much noise, beside the ledger's.
+Three more lines are bounds from a regression of the messages on the coins, without guesses: `messages` as the report has
+it, on clipped gradients; `raw` on gradients as they are, for a canary of mean length; and `differences` of a client's
+consecutive messages on those of its gradients. They say how much of a coin is there and how much noise, beside the ledger's.
 
 Each line is a bound by itself; whoever looks for a fault fixes one score beforehand. `ledger` is what the ledger proves,
 which knows of no fault, `true` what the accountant proves of a ledger that does; `p` is the probability of so many right
@@ -206,8 +206,8 @@ def show(name: str, fault: Fault, words: str) -> None:
               f"{bounds[1]:>10.2f}{p:>10.1g}", flush=True)  # fmt: skip
     each = method.steps(coined[0][2])
     std = method.protection.stds["p_G"]
-    for score, differences in (("messages", False), ("differences", True)):
-        fitted = regress([_coined(*one, each, differences) for one in coined])
+    for score in ("messages", "raw", "differences"):
+        fitted = regress([_coined(*one, each, score) for one in coined])
         if fitted is None:
             continue
         bound = trade_off.GAUSSIAN.epsilon(fitted.mu_lower_bound(), DELTA)
@@ -252,29 +252,33 @@ def show_limit(words: str) -> None:
         print(f"{name:<26}{trade_off.GAUSSIAN.mu(said, DELTA):>10.3f}{moved:>10.3f}", flush=True)
 
 
-def _coined(rounds: Sequence[Round], used: Arrays, candidates: int, steps: int, differences: bool) -> Coined:
+def _coined(rounds: Sequence[Round], used: Arrays, candidates: int, steps: int, score: str) -> Coined:
     """A client's messages, of which the first `candidates` records are no canaries, and `used` says who was in; or the
     differences of consecutive messages."""
     canary = np.arange(len(used)) >= candidates
-    size, kept = np.sqrt(steps), [*rounds]
-    if differences:
-        kept = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(rounds)]
-        size *= np.sqrt(2)
+    size, kept, longest = np.sqrt(steps), [(short, sent) for short, _, sent in rounds], NORM * steps / BATCH
+    if score == "differences":
+        kept = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(kept)]
+        size, longest = size * np.sqrt(2), 2 * longest
+    elif score == "raw":
+        kept = [(gradients, sent) for _, gradients, sent in rounds]
+        longest = float(np.sqrt(np.mean([np.square(rows[:, canary]).sum(0).mean() for rows, _ in kept])))
     messages = []
     for gradients, sent in kept:
         basis, sizes, _ = np.linalg.svd(gradients, full_matrices=False)
         basis = basis[:, sizes > 1e-7 * sizes.max()]
         inside = basis.T @ sent
         outside, rank = max(0.0, float(sent @ sent - inside @ inside)), basis.shape[1]
-        longest = (2 if differences else 1) * NORM * steps / BATCH / size
         messages.append(
-            Message(basis.T @ gradients / size, inside / size, rank, outside / size**2, len(sent) - rank, longest)
+            Message(
+                basis.T @ gradients / size, inside / size, rank, outside / size**2, len(sent) - rank, longest / size
+            )
         )
     return Coined(messages, np.where(canary, used - 0.5, 0.0), np.where(canary, 0.5, used))
 
 
 Arrays = np.ndarray[Any, Any]
-Round = tuple[Arrays, Arrays]  # clipped gradients [d, n] times steps / |B|, and the steps' sum [d]
+Round = tuple[Arrays, Arrays, Arrays]  # gradients [d, n] times steps / |B|, clipped and as they are; the steps' sum [d]
 
 
 def coin_scores(
@@ -298,7 +302,7 @@ def coin_scores(
         gradients = learner.record_gradients(method, text, start, ids).flatten(1).double()
         gradients *= steps / BATCH
         short = gradients * (NORM * steps / BATCH / gradients.norm(dim=1, keepdim=True)).clamp(max=1)
-        rounds.append((short.T.numpy(), sent.numpy()))
+        rounds.append((short.T.numpy(), gradients.T.numpy(), sent.numpy()))
         clipped.add(short, sent)
         raw.add(gradients, sent)
     noise = steps * method.protection.stds["p_G"] ** 2
