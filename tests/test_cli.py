@@ -15,7 +15,7 @@ BAD = {
     "unknown attack": ("--attack maxreny", ["--attack maxreny", "'maxrenyi'"]),
     "unknown task": ("--task caption", ["--task caption", "'captions'"]),
     "unknown option": ("--round 3", ["--round", "--rounds"]),
-    "another method's option": ("--method fedavg --rho 0.5", ["--rho", "no such option"]),
+    "another method's option": ("--method fedavg --rho 0.5", ["--rho", "is of --method fedrand"]),
     "preset unknown": ("--preset papers", ["--preset papers", "'paper'"]),
     "dtype unknown": ("--dtype half", ["--dtype", "half", "bfloat16"]),
     "no data": ("--task coco", ["--data-root"]),

@@ -29,7 +29,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
+            from fedaudit.command.owners import owners
+
             word = message.removeprefix("unrecognized arguments: ").split()[0]
+            if owner := owners(word.split("=")[0]):
+                raise InputError(f"{word}: is of {owner}, and has no place with this method, task and attack")
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
             near = difflib.get_close_matches(word.split("=")[0], flags, n=1)
             hint = f" (did you mean {near[0]}?)" if near else "; see --help"
@@ -67,8 +71,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--paper",
-        metavar="NAME",
-        help="a paper's table or figure beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
+        metavar="NAME[,NAME...]",
+        help="tables and figures of papers beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
     )
     group.add_argument(
         "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/nightly.md)"
