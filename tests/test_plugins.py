@@ -147,7 +147,7 @@ def read(folder, kind, text):
     """The facts of a file that holds `text`, with BASE for the kind's class of facts."""
     usual, file = BASES[kind], folder / "mine.py"
     file.write_text(f"from {usual.__module__} import {usual.__name__}\n{text.replace('BASE', usual.__name__)}\n")
-    plugins._parse.cache_clear()
+    plugins._text.cache_clear()
     return plugins.facts_of(file, usual)
 
 

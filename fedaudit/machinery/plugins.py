@@ -233,11 +233,12 @@ def _parse_until(path: Path, name: str) -> ast.Module:
     """A source file up to the end of its class `name`, without the rest, which takes most of the time; nothing if the
     file has no such class."""
     text = _text(path)
-    for line in re.finditer(rf"^class {name}\b", text, re.MULTILINE):
+    lines = [*re.finditer(rf"^class {name}\b", text, re.MULTILINE)]
+    for line in lines:
         end = re.compile(r"^[^\s)#]", re.MULTILINE).search(text, line.end())
         with contextlib.suppress(SyntaxError):  # the line is part of a string, or the class has a line without indent
             return _parsed(text[: end.start() if end else None])
-    return _parse(path) if f"class {name}" in text else ast.Module([], [])
+    return _parse(path) if lines else ast.Module([], [])
 
 
 @functools.cache
