@@ -9,8 +9,8 @@ from pathlib import Path
 def show(page: Path) -> None:
     """Open the page in the browser of this machine; if there is none, print a sentence with the page's path."""
     try:
-        shown = webbrowser.open(page.resolve().as_uri())
+        opened = webbrowser.open(page.resolve().as_uri())
     except (webbrowser.Error, OSError):
-        shown = False
-    if not shown:
+        opened = False
+    if not opened:
         print(f"--open: there is no browser here; open {page.resolve()} in one")

@@ -33,6 +33,7 @@ from fedaudit.command import (
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.listing import listing
+from fedaudit.command.owners import owners
 from fedaudit.command.window import columns_of_window
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
@@ -83,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    if (told := _told(words)) is not None:
-        print(told)
+    if (text := _told(words)) is not None:
+        print(text)
         return exits.DONE
     if (to_split := splitting.read(words)) is not None:
         return splitting.main(to_split)
@@ -244,6 +245,7 @@ def _parser() -> flags.Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.owner_of = owners
     flags.add_choices(parser)
     splitting.add_help(parser)
     return parser

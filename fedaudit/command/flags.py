@@ -25,14 +25,15 @@ OUT = "fedaudit-runs"
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose errors are InputErrors of one sentence, which name the most similar flag."""
+    """An argparse parser whose errors are InputErrors of one sentence, which name the flag's owner or the most
+    similar flag. `owner_of` says whose a flag is, "" for nobody's."""
+
+    owner_of: Callable[[str], str] = staticmethod(lambda flag: "")
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
-            from fedaudit.command.owners import owners
-
             word = message.removeprefix("unrecognized arguments: ").split()[0]
-            if owner := owners(word.split("=")[0]):
+            if owner := self.owner_of(word.split("=")[0]):
                 raise InputError(f"{word}: is of {owner}, and has no place with this method, task and attack")
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
             near = difflib.get_close_matches(word.split("=")[0], flags, n=1)

@@ -20,7 +20,7 @@ FEW = 4  # names of one kind that a sentence lists
 
 
 def owners(flag: str) -> str:
-    """Whose the flag is, in words, such as "--method dpfpl or --attack lira, shadow"; "" if it is nobody's."""
+    """The owners of a flag in words, such as "--method dpfpl or --attack lira, shadow"; "" if it is nobody's."""
     name = flag[2:].removeprefix("no-").replace("-", "_")
     return " or ".join(_owners(name))
 

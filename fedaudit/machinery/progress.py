@@ -16,7 +16,7 @@ SILENT_SECONDS = 60.0  # after which a stage without a finished step says that i
 
 
 class Advance(Protocol):
-    """What a stage yields: call it after each step, or after several at once."""
+    """The function that a stage yields, to call after each step, or after several at once."""
 
     def __call__(self, steps: int = 1) -> None: ...
 

@@ -49,12 +49,12 @@ def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) ->
     return DrawnItem(name, time.monotonic() - start, folder.path / "index.html", agreed)
 
 
-def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
+def write_index(selection: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
     """Write the index of all items that were asked for (see `reports.paper_items.matching`) as page and CSV; items that
     are not in `drawn` stand there as not run yet. Returns the page's path."""
     from reports.paper_index import render_files
 
-    names = matching(asked)
+    names = matching(selection)
     folder = claim(out / FOLDER).path
     done = {one.name: one for one in drawn}
     rows = [
@@ -69,8 +69,8 @@ def write_index(asked: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
         for name in names
     ]
     papers = list(dict.fromkeys(find(name).paper for name in names))
-    title = "All papers" if asked == ALL else ", ".join(papers)
-    stem = f"several-{key_of({'items': names})[:8]}" if "," in asked else asked
-    for ending, data in render_files(asked, title, [find(name).title for name in names], rows).items():
+    title = "All papers" if selection == ALL else ", ".join(papers)
+    stem = f"several-{key_of({'items': names})[:8]}" if "," in selection else selection
+    for ending, data in render_files(selection, title, [find(name).title for name in names], rows).items():
         write_atomic(folder / f"{stem}.{ending}", data)
     return folder / f"{stem}.html"

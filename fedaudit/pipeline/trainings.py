@@ -71,7 +71,7 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
 
 
 def _what(cells: Sequence[Cell]) -> str:
-    """What is trained, for the progress display."""
+    """The name of these trainings in the progress display."""
     if cells[0].plan.own:
         return "reading the run"
     return f"training {cells[0].method}, seed {cells[0].seed}" if len(cells) == 1 else f"{len(cells)} trainings"
