@@ -1,4 +1,4 @@
-"""Seconds of `--help` and `--list` beside those of importing numpy: best of five, in turn."""
+"""Seconds of `--help` and `--list` beside those of importing numpy: best of five, in turn: `python -m benchmarks.start_up`."""
 
 from __future__ import annotations
 
