@@ -89,6 +89,8 @@ def runs(out: str | Path = OUT) -> pd.DataFrame:
 
 def _command(options: dict[str, Any]) -> Command:
     """The options as a checked command. InputError: an option is wrong, or is of the command line only."""
-    if name := next((name for name in ("list", "help", "debug", "paper", "nightly") if name in options), None):
+    if name := next(
+        (name for name in ("list", "version", "help", "debug", "open", "paper", "nightly") if name in options), None
+    ):
         raise InputError(f"{name}: is of the command only, audit.py --{name}")
     return read_command(words_of(options))

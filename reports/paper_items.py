@@ -101,9 +101,10 @@ def papers() -> list[str]:
 
 
 def matching(text: str) -> list[str]:
-    """The names of the items that `text` selects: a single item, all items of a paper, or "all". InputError: there is
-    nothing of that name."""
-    if text == ALL or text in papers():
-        return [name for name in items() if text in (ALL, name.partition(":")[0])]
-    find(text)
-    return [text]
+    """The names of the items that `text` selects, in their order: an item, all items of a paper, "all", or several of
+    these, separated by commas. InputError: there is nothing of one of the names."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word != ALL and word not in papers():
+            find(word)
+    return [name for name in items() if {ALL, name, name.partition(":")[0]} & {*words}]

@@ -15,7 +15,7 @@ BAD = {
     "unknown attack": ("--attack maxreny", ["--attack maxreny", "'maxrenyi'"]),
     "unknown task": ("--task caption", ["--task caption", "'captions'"]),
     "unknown option": ("--round 3", ["--round", "--rounds"]),
-    "another method's option": ("--method fedavg --rho 0.5", ["--rho", "no such option"]),
+    "another method's option": ("--method fedavg --rho 0.5", ["--rho", "is of --method fedrand"]),
     "preset unknown": ("--preset papers", ["--preset papers", "'paper'"]),
     "dtype unknown": ("--dtype half", ["--dtype", "half", "bfloat16"]),
     "no data": ("--task coco", ["--data-root"]),
@@ -30,7 +30,10 @@ BAD = {
     "rank above the prompt's length": ("--method dpfpl --rank 17", ["--rank 17", "--prompt-length", "16"]),
     "noise without clipping": ("--method dpfpl --clip-norm inf", ["--clip-norm", "finite", "inf"]),
     "adapters and prompts": ("--method dpfpl,fedavg", ["dpfpl,fedavg", "different things"]),
-    "task of the others": ("--method dpfpl --task captions", ["--task captions", "digits, fewshots, glyphs, images"]),
+    "task of the others": (
+        "--method dpfpl --task captions",
+        ["--task captions", "digits, fewshots, folder, glyphs, images"],
+    ),
     "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
     "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
     "exporting adapters of prompts": (

@@ -339,7 +339,7 @@ def test_progress_counts_the_batches_that_are_missing(vit: FrozenCLIP, cache: Fo
     stages: list[Any] = []
 
     @contextmanager
-    def stage(label: str, total: int) -> Any:
+    def stage(label: str, total: int, step: str) -> Any:
         stages.append([label, total, 0])
 
         def advance() -> None:
@@ -349,7 +349,7 @@ def test_progress_counts_the_batches_that_are_missing(vit: FrozenCLIP, cache: Fo
 
     for n in (clip_images.BATCH, 3 * clip_images.BATCH + 1, 3 * clip_images.BATCH + 1):
         encoded(vit, records(n), cache, stage=stage)
-    assert stages == [["image features", 1, 1], ["image features", 3, 3]]
+    assert stages == [["encoding the pictures", 1, 1], ["encoding the pictures", 3, 3]]
 
 
 def test_no_records_have_no_features(vit: FrozenCLIP, cache: Folder) -> None:

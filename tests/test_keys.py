@@ -198,14 +198,14 @@ class Progress:
         pass
 
     @contextmanager
-    def stage(self, label, total):
+    def stage(self, what, total, step="step"):
         yield nothing
 
-def nothing():
+def nothing(steps=1):
     pass
 
 @contextmanager
-def unseen(label, total):
+def unseen(what, total, step="step"):
     yield nothing
 """,
 }

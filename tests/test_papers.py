@@ -36,6 +36,10 @@ class TestNames:
         assert paper_items.matching("fedrand:table4") == ["fedrand:table4"]
         assert paper_items.matching("dp2fl") == [f"dp2fl:table{i}" for i in range(1, 5)]
         assert paper_items.matching("all") == NAMES
+        both = ["dpfpl:table2", *(f"dp2fl:table{i}" for i in range(1, 5))]
+        assert paper_items.matching("dpfpl:table2, dp2fl") == [name for name in NAMES if name in both]
+        with pytest.raises(InputError, match="--paper dpfp: no such table or figure"):
+            paper_items.matching("dp2fl,dpfp")
 
     def test_the_list_names_each_with_what_it_shows(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["--paper", "list"]) == exits.DONE
@@ -96,6 +100,17 @@ class TestSeveral:
         assert (table.agreement == "τ 1.00").all()
         assert all(f'href="{name.replace(":", "-")}/index.html"' in page for name in drawn)
         assert capsys.readouterr().out.count("τ 1.00") == len(drawn)
+
+    def test_two_items_of_two_papers_have_an_index_of_their_own(
+        self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ["--paper", "secfpp:table1,dpfpl:figure3", "--quiet", "--threads", "1", "--out", str(tmp_path)]
+        assert cli.main(words) == exits.DONE
+        assert drawn == ["dpfpl:figure3", "secfpp:table1"]
+        index = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("index: "))
+        assert index.parent == tmp_path / "papers"
+        assert re.fullmatch("several-[0-9a-f]{8}.html", index.name)
+        assert "DP-FPL, SecFPP" in index.read_text()
 
     def test_what_fails_is_said_and_the_rest_go_on(
         self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

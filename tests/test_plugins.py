@@ -9,6 +9,7 @@ import shutil
 import string
 import sys
 from typing import get_type_hints
+from unittest import mock
 
 import pytest
 
@@ -146,7 +147,7 @@ def read(folder, kind, text):
     """The facts of a file that holds `text`, with BASE for the kind's class of facts."""
     usual, file = BASES[kind], folder / "mine.py"
     file.write_text(f"from {usual.__module__} import {usual.__name__}\n{text.replace('BASE', usual.__name__)}\n")
-    plugins._parse.cache_clear()
+    plugins._text.cache_clear()
     return plugins.facts_of(file, usual)
 
 
@@ -340,6 +341,29 @@ def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for(name):
     assert (figure.preset is None) == (not figure.tasks)
     assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
     assert callable(getattr(importlib.import_module(f"reports.papers.{figure.module}"), name.partition(":")[2]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Says:\nclass Params:\nas a class."""\nclass Params:\n    a: int = 1\nb = (\n',
+        "class Params(\n    object,\n):\n    a: int = 1\n",
+        'class Params:\n    """Has\nno indent."""\n    a: int = 1\nb = 2\n',
+        "class Params:\n    a: int = 1",
+    ],
+)
+def test_a_class_is_read_without_the_rest_of_its_file(tmp_path, text):
+    path = tmp_path / "one.py"
+    path.write_text(text)
+    assert plugins.class_of(path, "Params").a == 1
+    assert plugins.class_of(path, "Para") is None
+
+
+def test_help_parses_no_file_to_its_end(monkeypatch, capsys):
+    parse = mock.Mock(side_effect=AssertionError)
+    monkeypatch.setattr(plugins, "_parse", parse)
+    assert cli.main(["--method", "dpfpl", "--attack", "all", "--help"]) == 0
+    assert not parse.called
 
 
 def test_a_new_figure_is_found_without_a_line_elsewhere(tmp_path, monkeypatch):

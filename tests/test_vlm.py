@@ -94,7 +94,7 @@ def test_progress_counts_the_files_that_are_missing(vlm, federation, tmp_path):
     records, cache, seen = list(federation.records.values()), claim(tmp_path), []
 
     @contextlib.contextmanager
-    def stage(label, total):
+    def stage(label, total, step):
         seen.append([label, total, 0])
 
         def advance():
@@ -103,7 +103,7 @@ def test_progress_counts_the_files_that_are_missing(vlm, federation, tmp_path):
         yield advance
 
     vlm.encode(records, cache, say=print, stage=stage)
-    assert seen == [["image embeddings", len(cache.names()), len(cache.names())]]
+    assert seen == [["encoding the pictures", len(cache.names()), len(cache.names())]]
     vlm.encode(records, cache, say=print, stage=stage)
     assert len(seen) == 1  # nothing is missing, nothing is shown
 

@@ -62,7 +62,7 @@ def encode(
             stored |= _listed(cache, name)
     missing = [digest for digest in pictures if digest not in stored]
     if missing:
-        with stage("image features", -(-len(missing) // BATCH)) as advance:
+        with stage("encoding the pictures", -(-len(missing) // BATCH), "batch") as advance:
             shard: dict[str, Tensor] = {}
             for start in range(0, len(missing), BATCH):
                 part = missing[start : start + BATCH]

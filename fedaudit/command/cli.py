@@ -15,7 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attacks.facts import ATTACKS, AttackFacts
+from fedaudit import __version__
 from fedaudit.command import (
+    browser,
     choices,
     compare_runs,
     exits,
@@ -31,6 +33,7 @@ from fedaudit.command import (
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.listing import listing
+from fedaudit.command.owners import owners
 from fedaudit.command.window import columns_of_window
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
@@ -70,6 +73,7 @@ examples:
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
   audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
   audit.py --list                                    methods, attacks, audits and tasks
+  audit.py --list attacks                            one of the lists
 """
 
 
@@ -80,10 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    if "--list" in words:
-        if len(words) > 1:
-            raise InputError("--list: stands alone; leave out the other words")
-        print(listing(columns_of_window()))
+    if (text := _told(words)) is not None:
+        print(text)
         return exits.DONE
     if (to_split := splitting.read(words)) is not None:
         return splitting.main(to_split)
@@ -120,10 +122,27 @@ def _main(words: list[str]) -> int:
         print(line)
     command.export(progress)
     print(f"report: {outcome.report}")
+    if command.open:
+        browser.show(outcome.report)
     crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
     for sentence in crossed:
         print(f"failed: {sentence}", file=sys.stderr)
     return exits.CROSSED if crossed else exits.DONE
+
+
+def _told(words: Sequence[str]) -> str | None:
+    """The text of --version or --list; None if the words ask for neither. InputError: other words are beside it."""
+    flags_given = [word.partition("=")[0] for word in words]
+    flag = next((flag for flag in ("--version", "--list") if flag in flags_given), None)
+    if flag is None:
+        return None
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--version", action="store_true")
+    first.add_argument("--list", nargs="?", const="")
+    chosen, others = first.parse_known_args(words)
+    if others or (chosen.version and chosen.list is not None):
+        raise InputError(f"{flag}: stands alone; leave out the other words")
+    return f"FedAudit {__version__}" if chosen.version else listing(columns_of_window(), chosen.list)
 
 
 def _times_hint(plan: Plan) -> list[str]:
@@ -144,6 +163,8 @@ def _compare(request: compare_runs.ComparisonRequest) -> int:
     for sentence in comparison.sentences:
         print(sentence)
     print(f"report: {comparison.report}")
+    if request.open:
+        browser.show(comparison.report)
     return exits.DONE
 
 
@@ -156,6 +177,7 @@ class Command:
     check: bool
     faults: Sequence[str]  # with `check`: why the frozen model cannot be used, for which the embedded one stands
     quiet: bool
+    open: bool  # the page in a browser at the end
     gates: Sequence[gates.Gate]
     export_run: Path | None
     export_adapters: Path | None
@@ -205,7 +227,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     for gate in limits:
         gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted)
     return Command(
-        plan, options.dry_run, options.check, faults, options.quiet, limits,
+        plan, options.dry_run, options.check, faults, options.quiet, options.open, limits,
         plans.empty_folder(options.export_run, "--export-run"),
         plans.empty_folder(options.export_adapters, "--export-adapters"),
     )  # fmt: skip
@@ -214,11 +236,16 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
 def _parser() -> flags.Parser:
     parser = flags.Parser(
         prog="audit.py",
-        description="Train a federated method, attack what each party saw, and report how much leaked.",
+        usage="audit.py [--method NAME] [--attack NAME] [--task NAME] [options]",
+        description=(
+            "Train a federated method, attack what each party saw, and report how much leaked. The flags depend on "
+            "--method, --attack, --task and --audit: give these beside --help to see theirs."
+        ),
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.owner_of = owners
     flags.add_choices(parser)
     splitting.add_help(parser)
     return parser

@@ -25,6 +25,7 @@ class ComparisonRequest:
     across: Mapping[str, DataclassInstance]  # parameters, by audit
     out: Path
     quiet: bool
+    open: bool
     dry_run: bool
 
 
@@ -54,4 +55,4 @@ def read(words: Sequence[str]) -> ComparisonRequest | None:
             "name a --method to train, or leave it out"
         )
     across = {name: params_from_options(AUDITS[name].params, options) for name in dict.fromkeys(names)}
-    return ComparisonRequest(across, Path(options.out), options.quiet, options.dry_run)
+    return ComparisonRequest(across, Path(options.out), options.quiet, options.open, options.dry_run)

@@ -144,7 +144,7 @@ def _measured(
     if todo:
         bench, evaluation = make_bench(plan, federation, quiet=progress.quiet), make_evaluation(plan, federation)
         label = "timing a few rounds of each method on this machine"
-        with progress.stage(label, len(todo)) as advance, Executor(lambda: bench) as executor:
+        with progress.stage(label, len(todo), "measurement") as advance, Executor(lambda: bench) as executor:
             for kind, key in paces.items():
                 if key in todo:
                     timings[key] = _trial(

@@ -25,11 +25,16 @@ OUT = "fedaudit-runs"
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose errors are InputErrors of one sentence, which name the most similar flag."""
+    """An argparse parser whose errors are InputErrors of one sentence, which name the flag's owner or the most
+    similar flag. `owner_of` says whose a flag is, "" for nobody's."""
+
+    owner_of: Callable[[str], str] = staticmethod(lambda flag: "")
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
             word = message.removeprefix("unrecognized arguments: ").split()[0]
+            if owner := self.owner_of(word.split("=")[0]):
+                raise InputError(f"{word}: is of {owner}, and has no place with this method, task and attack")
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
             near = difflib.get_close_matches(word.split("=")[0], flags, n=1)
             hint = f" (did you mean {near[0]}?)" if near else "; see --help"
@@ -67,8 +72,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--paper",
-        metavar="NAME",
-        help="a paper's table or figure beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
+        metavar="NAME[,NAME...]",
+        help="tables and figures of papers beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
     )
     group.add_argument(
         "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/nightly.md)"
@@ -145,9 +150,6 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the device, folders, gates, dry runs and debugging."""
     group = parser.add_argument_group("the run")
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
-    workers = min(os.cpu_count() or 1, 4)
-    text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
-    group.add_argument("--threads", type=whole, default=workers, metavar="N", help=text)
     group.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and reports (default: {OUT})")
     group.add_argument(
         "--fail-if",
@@ -162,17 +164,30 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-run", action=switch, default=False, help=text)
     text = "say in seconds whether data, run and frozen model fit and what is missing, and run nothing"
     group.add_argument("--check", action=switch, default=False, help=text)
-    group.add_argument("--quiet", action=switch, default=False, help="no progress, results only")
-    group.add_argument("--debug", action="store_true", help="the traceback of an unexpected error on stderr")
-    group.add_argument("--list", action="store_true", help="show methods, attacks, audits and tasks; stands alone")
+    add_manner(group)
+    text = "methods, attacks, audits, tasks and more, or one of these lists, as in --list attacks; stands alone"
+    group.add_argument("--list", nargs="?", metavar="KIND", help=text)
+    group.add_argument("--version", action="store_true", help="the version of FedAudit; stands alone")
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """Add --out, --quiet, --dry-run and --debug, for commands that train nothing."""
+    """Add --out, --dry-run and the flags of `add_manner`, for commands that train nothing by themselves."""
     parser.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and pages (default: {OUT})")
-    texts = {"quiet": "no progress, results only", "dry-run": "say what would be done", "debug": "tracebacks on stderr"}
-    for flag, text in texts.items():
-        parser.add_argument(f"--{flag}", action=argparse.BooleanOptionalAction, default=False, help=text)
+    switch = argparse.BooleanOptionalAction
+    parser.add_argument("--dry-run", action=switch, default=False, help="say what would be done")
+    add_manner(parser)
+
+
+def add_manner(parser: argparse._ActionsContainer) -> None:
+    """Add the flags that change no result, which every command takes: --threads, --quiet, --open, --debug."""
+    workers = min(os.cpu_count() or 1, 4)
+    text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
+    parser.add_argument("--threads", type=whole, default=workers, metavar="N", help=text)
+    switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
+    parser.add_argument("--quiet", action=switch, default=False, help="no progress, results only")
+    parser.add_argument("--open", action=switch, default=False, help="show the finished page in the browser")
+    text = "the traceback of an unexpected error on stderr"
+    parser.add_argument("--debug", action=switch, default=False, help=text)
 
 
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[DataclassInstance]) -> None:

@@ -1,7 +1,10 @@
-"""`--list`: methods, attacks, audits, tasks and what else there is to choose from. Imports nothing heavy."""
+"""`--list`, or one list of it as `--list attacks`: methods, attacks, audits, tasks and what else there is to choose
+from. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from attacks.facts import ATTACKS
@@ -10,6 +13,7 @@ from audits.facts import AUDITS, AuditFacts
 from fedaudit.command.config import preset_summaries
 from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
+from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin, Plugins
 from fedaudit.tasks.facts import TASKS
 from fedaudit.terms.sentences import SENTENCES
@@ -21,22 +25,47 @@ from trainers.learners import METHODS, every_learner, facts
 KINDS: dict[str, Plugins[Any]] = {of_kind.kind: of_kind for of_kind in (METHODS, ATTACKS, AUDITS, TASKS)}
 
 
-def listing(width: int | None = None) -> str:
+def listing(width: int | None = None, part: str | None = None) -> str:
     """The text of `--list`, wrapped to `width` columns if given: a line or more for each method, attack, audit, task,
-    preset, table or figure of a paper, section of a report and threat model."""
-    text = []
-    for kind, of_kind in KINDS.items():
-        text.append(f"{kind}s{', those in brackets on request' if of_kind is AUDITS else ''} (--{kind}):")
-        text += listed({_label(plugin): plugin.summary for plugin in of_kind.values()}, width)
-    text.append("settings to start from (--preset):")
-    text += listed(preset_summaries(), width)
-    text.append("tables and figures of papers (--paper; list, a paper, or all):")
-    text += listed({name: item.summary for name, item in paper_items.items().items()}, width)
-    text.append("sections of a report, each where there is something to show:")
-    text += listed({name: plugins.summary(path) for name, path in section_files().items()}, width)
-    text.append("threat models, what each sees; a report has all that its methods have:")
-    text += listed({name: f"{SENTENCES[name].summary}{_only(name)}" for name in THREAT_MODELS}, width)
-    return "\n".join([*text, *matrix(width)])
+    preset, table or figure of a paper, section of a report and threat model; of one of `PARTS` only, if given.
+    InputError: there is no such part."""
+    if part and part not in PARTS:
+        raise InputError(f"--list {part}: no such list{nearest(part, PARTS)}; there are {', '.join(PARTS)}")
+    return "\n".join(line for name in ([part] if part else PARTS) for line in PARTS[name](width))
+
+
+def _of_kind(of_kind: Plugins[Any], width: int | None) -> list[str]:
+    title = f"{of_kind.kind}s{', those in brackets on request' if of_kind is AUDITS else ''} (--{of_kind.kind}):"
+    return [title, *listed({_label(plugin): plugin.summary for plugin in of_kind.values()}, width)]
+
+
+def _presets(width: int | None) -> list[str]:
+    return ["settings to start from (--preset):", *listed(preset_summaries(), width)]
+
+
+def _papers(width: int | None) -> list[str]:
+    summaries = {name: item.summary for name, item in paper_items.items().items()}
+    return ["tables and figures of papers (--paper; list, a paper, or all):", *listed(summaries, width)]
+
+
+def _sections(width: int | None) -> list[str]:
+    summaries = {name: plugins.summary(path) for name, path in section_files().items()}
+    return ["sections of a report, each where there is something to show:", *listed(summaries, width)]
+
+
+def _threat_models(width: int | None) -> list[str]:
+    sentences: dict[str, str] = {name: f"{SENTENCES[name].summary}{_only(name)}" for name in THREAT_MODELS}
+    title = "threat models, what each sees; a report has all that its methods have:"
+    return [title, *listed(sentences, width), *matrix(width)]
+
+
+PARTS: dict[str, Callable[[int | None], list[str]]] = {
+    **{f"{kind}s": functools.partial(_of_kind, of_kind) for kind, of_kind in KINDS.items()},
+    "presets": _presets,
+    "papers": _papers,
+    "sections": _sections,
+    "threat-models": _threat_models,
+}  # the lists of `--list`, by their name behind it
 
 
 def _label(plugin: Plugin[Any]) -> str:

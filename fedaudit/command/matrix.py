@@ -37,10 +37,12 @@ OF_LIMIT = ("limit", "only")
 ELSEWHERE = {  # options that a matrix must not have, and what to do instead
     "config": "write its options into base",
     "list": "it is a command of its own",
+    "version": "it is a command of its own",
     "help": "it is a command of its own",
     "paper": "it is a command of its own",
     "nightly": "it is a command of its own",
     "debug": "give --debug on the command line",
+    "open": "give --open on the command line",
     "out": "give --out on the command line",
     "quiet": "give --quiet on the command line",
     "dry_run": "give --dry-run on the command line",

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.command import exits
-from fedaudit.command.argv import check
+from fedaudit.command import browser, exits
+from fedaudit.command.argv import check, given_fields
 from fedaudit.command.flags import Parser, add_place
 from fedaudit.command.gates import Gate
 from fedaudit.command.matrix import Matrix, MatrixCell
@@ -44,6 +44,7 @@ class NightlyRequest:
     quiet: bool
     dry_run: bool
     debug: bool
+    open: bool
 
 
 def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
@@ -76,8 +77,12 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
         raise InputError(
             f"{flag}: has no place beside --nightly, whose file says what is run; write it into base or matrix"
         )
-    matrix = read_matrix(Path(options.nightly), lambda cell: plan([*cell, f"--out={options.out}"]))
-    return NightlyRequest(matrix, Path(options.out), options.quiet, options.dry_run, options.debug)
+    ours = [f"--out={options.out}", *([f"--threads={options.threads}"] * ("threads" in given_fields(words)))]
+    set_here = given_fields(ours)
+    matrix = read_matrix(
+        Path(options.nightly), lambda cell: plan([*(w for w in cell if not given_fields([w]) & set_here), *ours])
+    )
+    return NightlyRequest(matrix, Path(options.out), options.quiet, options.dry_run, options.debug, options.open)
 
 
 def main(request: NightlyRequest) -> int:
@@ -105,6 +110,8 @@ def main(request: NightlyRequest) -> int:
         print(line)
     _to_step_summary(nights.path / "summary.md")
     print(f"page: {nights.path / 'index.html'}")
+    if request.open:
+        browser.show(nights.path / "index.html")
     crossed = [f"crossed: {limit['limit']}: {said}" for limit in limits for _, said in limit["crossed"]]
     failed = [f"failed: {cell.name}: {cell.why}" for cell in cells if cell.status == FAILED]
     failed += [f"unanswered: {limit['limit']}: no cell's report answers it" for limit in limits if limit["silent"]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedaudit.command import exits
+from fedaudit.command import browser, exits
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import preset_words
 from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_place
@@ -40,6 +40,7 @@ class PaperRequest:
     items: Mapping[str, Plans | InputError]  # plans, or why it cannot run, by item
     out: Path
     quiet: bool
+    open: bool
     dry_run: bool
 
 
@@ -56,7 +57,7 @@ def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
     if chosen.paper == LIST:
         if len(words) > 2:
             raise InputError("--paper list: stands alone; leave out the other words")
-        return PaperRequest(LIST, {}, Path(), quiet=False, dry_run=False)
+        return PaperRequest(LIST, {}, Path(), quiet=False, open=False, dry_run=False)
     names = paper_items.matching(chosen.paper)
     if {"--help", "-h"} & {*words} and (names != [chosen.paper] or not paper_items.find(chosen.paper).preset):
         _help(chosen.paper)  # an item that is trained has the help of its methods
@@ -77,7 +78,7 @@ def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
         raise errors[0]
     if not any(items.values()):
         _refuse_training(training_flags, chosen.paper)
-    return PaperRequest(chosen.paper, items, Path(place.out), place.quiet, place.dry_run)
+    return PaperRequest(chosen.paper, items, Path(place.out), place.quiet, place.open, place.dry_run)
 
 
 def _refuse_training(flags: Sequence[str], paper: str) -> None:
@@ -157,6 +158,8 @@ def main(request: PaperRequest) -> int:
     if [*request.items] == [request.name]:
         drawn = papers.draw(request.name, _plans_or_raise(request.items[request.name]), request.out, progress)
         print(f"agreement: {drawn.agreed}\npage: {drawn.page}")
+        if request.open and drawn.page:
+            browser.show(drawn.page)
         return exits.DONE
     return _several(request, progress)
 
@@ -177,6 +180,8 @@ def _several(request: PaperRequest, progress: Progress) -> int:
         done.append(drawn)
         index = papers.write_index(request.name, done, request.out)
     print(f"index: {index}")
+    if request.open:
+        browser.show(index)
     return exits.FAILED if any(item.page is None for item in done) else exits.DONE
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedaudit.command.argv import check, number, whole
 from fedaudit.command.choices import canaries_class
-from fedaudit.command.flags import Parser, params_from_values
+from fedaudit.command.flags import Parser, add_manner, params_from_values
 from fedaudit.external.coins import REFERENCE_SHARE
 from fedaudit.machinery.errors import InputError
 
@@ -41,6 +41,7 @@ def read(words: Sequence[str]) -> SplitRequest | None:
     parser = Parser(add_help=False, allow_abbrev=False)
     add_split(parser)
     parser.add_argument("--out")
+    add_manner(parser)
     parser.add_argument("--linked-files", action="store_true")
     options, unknown = parser.parse_known_args(words)
     if unknown:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from attacks.score_names import signal_name
 from audits.findings import THESE
 from audits.verdicts import FEW_NAMED, SHARES, few_members
 from fedaudit.command.window import WindowColumn, fits, open_console, print_table
@@ -146,7 +147,7 @@ def _show_membership(console: Console, rows: Sequence[Finding], attack: str | No
     for f in selected:
         setting = f"{f['threat_model']}: model {f['way']}, {f['population']}"
         cells = [
-            f["signal"],
+            signal_name(f["signal"]),
             _auroc(f) + (_star(f) if few else ""),
             *(_p_values(f) if tested else []),
             f["verdict"] or "n/a",
@@ -167,14 +168,21 @@ def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
     mechanism, for a Gaussian one and from messages, with proven and claimed epsilon."""
     first = bounds[0]["any"]
     methods, seeds = (len({row["any"][name] for row in bounds}) > 1 for name in ("method", "seed"))
-    heads = ("canaries", "guesses right", "any mechanism", "if Gaussian", "messages", "proven", "claimed")
+    from_messages = any(row["messages"] is not None for row in bounds)
+    heads = ["canaries", "guesses right", "any mechanism", "if Gaussian", *["messages"] * from_messages]
+    heads += ["proven", "claimed"]
     groups: dict[str, list[list[str]]] = {}
     for row in bounds:
         m = row["any"]
         run = [*([m["method"]] if methods else []), *([f"seed {m['seed']}"] if seeds else [])]
-        cells = [m["signal"], str(m["canaries"]), f"{m['correct']} of {m['guesses']}", _at_least(m)]
+        cells = [signal_name(m["signal"]), str(m["canaries"]), f"{m['correct']} of {m['guesses']}", _at_least(m)]
         of_messages = "n/a" if row["messages"] is None else f"{row['messages']['value']:.3g}"
-        cells += [_at_least(row["gaussian"]), of_messages, epsilon(m["provable"]), _epsilon(m["claimed"])]
+        cells += [
+            _at_least(row["gaussian"]),
+            *[of_messages] * from_messages,
+            epsilon(m["provable"]),
+            _epsilon(m["claimed"]),
+        ]
         groups.setdefault(" · ".join([*run, m["threat_model"]]), []).append(cells)
     rests = f"{100 * first['confidence']:g} % each, delta {first['delta']:g}"
     title = f"measured epsilon, at least (of at most): {rests}"
@@ -217,7 +225,7 @@ def _show_means(console: Console, rows: Sequence[Finding], selected: Sequence[Fi
         kind = ("best_of",) if f["best_of"] else ("signal", "best_of")
         same = [g["value"] for g in rows if all(g[k] == f[k] for k in (*setting, *kind)) and g["value"] is not None]
         if len(same) > 1:
-            label = " ".join(f[k] for k in setting[:4]) + (" best" if f["best_of"] else f" {f['signal']}")
+            label = " ".join(f[k] for k in setting[:4]) + (" best" if f["best_of"] else f" {signal_name(f['signal'])}")
             console.print(f"{label}: {mean(same):.3f} over {len(same)} seeds, sd {stdev(same):.3f}")
 
 

@@ -8,12 +8,14 @@ parsed, not imported, so that the command line knows every name, summary, fact a
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import copyreg
 import dataclasses
 import functools
 import importlib
 import importlib.util
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -116,7 +118,7 @@ def facts_of(path: Path, usual: type[FactsClass]) -> FactsClass:
     """An object of the class `Facts` in a file, which must inherit from `usual`; `usual()` if the file has none.
     InputError names file and field: an unknown field, a value of another type, or a field without a value."""
     if _class(path, FACTS) is None:
-        for node in _parse(path).body:
+        for node in _parse(path).body if usual.__name__ in _text(path) else ():
             if isinstance(node, ast.ClassDef) and usual.__name__ in map(ast.unparse, node.bases):
                 raise InputError(f"{path}: {node.name} must be called {FACTS}")
         return usual()
@@ -161,6 +163,8 @@ def _fits(value: object, hint: Any) -> bool:
 
 def summary(path: Path) -> str:
     """The first line of the docstring of a source file; "" if it has none."""
+    if docstring := re.match(r'"""([^\\\n]+?)("""|$)', _text(path), re.MULTILINE):  # as almost always: not parsed
+        return docstring[1].strip()
     return (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
 
 
@@ -198,7 +202,8 @@ def _unpickle(path: Path, name: str, values: dict[str, Any]) -> DataclassInstanc
 
 def _class(path: Path, name: str) -> ast.ClassDef | None:
     """The definition of class `name` at module level of a source file; None if there is none."""
-    return next((node for node in _parse(path).body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    body = _parse_until(path, name).body
+    return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
 
 
 def _executed(path: Path, name: str) -> type[Any]:
@@ -206,7 +211,7 @@ def _executed(path: Path, name: str) -> type[Any]:
     node = _class(path, name)
     assert node is not None
     namespace: dict[str, Any] = {"__name__": f"{name} of {path.stem}"}
-    whole = ast.Module([*_imports(_parse(path).body, node), node], [])
+    whole = ast.Module([*_imports(_parse_until(path, name).body, node), node], [])
     exec(compile(whole, str(path), "exec", dont_inherit=True), namespace)
     cls: type[Any] = namespace[name]
     return cls
@@ -224,6 +229,27 @@ def _imports(body: Iterable[ast.stmt], of: ast.ClassDef) -> Iterator[ast.stmt]:
                 yield needed
 
 
+def _parse_until(path: Path, name: str) -> ast.Module:
+    """A source file up to the end of its class `name`, without the rest, which takes most of the time; nothing if the
+    file has no such class."""
+    text = _text(path)
+    lines = [*re.finditer(rf"^class {name}\b", text, re.MULTILINE)]
+    for line in lines:
+        end = re.compile(r"^[^\s)#]", re.MULTILINE).search(text, line.end())
+        with contextlib.suppress(SyntaxError):  # the line is part of a string, or the class has a line without indent
+            return _parsed(text[: end.start() if end else None])
+    return _parse(path) if lines else ast.Module([], [])
+
+
 @functools.cache
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return _parsed(_text(path))
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

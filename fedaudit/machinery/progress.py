@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 OUTSIDE_KEYS = "writes to the terminal only"
 
-# takes a label and the number of steps; yields the function to call after each step
-Stage = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-LOG_SECONDS = 10.0  # between two log lines of one stage
+LOG_SECONDS = 10.0  # between two log lines of one stage, at least
+SILENT_SECONDS = 60.0  # after which a stage without a finished step says that it goes on
+
+
+class Advance(Protocol):
+    """The function that a stage yields, to call after each step, or after several at once."""
+
+    def __call__(self, steps: int = 1) -> None: ...
+
+
+class Stage(Protocol):
+    """Shows the progress of long work: "WHAT: STEP 3 of 7", STEP is a noun such as "round"; of one step only "WHAT"."""
+
+    def __call__(self, what: str, total: int, step: str = "step") -> AbstractContextManager[Advance]: ...
 
 
 class Progress:
@@ -28,60 +41,97 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def require_idle(self, label: str) -> None:
-        """RuntimeError if a stage is running. Call it before processes are forked: a progress bar has a thread."""
+        """RuntimeError if a stage is running. Call it before processes are forked: a stage has a thread."""
         if self._inside:
             raise RuntimeError(f"{label!r} began within stage {self._inside!r}")
 
     @contextmanager
-    def stage(self, label: str, total: int) -> Iterator[Callable[[], None]]:
-        """Show progress of `total` steps; yields the function to call after each step. Stages must not be nested."""
-        self.require_idle(label)
-        self._inside = label
+    def stage(self, what: str, total: int, step: str = "step") -> Iterator[Advance]:
+        """Show the progress of work of `total` steps, as `Stage` says. Stages must not be nested."""
+        self.require_idle(what)
+        self._inside = what
         try:
-            with (self._bar if self._terminal else self._log)(label, total) as advance:
+            with (self._bar if self._terminal else self._log)(what, total, step) as advance:
                 yield advance
         finally:
             self._inside = ""
 
     @contextmanager
-    def _bar(self, label: str, total: int) -> Iterator[Callable[[], None]]:
+    def _bar(self, what: str, total: int, step: str) -> Iterator[Advance]:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
         from rich.table import Column
 
         # in a narrow window the label is wrapped, so that no number is cut
         label_column = TextColumn("{task.description}", table_column=Column(overflow="fold"))
-        columns = (label_column, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
-        with Rich(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)) as bars:
-            task = bars.add_task(label, total=total)
-            yield lambda: bars.advance(task)
+        columns = (label_column, BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("elapsed,"))
+        with Rich(*columns, TimeRemainingColumn(), TextColumn("left"), console=Console(stderr=True)) as bars:
+            task = bars.add_task(_label(what, 0, total, step), total=total)
+            done = 0
+
+            def advance(steps: int = 1) -> None:
+                nonlocal done
+                done += steps
+                bars.update(task, completed=done, description=_label(what, done, total, step))
+
+            yield advance
 
     @contextmanager
-    def _log(self, label: str, total: int) -> Iterator[Callable[[], None]]:
+    def _log(self, what: str, total: int, step: str) -> Iterator[Advance]:
         started = last = time.monotonic()
         done = 0
-        self.say(f"{label}: {total} steps")
+        ended = threading.Event()
+        self.say(_label(what, 0, total, step))
 
-        def advance() -> None:
+        def remind() -> None:
+            nonlocal last
+            while not ended.wait(SILENT_SECONDS):
+                if (now := time.monotonic()) - last >= SILENT_SECONDS:
+                    last = now
+                    self.say(f"{_label(what, done, total, step)}, {in_words(now - started)} elapsed")
+
+        def advance(steps: int = 1) -> None:
             nonlocal done, last
-            done += 1
+            done += steps
             now = time.monotonic()
             if done == total:
-                self.say(f"{label}: done in {now - started:.0f} s")
+                self.say(f"{what}: done in {in_words(now - started)}")
             elif now - last >= LOG_SECONDS:
                 last = now
                 left = (now - started) / done * (total - done)
-                self.say(f"{label}: {done} of {total}, about {left:.0f} s left")
+                label = _label(what, done, total, step)
+                self.say(f"{label}, {in_words(now - started)} elapsed, about {in_words(left)} left")
 
-        yield advance
+        reminder = threading.Thread(target=remind, daemon=True)
+        reminder.start()
+        try:
+            yield advance
+        finally:
+            ended.set()
+            reminder.join()
 
 
-def nothing() -> None:
+def _label(what: str, done: int, total: int, step: str) -> str:
+    """ "WHAT: STEP 4 of 7" after 3 steps; "WHAT" if there is one step only."""
+    return what if total == 1 else f"{what}: {step} {min(done + 1, total)} of {total}"
+
+
+def in_words(seconds: float) -> str:
+    """ "41 s", "3 min 5 s" or "2 h 4 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def nothing(steps: int = 1) -> None:
     """Do nothing: an `advance` function where steps are not counted."""
 
 
 @contextmanager
-def unseen(label: str, total: int) -> Iterator[Callable[[], None]]:
+def unseen(what: str, total: int, step: str = "step") -> Iterator[Advance]:
     """A `Stage` that shows nothing."""
     yield nothing

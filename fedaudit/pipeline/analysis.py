@@ -53,7 +53,7 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
     attack = attack_training(cell, workshop, progress) if cell.plan.attacks else None
     run = attack.run if attack else None
     accuracies = newcomer_accuracies(cell, folder, workshop, progress)
-    with progress.stage(f"audit of {cell.method}", len(cell.plan.audits) + (attack is not None)) as advance:
+    with progress.stage(f"auditing {cell.method}", len(cell.plan.audits) + (attack is not None), "audit") as advance:
         subject = dataclasses.replace(subject_of(cell, run, workshop), newcomers=accuracies)
         for name in sort_audits(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})

@@ -98,7 +98,7 @@ def attack_training(cell: Cell, workshop: Workshop, progress: Progress) -> Attac
     question_sets = question_plan.answer_all(lambda: workshop.attackers, progress)
     jobs = scoring_jobs(question_plan, question_sets)
     parts = list[tuple[ModelKey, Tables]]()
-    with progress.stage(f"attacks on {len(cell.targets)} clients of {cell.method}", len(jobs)) as advance:
+    with progress.stage(f"attacking {cell.method}", len(jobs), "client") as advance:
         for tables_by_model in workshop.each(score, jobs):
             parts += tables_by_model
             advance()

@@ -128,7 +128,7 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
         for cell in plan.cells:
             reused += ensure_analysis(cell, workshop, progress)
             evidence.append(read_evidence(cell))
-        with progress.stage("report", 1) as advance:
+        with progress.stage("writing the report", 1) as advance:
             write_page(evidence, report, workshop.each, plan.across)
             finish(report)
             advance()

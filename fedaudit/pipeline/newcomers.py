@@ -46,7 +46,7 @@ def newcomer_accuracies(cell: Cell, folder: Folder, workshop: Workshop, progress
     todo = [name for name in names if not folder.usable(_file(name), progress.say)]
     if todo:
         executor, jobs = workshop.executor, [(method, transcript, name, weights) for name in todo]
-        with progress.stage(f"newcomers of {cell.method}", len(todo)) as advance:
+        with progress.stage(f"newcomers join {cell.method}", len(todo), "way of joining") as advance:
             for name, rows in zip(todo, executor.map(measure, jobs), strict=True):
                 folder.write_table(_file(name), pd.DataFrame(rows, columns=COLUMNS))
                 advance()

@@ -49,12 +49,12 @@ def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) ->
     return DrawnItem(name, time.monotonic() - start, folder.path / "index.html", agreed)
 
 
-def write_index(name_or_paper: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
-    """Write the index of all items of a command-line name (see `reports.paper_items.matching`) as page and CSV; items
-    that are not in `drawn` stand there as not run yet. Returns the page's path."""
+def write_index(selection: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
+    """Write the index of all items that were asked for (see `reports.paper_items.matching`) as page and CSV; items that
+    are not in `drawn` stand there as not run yet. Returns the page's path."""
     from reports.paper_index import render_files
 
-    names = matching(name_or_paper)
+    names = matching(selection)
     folder = claim(out / FOLDER).path
     done = {one.name: one for one in drawn}
     rows = [
@@ -68,7 +68,9 @@ def write_index(name_or_paper: str, drawn: Sequence[DrawnItem], out: Path) -> Pa
         }
         for name in names
     ]
-    title = "All papers" if name_or_paper == ALL else find(names[0]).paper
-    for ending, data in render_files(name_or_paper, title, [find(name).title for name in names], rows).items():
-        write_atomic(folder / f"{name_or_paper}.{ending}", data)
-    return folder / f"{name_or_paper}.html"
+    papers = list(dict.fromkeys(find(name).paper for name in names))
+    title = "All papers" if selection == ALL else ", ".join(papers)
+    stem = f"several-{key_of({'items': names})[:8]}" if "," in selection else selection
+    for ending, data in render_files(selection, title, [find(name).title for name in names], rows).items():
+        write_atomic(folder / f"{stem}.{ending}", data)
+    return folder / f"{stem}.html"

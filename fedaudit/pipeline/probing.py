@@ -82,7 +82,7 @@ def ask_probes(cell: Cell, workshop: Workshop, progress: Progress) -> None:
             params = permitted_attacks(cell)[ACTIVE_SERVER][name]
             probe, check = ATTACKS[name].make(params).craft(view), getattr(params, "growth_check", 0.0)
             method, executor = method_of(cell, workshop.federation.sizes), workshop.executor  # outside of the stage
-            with progress.stage(f"{name}: the clients' answers in round {probe.round + 1}", 1) as advance:
+            with progress.stage(f"{name}: clients answer the server in round {probe.round + 1}", 1) as advance:
                 answers = answers_to(transcript, probe.round, method, probe.state, executor)
                 grown = {k: growth(view, probe.state, probe.round, k) for k in answers}
                 file.write(probe, {k: answer for k, answer in answers.items() if not check or grown[k] <= check})

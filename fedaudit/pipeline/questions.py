@@ -376,8 +376,8 @@ def answer_questions(
         todo.sort(key=lambda question: not isinstance(question, ShadowQuestion))  # the longest first
         if not todo:
             return
-        workers, label = attackers(), f"{len(todo)} question{'s' * (len(todo) > 1)} to the model"
-        with progress.stage(label, len(todo)) as advance:
+        workers = attackers()  # before the stage: they are forked
+        with progress.stage("asking the models about the records", len(todo), "question") as advance:
             jobs = ((kind, method, _with_weights(question, states)) for question in todo)
             for question, answer in zip(todo, workers.map(_answer, jobs), strict=True):
                 for part, arrays in answer.items():

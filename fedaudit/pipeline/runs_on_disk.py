@@ -46,7 +46,7 @@ def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     description = keys.page_of([run.key for run in runs], keys.COMPARISON, across=across)
     key = key_of(description | {"labels": [run.method for run in runs]})
     folder = claim(out / "comparisons" / f"{'-'.join(across)}-{key[:8]}")
-    with folder.lock(progress.say), progress.stage("report", 1) as advance:
+    with folder.lock(progress.say), progress.stage("writing the report", 1) as advance:
         build(results, folder.write, runs=len(runs), asked={n: keys.fields(p) for n, p in across.items()})
         finish(folder)
         advance()

@@ -116,7 +116,7 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
     ]
     shadows = sum(len(some) for _, _, some in clients) or len(federations)
     steps = sum(len(jobs) * len(untils) for _, jobs, untils in parts)
-    with progress.stage(f"{shadows} shadow models", steps) as advance:
+    with progress.stage(f"training {shadows} shadow models", steps, "part") as advance:
         for function, jobs, untils in parts:
             for _ in attackers.chains(function, [[(*job, until, progress.quiet) for until in untils] for job in jobs]):
                 advance()

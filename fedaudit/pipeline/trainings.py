@@ -63,12 +63,18 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
             run_training(training, executor, say=progress.say, stage=progress.stage)
         return before
     rounds = blocks(plan.rounds)
-    what = f"training {len(todo)} of {len(cells)} runs" if plan.own is None else "reading the run"
-    with progress.stage(what, len(todo) * len(rounds)) as advance:
+    with progress.stage(_what(todo), len(todo) * plan.rounds, "round") as advance:
         chains = [[(training, until, progress.quiet) for until in rounds] for training in trainings]
-        for _ in executor.chains(train_block, chains):
-            advance()
+        for trained in executor.chains(train_block, chains):
+            advance(trained)
     return before
+
+
+def _what(cells: Sequence[Cell]) -> str:
+    """The name of these trainings in the progress display."""
+    if cells[0].plan.own:
+        return "reading the run"
+    return f"training {cells[0].method}, seed {cells[0].seed}" if len(cells) == 1 else f"{len(cells)} trainings"
 
 
 def blocks(rounds: int) -> list[int]:
@@ -93,7 +99,7 @@ def run_training(
 
         if isinstance(method, Method):
             start = claim(training.start).read_tensors("initial.safetensors") if training.start else None
-            with stage(f"training {training.name}, seed {schedule.seed}", schedule.rounds) as advance:
+            with stage(f"training {training.name}, seed {schedule.seed}", schedule.rounds, "round") as advance:
                 train(
                     method, schedule, training.evaluation,
                     folder=folder, executor=executor, say=say, advance=advance, until=until, name=training.name,
@@ -107,8 +113,10 @@ def run_training(
             finish(folder)
 
 
-def train_block(bench: Bench, job: tuple[Training, int, bool]) -> None:
-    """Continue, in a worker, a training by itself. A job is (training, rounds to train up to, quiet)."""
+def train_block(bench: Bench, job: tuple[Training, int, bool]) -> int:
+    """Continue, in a worker, a training by itself, and return the number of rounds of this block. A job is (training,
+    rounds to train up to, quiet)."""
     training, until, quiet = job
     with Executor(lambda: bench) as executor:
         run_training(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)
+    return until - (until - 1) // BLOCK * BLOCK

@@ -1,0 +1,16 @@
+"""`--open`: shows a finished page in the browser. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+
+def show(page: Path) -> None:
+    """Open the page in the browser of this machine; if there is none, print a sentence with the page's path."""
+    try:
+        opened = webbrowser.open(page.resolve().as_uri())
+    except (webbrowser.Error, OSError):
+        opened = False
+    if not opened:
+        print(f"--open: there is no browser here; open {page.resolve()} in one")
