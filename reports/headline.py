@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attacks.score_names import name_of
-from audits.findings import BEFOREHAND, WHOLE_RANKING
+from audits.findings import BEFOREHAND, NEAR_CHANCE
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import OWNER
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAKS, NO_LEAK_FOUND, REVERSED
@@ -53,8 +53,7 @@ class _Outcome:
 
     @property
     def by_ranking(self) -> bool:
-        """Whether the ranking as a whole shows the leak, not its highest scores alone."""
-        return (self.quoted or {}).get("part") in (None, WHOLE_RANKING)
+        return _by_ranking(self.quoted or {})
 
 
 def headline(runs: Mapping[str, Quotable]) -> Headline | None:
@@ -80,8 +79,13 @@ def _strength(f: Finding | None) -> tuple[bool, float]:
     """How much a finding shows: by its AUROC where the ranking as a whole speaks, else, and less, by its statistic."""
     if f is None:
         return False, 0.0
-    whole = f.get("part") in (None, WHOLE_RANKING)
+    whole = _by_ranking(f)
     return whole, abs(f["value"] - 0.5) if whole else abs(f["t"])
+
+
+def _by_ranking(f: Mapping[str, Any]) -> bool:
+    """Whether the ranking as a whole tells members, not its highest scores alone."""
+    return not str(f.get("part") or "").endswith(NEAR_CHANCE)
 
 
 def _detectable(f: Finding) -> float:
@@ -147,7 +151,7 @@ def _none(outcomes: Sequence[_Outcome], tell: str, leaks: str) -> str:
 def how_well(f: Finding | None) -> str:
     """How well a score that leaks tells members, as a predicate, or by how many of the highest were members."""
     assert f is not None
-    if f.get("part") not in (None, WHOLE_RANKING):
+    if not _by_ranking(f):
         return str(f["part"]).partition(";")[0]
     backwards = f["verdict"] == REVERSED
     pair = f"picks the member out of a pair {times(1 - f['value'] if backwards else f['value'])} (guessing: 50)"

@@ -100,6 +100,12 @@ ONE: dict[str, tuple[dict[str, list[dict[str, Any]]], str, list[str]]] = {
         "out of a pair 60 times in 100 (guessing: 50).",
         [BEFORE],
     ),
+    "highest scores and the ranking": (
+        {"server": [auroc(0.94, LEAK, part=EIGHT.partition(";")[0])]},
+        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 94 times in 100 "
+        "(guessing: 50).",
+        [BEFORE],
+    ),
     "a reversed score": (
         {"server": [auroc(0.2, REVERSED)]},
         "The server can tell who was in FedAvg's training data, and picks the member out of a pair 80 times in 100 "
