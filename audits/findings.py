@@ -16,6 +16,7 @@ NO_CANARIES = "not measured: needs canaries"
 NO_COINS = "not checked: no coins decided before the training who is a member"  # of a run trained elsewhere
 BEFOREHAND = ("named", "primary")  # in `family`: scores that were named before any run
 WHOLE_RANKING = "the ranking as a whole"  # in `part`: the AUROC is what is furthest from chance
+NEAR_CHANCE = "; as a whole the ranking is near chance"  # ends `part` where the highest scores alone tell members
 THESE = "these clients"  # in `interval`: its units are records, so it is about the attacked clients only
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from audits.comparisons import Comparison, ScoredRun, comparisons
-from audits.findings import WHOLE_RANKING
+from audits.findings import NEAR_CHANCE, WHOLE_RANKING
 from audits.statistics.arrays import Bools, Floats
 from audits.statistics.highest import Highest, of_each
 from audits.statistics.permutation import PERMUTATIONS, Scored, exchanged, p_value, standardised, weighted_auroc
@@ -40,7 +40,6 @@ NAMED = (
     "loss/base",
 )  # the headline scores, in order of preference, of which one is named beforehand
 PRIMARY_EACH = 2  # scores for each of the four adversaries
-NEAR_CHANCE = "; as a whole the ranking is near chance"
 NEAR = 0.05  # where the p-value of the AUROC alone is larger, it is near chance
 POWER = 0.8416  # quantile of a normal number at 80 %
 EXCHANGES = 11  # the generator of the exchanges is seeded with (seed, EXCHANGES)

@@ -14,6 +14,7 @@ from fedaudit.command.cli import Command, read_command
 from fedaudit.command.flags import OUT
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import index
 from fedaudit.pipeline.collected import collect
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def audit(**options: Any) -> Audit:
     with restored_threads():
         outcome = run(command.plan, progress)
         command.export(progress)
+        index.write(command.plan.out, progress.say)
     crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
     return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)
 

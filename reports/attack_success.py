@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from audits.statistics.stratified import comparable, stratified_auroc_difference
-from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.record_kinds import CANDIDATES
 from fedaudit.terms.threat_models import PROMPT_USER
 from reports.evidence import Evidence, Finding
 from reports.rows import MethodRow, Score, pooled
+from reports.verdict_cards import is_headline_auroc
 
 Measured = tuple[float, float | None, float | None]  # value, low and high
 
@@ -31,11 +31,6 @@ def signals(rows: Sequence[MethodRow]) -> list[str]:
     """The headline signals of all attacks by the prompt-user, in order of appearance."""
     findings = [f for v in rows for e in v.evidence for f in e.findings if is_headline_auroc(f)]
     return list(dict.fromkeys(f["signal"] for f in findings if f["threat_model"] == PROMPT_USER))
-
-
-def is_headline_auroc(f: Finding) -> bool:
-    """Whether this is the AUROC of a single attack's headline signal, members against held-out records."""
-    return f["metric"] == "auroc" and f["headline"] and not f.get("best_of") and f["nonmembers"] == HELD_OUT
 
 
 def with_leakage(v: MethodRow, signal: str) -> MethodRow:

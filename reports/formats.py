@@ -56,6 +56,14 @@ def short(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def duration(seconds: float) -> str:
+    """A time span in the largest units: "43 s", "5 min 12 s", "2 h 10 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def signed(value: float, digits: int = 1) -> str:
     """A difference with its sign (− is U+2212) and `digits` decimals."""
     return f"{value:+z.{digits}f}".replace("-", "−")

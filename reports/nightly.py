@@ -13,8 +13,8 @@ from markupsafe import Markup, escape
 
 from attacks.score_names import signal_name
 from audits.findings import BEFOREHAND
-from audits.statistics.nights import BASE, BLIND, LEVEL, VALUE, WINDOW, Series
-from fedaudit.terms.verdicts import VERDICTS
+from audits.statistics.nights import BASE, BLIND, LEVEL, NEW_LEAK, VALUE, WINDOW, Series
+from fedaudit.terms.verdicts import LEAKS, VERDICTS
 from reports.formats import is_missing, number, p_value
 from reports.templates import csv, render
 
@@ -60,10 +60,11 @@ def render_files(
     ]
     common = _common_parts([cell.cell for cell in cells])
     limits = limit_rows(cells)
-    in_short = sentence(cells, sum(e["alarm"] for e in changes), limits, first=verdicts.night.nunique() < 2)
+    by_cell = [_cell(cell, history[history.night == night], common) for cell in cells]
+    in_short = sentence(cells, night, verdicts, history)
     parts = {
         "name": name, "night": night, "ran": records.get(night, {}), "sentence": in_short,
-        "cells": [_cell(cell, history[history.night == night], common) for cell in cells],
+        "cells": by_cell,
         "common": ", ".join(common), "limits": limits, "events": [_with_short_name(e, common) for e in changes],
         "series": [_with_short_name(row, common) for row in _series(verdicts, night)],
         "several": verdicts.night.nunique() > 1,
@@ -72,7 +73,7 @@ def render_files(
     return {
         "changes.csv": csv(verdicts),
         "cells.csv": csv(pd.DataFrame([_csv_row(cell) for cell in cells])),
-        "junit.xml": junit(name, cells, changes, str(records.get(night, {}).get("started", ""))),
+        "junit.xml": junit(name, cells, by_cell, in_short, changes, str(records.get(night, {}).get("started", ""))),
         "summary.md": summary(f"{name}, night {night}", in_short, cells, changes, limits),
         "index.html": render("nightly.html", parts),
     }
@@ -90,8 +91,26 @@ def _event_rows(verdicts: pd.DataFrame, night: int) -> list[dict[str, Any]]:
     return rows.sort_values("alarm", ascending=False, kind="stable").to_dict("records")
 
 
-def sentence(cells: Sequence[CellOfNight], changes: int, limits: Sequence[Mapping[str, Any]], *, first: bool) -> str:
-    """The night in a sentence, with the number of `changes`; `first` says that there is no earlier night."""
+def leaks(verdicts: pd.DataFrame, night: int, cells: Sequence[CellOfNight], history: pd.DataFrame) -> str:
+    """A clause on how many of the attacked cells leak to anybody, and how many of these are new since earlier nights:
+    "6 of 8 cells leak; none new". The first night says that it is the first."""
+    rows = [(cell.cell, _cell(cell, history[history.night == night], ())["verdicts"]) for cell in cells]
+    attacked = [(cell, pairs) for cell, pairs in rows if pairs]
+    leaking = [cell for cell, pairs in attacked if any(verdict in LEAKS for verdict, _ in pairs)]
+    if not attacked:
+        return "no cell was attacked"
+    count = f"{len(leaking) or 'none'} of {_plural(len(attacked), 'cell')} {'leak' if len(leaking) > 1 else 'leaks'}"
+    if verdicts.night.nunique() < 2:
+        return f"{count}; the first night"
+    tonight = verdicts[(verdicts.night == night) & (verdicts.event == NEW_LEAK)]
+    new = sum(cell in set(tonight.cell) for cell in leaking)
+    return f"{count}; {new or 'none'} new"
+
+
+def sentence(cells: Sequence[CellOfNight], night: int, verdicts: pd.DataFrame, history: pd.DataFrame) -> str:
+    """The night in two sentences: what leaks, and what ran, held and changed. Arguments as in `render_files`."""
+    limits, changes = limit_rows(cells), int(sum(e["alarm"] for e in _event_rows(verdicts, night)))
+    leak = leaks(verdicts, night, cells, history)
     count = {status: sum(cell.status == status for cell in cells) for status in (COMPUTED, REUSED, FAILED)}
     crossed, silent = (sum(bool(limit[what]) for limit in limits) for what in ("crossed", "silent"))
     kept = (
@@ -101,7 +120,8 @@ def sentence(cells: Sequence[CellOfNight], changes: int, limits: Sequence[Mappin
     changed = f"{_plural(changes, 'change')} beyond the band of earlier nights" if changes else "no change beyond noise"
     failed = f", {count[FAILED]} failed" if count[FAILED] else ""
     ran = f"{_plural(len(cells), 'cell')}: {count[COMPUTED]} computed, {count[REUSED]} as before{failed}"
-    return f"{ran}; {kept if limits else 'no limit stated'}; {'the first night' if first else changed}."
+    since = "" if leak.endswith("the first night") else f"; {changed}"
+    return f"{leak[:1].upper()}{leak[1:]}. {ran}; {kept if limits else 'no limit stated'}{since}."
 
 
 def _plural(n: int, what: str) -> str:
@@ -269,31 +289,45 @@ def sparkline(nights: pd.DataFrame, percent: bool) -> Markup:
     )
 
 
-def junit(name: str, cells: Sequence[CellOfNight], events: Sequence[Mapping[str, Any]], started: str) -> bytes:
-    """JUnit XML: a case per cell, and one per cell and limit. Changes are the output of a case that always passes,
-    since only limits decide the exit code. `started` is the time stamp of all suites."""
+def junit(
+    name: str,
+    cells: Sequence[CellOfNight],
+    by_cell: Sequence[Mapping[str, Any]],
+    in_short: str,
+    events: Sequence[Mapping[str, Any]],
+    started: str,
+) -> bytes:
+    """JUnit XML: a case per cell, its verdicts (of its row `by_cell`) as output, and one per cell and limit. Changes
+    are the output of a case that always passes, since only limits decide the exit code; `in_short` is the output of the
+    cells' suite. `started` is the time stamp of all suites."""
     top = ElementTree.Element("testsuites", name=f"nightly {name}")
     ran, limits, changed = (
         ElementTree.SubElement(top, "testsuite", name=f"{name}: {part}", timestamp=started)
         for part in ("cells", "limits", "changes")
     )
-    for cell in cells:
+    for cell, row in zip(cells, by_cell, strict=True):
         case = ElementTree.SubElement(
             ran, "testcase", classname=f"{name}.cells", name=_xml_text(cell.name), time=f"{cell.seconds:.1f}"
         )
         if cell.status == FAILED:
             ElementTree.SubElement(case, "error", message=_xml_text(cell.why)).text = _xml_text(cell.why)
+        if row["verdicts"]:
+            lines = [f"{verdict}: {', '.join(adversaries)}" for verdict, adversaries in row["verdicts"]]
+            ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(lines))
         for limit in (*cell.held, *cell.silent, *cell.crossed):
             label = _xml_text(f"{limit} [{cell.name}]")
             case = ElementTree.SubElement(limits, "testcase", classname=f"{name}.limits", name=label)
             if limit in cell.silent:
                 ElementTree.SubElement(case, "skipped", message="nothing in this cell's report answers it")
-            if lines := cell.crossed.get(limit):
-                ElementTree.SubElement(case, "failure", message=_xml_text(lines[0])).text = _xml_text("\n".join(lines))
+            if crossed := cell.crossed.get(limit):
+                ElementTree.SubElement(case, "failure", message=_xml_text(crossed[0])).text = _xml_text(
+                    "\n".join(crossed)
+                )
+    ElementTree.SubElement(ran, "system-out").text = _xml_text(in_short)
     case = ElementTree.SubElement(changed, "testcase", classname=f"{name}.changes", name="changes beyond the band")
     ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(event["said"] for event in events) or "none")
     for suite in (ran, limits, changed):
-        for attribute, path in {"errors": "*/error", "failures": "*/failure", "tests": "*"}.items():
+        for attribute, path in {"errors": "*/error", "failures": "*/failure", "tests": "testcase"}.items():
             suite.set(attribute, str(len(suite.findall(path))))
     for attribute in ("tests", "errors", "failures"):
         top.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in (ran, limits, changed))))

@@ -1,8 +1,9 @@
 """Write a report: one self-contained page, with findings, runs, figures and tables as files beside it.
 
-Equal evidence gives equal bytes: no times, no paths, no random identifiers. Numbers are shown as the audits left them.
-Computed here are only p-values corrected over all runs and their verdicts, means over seeds, differences, and which row
-a card quotes. The page consists of sections (`reports.section`); one without findings or tables is left out.
+Equal evidence gives equal bytes: no times, no paths, no random identifiers, but for the note on how a page was made.
+Numbers are shown as the audits left them. Computed here are only p-values corrected over all runs and their verdicts,
+means over seeds, differences, and which row a card quotes. The page consists of sections (`reports.section`); one
+without findings or tables is left out.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ def build(
     *,
     each: Each = map,
     across: Mapping[str, Compared] = MappingProxyType({}),
+    note: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the report of one or more methods and seeds under one task and attack, through `write(name, bytes)`.
 
     `each` works as `map` and may draw figures in parallel. `across` holds, by audit, the results of audits that compare
-    runs. `index.html` is written last, after all files that it links to. ValueError as in `check`, before any writing.
+    runs, `note` how and when the report was made (`fedaudit.pipeline.provenance`). `index.html` is written last, after
+    all files that it links to. ValueError as in `check`, before any writing.
     """
     check(evidence)
     evidence = with_verdicts(evidence)
@@ -61,10 +64,12 @@ def build(
             write(f"figures/{name}.csv", csv(table))
         write_drawings(section.drawn.values(), write)
     data = [*(f"{name}.json" for name in records), *(f"{name}.csv" for name in tables)]
-    write("index.html", _render_page(page, filled, data))
+    write("index.html", _render_page(page, filled, data, note))
 
 
-def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str]) -> bytes:
+def _render_page(
+    page: Page, filled: Mapping[str, Section], data: Sequence[str], note: Mapping[str, Any] | None
+) -> bytes:
     """The bytes of index.html with the `filled` sections; `data` names the files that it links to."""
     evidence = page.evidence
     subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
@@ -80,6 +85,7 @@ def _render_page(page: Page, filled: Mapping[str, Section], data: Sequence[str])
         "doubts": list(dict.fromkeys(f["sentence"] for f in page.findings if f["metric"] == RECORDING)),
         "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
         "data": data,
+        "note": note,
         "left_out": page.left_out,
         "several": any(len(v.evidence) > 1 for v in page.runs),
         "symbols": SYMBOLS,

@@ -15,7 +15,7 @@ from pandas.api.types import is_numeric_dtype
 from attacks.score_names import signal_name
 from audits.verdicts import among
 from reports.figures.drawing import PrintedFigure
-from reports.formats import epsilon, kind, number, p_value, percent, short, signed, tau
+from reports.formats import duration, epsilon, kind, number, p_value, percent, short, signed, tau
 
 Write = Callable[[str, bytes], None]  # name, content
 
@@ -37,7 +37,7 @@ def _environment() -> Environment:
     environment.globals["contradictions"] = contradictions
     environment.filters |= {"num": number, "signal": signal_name, "percent": percent}
     environment.filters |= {"kind": kind, "p": p_value, "among": among}
-    environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau}
+    environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau, "duration": duration}
     return environment
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from attacks.score_names import signal_name
 from fedaudit.terms.held_models import FRESHEST
-from fedaudit.terms.nonmembers import NONMEMBERS
+from fedaudit.terms.nonmembers import HELD_OUT, NONMEMBERS
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NO_LEAK_FOUND, REVERSED, VERDICTS
@@ -30,6 +30,24 @@ def gravest(findings: Sequence[Finding]) -> Finding | None:
 def _gravity(f: Finding) -> tuple[float, ...]:
     p = f.get("p_adjusted")
     return VERDICTS.index(f["verdict"]), 1.0 if p is None else p, -abs((f["value"] or 0.5) - 0.5)
+
+
+def quotable(findings: Sequence[Finding]) -> list[Finding]:
+    """Those findings of one adversary that its verdict may quote: headline AUROCs of members against held-out records,
+    whose corrected p-values allow for having picked one where coins decided; elsewhere those of the best of several
+    attacks, if there are several, whose intervals allow for that."""
+    best = [f for f in findings if is_best_of_several(f) and f.get("z") is None]
+    return best if gravest(best) else [f for f in findings if is_headline_auroc(f)]
+
+
+def is_best_of_several(f: Finding) -> bool:
+    """Whether this is about the best of several attacks, members against held-out records."""
+    return bool(f.get("best_of")) and f["nonmembers"] == HELD_OUT
+
+
+def is_headline_auroc(f: Finding) -> bool:
+    """Whether this is the AUROC of a single attack's headline signal, members against held-out records."""
+    return f["metric"] == "auroc" and f["headline"] and not f.get("best_of") and f["nonmembers"] == HELD_OUT
 
 
 def freshest(findings: Sequence[Finding]) -> Finding | None:

@@ -11,6 +11,7 @@ import pytest
 from fedaudit.command import cli
 from fedaudit.machinery import user_files
 from fedaudit.machinery.resource_usage import FOLDER
+from fedaudit.pipeline import index, provenance
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -40,9 +41,11 @@ def deleted(path: Path) -> None:
 
 
 def files(out: Path) -> dict[str, bytes]:
-    """What counts, by name; `.lock` is nothing but a place to wait at, and `times/` holds seconds."""
+    """What counts, by name; `.lock` is nothing but a place to wait at, `times/` and `audits/` say when and how long."""
     found = (path for path in sorted(out.rglob("*")) if path.is_file() and path.name != ".lock")
-    return {path.relative_to(out).as_posix(): path.read_bytes() for path in found if path.parent != out / FOLDER}
+    notes = (out / FOLDER, out / provenance.FOLDER)
+    kept = (path for path in found if path.parent not in notes and path != out / index.PAGE)
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in kept}
 
 
 class Finished:

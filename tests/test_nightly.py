@@ -110,8 +110,12 @@ class TestWhatRuns:
     def test_nights_of_the_same_compute_nothing_again(self, audits: Audits, house: House) -> None:
         first = [house.night()[1] for _ in range(3)]
         assert audits.computed == ["fedavg 0", "fedavg 1", "fedrand 0", "fedrand 1"]
-        assert first[0].startswith("night 1: 4 cells: 4 computed, 0 as before; 1 limit held; the first night.")
-        assert first[2].startswith("night 3: 4 cells: 0 computed, 4 as before; 1 limit held; no change beyond noise.")
+        assert first[0].startswith(
+            "night 1: None of 4 cells leaks; the first night. 4 cells: 4 computed, 0 as before; 1 limit held.\n"
+        )
+        assert first[2].startswith(
+            "night 3: None of 4 cells leaks; none new. 4 cells: 0 computed, 4 as before; 1 limit held; no change beyond"
+        )
 
     def test_a_seed_or_method_more_computes_its_cells_alone(self, audits: Audits, house: House) -> None:
         house.night()
@@ -167,6 +171,7 @@ class TestEnds:
         assert said.startswith("new leak: method fedrand, fedrand, server, exact, ")
         assert "AUROC 0.892" in said
         assert "1 change beyond the band" in out
+        assert out.startswith("night 2: 2 of 4 cells leak; 2 new. 4 cells: ")
 
     def test_a_limit_that_no_report_answers(self, audits: Audits, house: House) -> None:
         audits.without = {"fedavg", "fedrand"}
@@ -184,7 +189,9 @@ class TestEnds:
         assert house.night()[0] == 130
         assert not (house.place / "history.jsonl").exists()
         audits.killed_at = ""
-        assert house.night()[1].startswith("night 1: 4 cells: 2 computed, 2 as before")
+        assert house.night()[1].startswith(
+            "night 1: None of 4 cells leaks; the first night. 4 cells: 2 computed, 2 as before"
+        )
 
 
 class TestHistory:
@@ -325,7 +332,15 @@ class TestPages:
             "mine: cells": ("4", "2", "0"), "mine: limits": ("2", "0", "2"), "mine: changes": ("1", "0", "0"),
         }  # fmt: skip
         assert (top.get("tests"), top.get("errors"), top.get("failures")) == ("7", "2", "2")
-        assert "new leak: method fedrand" in top.findtext("testsuite/testcase/system-out", "")
+        cells, _, changes = top
+        assert cells.findtext("system-out", "").startswith("2 of 2 cells leak; 2 new. 4 cells: ")
+        assert [case.findtext("system-out") for case in cells.findall("testcase")] == [
+            None,
+            None,
+            "leak: server",
+            "leak: server",
+        ]
+        assert "new leak: method fedrand" in changes.findtext("testcase/system-out", "")
 
     def test_tables_load_in_pandas(self, place: Path) -> None:
         cells, changes = (pd.read_csv(place / name) for name in ("cells.csv", "changes.csv"))
@@ -348,6 +363,7 @@ class TestPages:
         assert r"broken \| on purpose \<b\>" in text
         assert shown.read_text().startswith("before\n# Nightly mine, night 1\n")
         assert shown.read_text().endswith(text)
+        assert text.splitlines()[2].startswith("40 of 40 cells leak; 40 new. 80 cells: ")
 
     def test_a_job_whose_file_cannot_be_written(
         self, audits: Audits, house: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -379,7 +395,7 @@ def test_noise_that_is_switched_off_is_found_the_same_night(house: House) -> Non
     code, out, _ = house.night(TINY.format(0.1, "[0, 1]"))
     assert code == exits.DONE
     assert "2 computed" in out
-    assert house.night(TINY.format(0.1, "[0, 1]"))[1].startswith("night 2: 2 cells: 0 computed, 2 as before")
+    assert house.night(TINY.format(0.1, "[0, 1]"))[1].startswith("night 2: ")
     code, out, err = house.night(TINY.format("none", "[0, 1]"))
     assert code == exits.CROSSED
     assert "new leak: method promptfl" in out

@@ -1,6 +1,7 @@
 """The command as a user runs it, and what every job of it promises: the same bytes after kills, damage and a second process."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedaudit.machinery.resource_usage import FOLDER
+from fedaudit.pipeline import index, provenance
 from tests.warm import Started
 
 ROOT = Path(__file__).parent.parent
@@ -104,6 +106,26 @@ def report(done: subprocess.CompletedProcess[str]) -> Path:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file but those of seconds: of whole files pytest on a CI machine would look for hours where they differ."""
-    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock" and p.parent != folder / FOLDER)
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+    """SHA-256 of every file but those of when and how (`unnoted`): of whole files pytest on a CI machine would look for hours where they differ."""
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
+    kept = (
+        p
+        for p in files
+        if (p.parent not in (folder / FOLDER, folder / provenance.FOLDER) and p != folder / index.PAGE)
+        or is_report(folder)
+    )
+    return {str(p.relative_to(folder)): hashlib.sha256(unnoted(p)).hexdigest() for p in kept}
+
+
+def is_report(folder: Path) -> bool:
+    return (folder / "runs.json").exists()
+
+
+def unnoted(path: Path) -> bytes:
+    """A file's content; that of a report's page without the note on how it was made, of a manifest without that page."""
+    data = path.read_bytes()
+    if path.name == index.PAGE:
+        return re.sub(rb"<!-- note -->.*?<!-- /note -->", b"", data, flags=re.DOTALL)
+    if path.name == "manifest.json" and is_report(path.parent):
+        return json.dumps({name: digest for name, digest in json.loads(data).items() if name != index.PAGE}).encode()
+    return data

@@ -6,6 +6,7 @@ Imports nothing heavy: `--help` and `--list` answer at once, a wrong word is ref
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import index
 from fedaudit.pipeline.plan import Plan
 from fedaudit.tasks.facts import TaskFacts
 from trainers.learners import facts, privacy_of, private
@@ -121,6 +123,7 @@ def _main(words: list[str]) -> int:
     for line in (*never_run(plan.cells), *cautions(plan), *canary_notes(plan), *_times_hint(plan)):
         print(line)
     command.export(progress)
+    index.write(plan.out, progress.say)
     print(f"report: {outcome.report}")
     if command.open:
         browser.show(outcome.report)
@@ -160,6 +163,7 @@ def _compare(request: compare_runs.ComparisonRequest) -> int:
         print(runs_on_disk.describe(request.out, request.across, progress))
         return exits.DONE
     comparison = runs_on_disk.compare(request.out, request.across, progress)
+    index.write(request.out, progress.say)
     for sentence in comparison.sentences:
         print(sentence)
     print(f"report: {comparison.report}")
@@ -222,6 +226,8 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
         plan = choices.without_comparisons(plan, chosen.audit)
         given = unused_flags.GivenFields(given_fields(words), given_fields(from_file))
         unused_flags.check(plan, options, given, sweeps.ignored_parameters(methods))
+    own_words = given_fields(words)
+    plan = dataclasses.replace(plan, words=[*(w for w in scale if not given_fields([w]) & own_words), *words])
     plans.check_exports(plan, options)
     limits = [gates.parse(text) for text in options.fail_if or ()]
     for gate in limits:

@@ -24,6 +24,7 @@ from fedaudit.command.matrix import Matrix, MatrixCell
 from fedaudit.command.matrix import read as read_matrix
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline import index
 from fedaudit.pipeline.nights import Nights
 from fedaudit.pipeline.plan import Plan
 
@@ -94,7 +95,7 @@ def main(request: NightlyRequest) -> int:
             print(part, flush=True)
         return exits.DONE
     from fedaudit.pipeline.nights import write_pages
-    from reports.nightly import FAILED, limit_rows, sentence
+    from reports.nightly import FAILED, limit_rows
 
     started = datetime.datetime.now(datetime.UTC)
     cells = []
@@ -103,10 +104,11 @@ def main(request: NightlyRequest) -> int:
         cells.append(_run(cell, request, progress))
     nights = Nights(request.out, request.matrix.name)
     night, rows = nights.add(cells, started, progress.say)
-    changes, shown = write_pages(nights, night, cells, rows, progress)
+    in_short, events = write_pages(nights, night, cells, rows, progress)
+    index.write(request.out, progress.say)
     limits = limit_rows(cells)
-    print(f"night {night}: {sentence(cells, len(changes), limits, first=night == 1)}")
-    for line in (*changes, *shown):
+    print(f"night {night}: {in_short}")
+    for line in events:
         print(line)
     _to_step_summary(nights.path / "summary.md")
     print(f"page: {nights.path / 'index.html'}")

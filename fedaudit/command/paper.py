@@ -16,7 +16,7 @@ from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_plac
 from fedaudit.command.window import columns_of_window, listed
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import papers
+from fedaudit.pipeline import index, papers
 from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
 from reports import paper_items
@@ -157,6 +157,7 @@ def main(request: PaperRequest) -> int:
         return exits.DONE
     if [*request.items] == [request.name]:
         drawn = papers.draw(request.name, _plans_or_raise(request.items[request.name]), request.out, progress)
+        index.write(request.out, progress.say)
         print(f"agreement: {drawn.agreed}\npage: {drawn.page}")
         if request.open and drawn.page:
             browser.show(drawn.page)
@@ -178,10 +179,11 @@ def _several(request: PaperRequest, progress: Progress) -> int:
             drawn = DrawnItem(name, 0.0, why=exits.explain(error, debug=False))
             print(f"failed: {name}: {drawn.why}", file=sys.stderr, flush=True)
         done.append(drawn)
-        index = papers.write_index(request.name, done, request.out)
-    print(f"index: {index}")
+        page = papers.write_index(request.name, done, request.out)
+    index.write(request.out, progress.say)
+    print(f"index: {page}")
     if request.open:
-        browser.show(index)
+        browser.show(page)
     return exits.FAILED if any(item.page is None for item in done) else exits.DONE
 
 

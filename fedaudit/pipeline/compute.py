@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedaudit.external.reading import PROMPTS
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, refuse_files, undisturbed
+from fedaudit.pipeline import index, provenance
 from fedaudit.pipeline.analysis import audit, ensure_analysis, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -122,6 +124,9 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
     with report.lock(progress.say):
         if complete(report, progress.say) and sound(plan):  # another process was faster
             return ["report"]
+        started = time.monotonic()
+        provenance.begin(plan)
+        index.write(plan.out, progress.say)  # names it while it is not finished
         plan.data.save()
         reused = _train(plan, workshop, progress)
         evidence = []
@@ -129,7 +134,8 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
             reused += ensure_analysis(cell, workshop, progress)
             evidence.append(read_evidence(cell))
         with progress.stage("writing the report", 1) as advance:
-            write_page(evidence, report, workshop.each, plan.across)
+            note = provenance.end(plan, started, reused)
+            write_page(evidence, report, workshop.each, plan.across, note)
             finish(report)
             advance()
     return reused

@@ -8,13 +8,11 @@ changed or deleted is noticed, and rebuilt from the records and the reports that
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import json
 import os
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from audits.findings import SCHEMA
 from fedaudit import __version__
-from fedaudit.machinery.closure import source_file
+from fedaudit.machinery.checkout import commit
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim, key_of, write_atomic
@@ -181,43 +179,22 @@ def _checksum(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def about_code() -> dict[str, Any]:
-    """Versions of the running code: `fedaudit`, `commit` (see `_commit`), and `versions` of the libraries that numbers
-    depend on."""
+    """Versions of the running code: `fedaudit`, `commit` (as `checkout.commit`), and `versions` of the libraries that
+    numbers depend on."""
     from fedaudit.pipeline.keys import ANALYSIS_LIBRARIES, NUMERIC_LIBRARIES, versions
 
     return {
         "fedaudit": __version__,
-        "commit": _commit(),
+        "commit": commit(),
         "versions": versions(sorted({*NUMERIC_LIBRARIES, *ANALYSIS_LIBRARIES})),
     }
 
 
-def _commit() -> str:
-    """The commit of the git checkout that this package lies in, with "+" if tracked files differ from it; "" outside of
-    a checkout."""
-    package = source_file("fedaudit")
-    assert package is not None
-    root = package.parent.parent
-
-    def git(*words: str) -> str:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            process = subprocess.run(
-                ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=30, check=False
-            )
-            return process.stdout.strip() if process.returncode == 0 else ""
-        return ""
-
-    if Path(git("rev-parse", "--show-toplevel") or "/").resolve() != root.resolve():
-        return ""
-    commit = git("rev-parse", "--short=12", "HEAD")
-    return f"{commit}+" if commit and git("status", "--porcelain", "--untracked-files=no") else commit
-
-
 def write_pages(
     nights: Nights, night: int, cells: Sequence[CellOfNight], rows: Sequence[Row], progress: Progress
-) -> tuple[list[str], list[str]]:
+) -> tuple[str, list[str]]:
     """Compare a night with the earlier ones, and write its page, tables, JUnit XML and Markdown. `rows` are the lines
-    of all nights. Returns sentences on its changes, and on leaks that are shown for the first time."""
+    of all nights. Returns the night in short, and sentences on its changes and on leaks shown for the first time."""
     from audits.statistics.nights import judged
     from reports import nightly
 
@@ -227,7 +204,8 @@ def write_pages(
     with nights.folder.lock(progress.say):
         for name, data in files.items():
             nights.folder.write(name, data)
-    return nightly.events(judgements, night)
+    changes, first_shown = nightly.events(judgements, night)
+    return nightly.sentence(cells, night, judgements, history), changes + first_shown
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:

@@ -15,15 +15,19 @@ from fedaudit.machinery.store import MANIFEST, Folder, claim
 from fedaudit.pipeline.keys import NO_AUDITS, Across
 from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.provenance import Note
 from reports.figures.drawing import Each
 from reports.report import Evidence, build
 from reports.runs import entries
 
 
-def write_page(evidence: Sequence[Evidence], folder: Folder, each: Each, across: Across = NO_AUDITS) -> None:
+def write_page(
+    evidence: Sequence[Evidence], folder: Folder, each: Each, across: Across = NO_AUDITS, note: Note | None = None
+) -> None:
     """Write the report of a plan's cells to `folder`. `each` maps a function over jobs, in the workers if there are
-    any; `across` are the parameters of the audits that compare runs, by name."""
-    build(evidence, folder.write, each=each, across=compare_all([audited_run(e) for e in evidence], across))
+    any; `across` are the parameters of the audits that compare runs, by name; `note` says how the report was made."""
+    results = compare_all([audited_run(e) for e in evidence], across)
+    build(evidence, folder.write, each=each, across=results, note=note)
 
 
 def compare_all(runs: Sequence[AuditedRun], across: Across) -> dict[str, Compared]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,7 @@ class Plan:
     newcomers: int = 0  # how many clients, the last ones, join only after the last round
     # parameters of the audits that compare all cells, by name; their results stand on the page only
     across: Mapping[str, DataclassInstance] = field(default_factory=dict)
+    words: Sequence[str] = ()  # of the command, for readers
 
     @property
     def attack(self) -> str | None:

@@ -7,15 +7,25 @@ from collections.abc import Sequence
 from attacks.score_names import signal_name
 from audits.findings import BEFOREHAND
 from audits.verdicts import FEW_NAMED, SHARES, few_members
-from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES
+from fedaudit.terms.nonmembers import LEFT_OUT_CANARIES
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.attack_success import is_headline_auroc
 from reports.corrected_verdicts import family_sizes
 from reports.evidence import Finding, membership_findings, ordered
+from reports.headline import headline
 from reports.rows import MethodRow
 from reports.section import Page, Row, Section
-from reports.verdict_cards import blocks, card, counts, freshest, gravest, signal_heading
+from reports.verdict_cards import (
+    blocks,
+    card,
+    counts,
+    freshest,
+    gravest,
+    is_best_of_several,
+    is_headline_auroc,
+    quotable,
+    signal_heading,
+)
 
 ORDER = 10
 FEW = 4  # at most so many runs have their verdict in words at the top of the page
@@ -28,6 +38,7 @@ def section(page: Page) -> Section | None:
         return None
     threats = ordered((f["threat_model"] for f in findings), THREAT_MODELS)
     context = {
+        "headline": headline({name: _quotable_by_threat(v) for name, v in zip(_names(page), page.runs, strict=True)}),
         "threats": threats,
         "runs": [look | _run_parts(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
         "matrices": _matrices(page.runs, threats),
@@ -41,6 +52,18 @@ def section(page: Page) -> Section | None:
         "few": FEW,
     }
     return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": context})
+
+
+def _names(page: Page) -> list[str]:
+    """The runs' names in the first sentence: with their settings where there are several."""
+    return [v.name if len(page.runs) == 1 else v.title for v in page.runs]
+
+
+def _quotable_by_threat(v: MethodRow) -> dict[str, list[Finding]]:
+    """The findings that verdicts on the first seed of a run may quote, by adversary, for those with any finding."""
+    findings = membership_findings(v.evidence[0].findings)
+    threats = ordered((f["threat_model"] for f in findings), THREAT_MODELS)
+    return {threat: quotable([f for f in findings if f["threat_model"] == threat]) for threat in threats}
 
 
 def _families_note(page: Page) -> Row | None:
@@ -70,12 +93,7 @@ def _families_note(page: Page) -> Row | None:
 
 def _quotable_findings(findings: Sequence[Finding], threat: str) -> list[Finding]:
     """Headline AUROCs, or those of the best of several attacks, of members against held-out records for `threat`."""
-    return [f for f in findings if f["threat_model"] == threat and (is_headline_auroc(f) or _is_best_of_several(f))]
-
-
-def _is_best_of_several(f: Finding) -> bool:
-    """Whether this is about the best of several attacks, members against held-out records."""
-    return bool(f.get("best_of")) and f["nonmembers"] == HELD_OUT
+    return [f for f in findings if f["threat_model"] == threat and (is_headline_auroc(f) or is_best_of_several(f))]
 
 
 def _run_parts(v: MethodRow, threats: Sequence[str]) -> Row:
@@ -88,20 +106,15 @@ def _run_parts(v: MethodRow, threats: Sequence[str]) -> Row:
 
 
 def _threat_parts(threat: str, first: Sequence[Finding], others: Sequence[Finding]) -> Row:
-    """Card and tables of one threat model, from the findings of the `first` and of the `others` seeds.
-
-    A card quotes the gravest headline score: where coins decided, its corrected p-value allows for having picked it.
-    Elsewhere it quotes the best of several attacks, if there are several, whose interval allows for that.
-    """
-    alone = [f for f in first if is_headline_auroc(f)]
-    best = [f for f in first if _is_best_of_several(f) and f.get("z") is None]
-    quoted = best if gravest(best) else alone
+    """Card and tables of one threat model, from the findings of the `first` and of the `others` seeds. A card quotes
+    the gravest of the `quotable` findings."""
+    alone, quoted = [f for f in first if is_headline_auroc(f)], quotable(first)
     canaries = [f for f in first if f["metric"] == "auroc" and f["nonmembers"] == LEFT_OUT_CANARIES]
     headline = [f for f in first if f["headline"] or f.get("best_of")]
     return {
         "threat": threat,
         "quoted": gravest(quoted),
-        "picked": quoted is best,
+        "picked": any(f.get("best_of") for f in quoted),
         "alarms": list(dict.fromkeys(f["alarm"] for f in headline if f.get("alarm"))),
         "alone": counts(alone),
         "canaries": gravest([f for f in canaries if f.get("best_of")])
@@ -156,4 +169,4 @@ def _matrix(rows: Sequence[MethodRow], threat: str) -> Row:
 
 def _attack_key(f: Finding) -> tuple[int, str]:
     """The arguments of `signal_heading` for a finding."""
-    return (f["best_of"], "") if _is_best_of_several(f) else (0, f["signal"])
+    return (f["best_of"], "") if is_best_of_several(f) else (0, f["signal"])
