@@ -16,7 +16,7 @@ def render_page(rows: Sequence[Row], others: Sequence[str], state: str) -> bytes
     done = sorted(finished, key=lambda row: (row["made"], row["name"]), reverse=True)
     parts = {
         "done": done,
-        "open": [row for row in rows if not row["done"]],
+        "open": [{"started": "", "command": "", **row} for row in rows if not row["done"]],
         "others": [{"path": path, "name": path.removesuffix("/index.html").removesuffix(".html")} for path in others],
         "state": state,
         "symbols": SYMBOLS,

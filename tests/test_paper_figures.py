@@ -154,7 +154,7 @@ class TestInformation:
         assert cli.main(["--paper", "secfpp:figure2", "--out", str(tmp_path), "--quiet"]) == exits.DONE
         (page,) = (tmp_path / "papers").glob("secfpp-figure2-*/index.html")
         assert capsys.readouterr().out.strip().endswith(f"page: {page}")
-        assert [path.name for path in tmp_path.iterdir()] == ["papers"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["audits", "index.html", "papers"]
         assert len(pd.read_csv(page.parent / "figure2.csv")) == len(small)
         said = page.read_text()
         assert "breaks the appendix" in said

@@ -93,7 +93,7 @@ def _written(file: Path) -> str:
 
 
 def summary(report: Folder) -> Row:
-    """What a report is about: methods, task, attacks, seeds, epsilons, and of each adversary the gravest verdict with
+    """A report in short: methods, task, attacks, seeds, epsilons, and of each adversary the gravest verdict with
     the number of runs that have it, of all runs in which it has one. Missing or Damaged: it cannot be read."""
     runs = report.read_json("runs.json")
     return {
