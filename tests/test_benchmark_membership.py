@@ -15,7 +15,7 @@ from benchmarks.whole_nulls import SMALL
 def setting(tmp_path_factory: pytest.TempPathFactory) -> membership.Setting:
     out: Path = tmp_path_factory.mktemp("benchmark")
     return membership.prepare(
-        f"{SMALL['prompts'].replace('--canaries 6', '--canaries 24')} --attack all --threads 1 --quiet", str(out)
+        f"{SMALL['prompts'].replace('--canaries 6', '--canaries 24')} --threads 1 --quiet", str(out)
     )
 
 

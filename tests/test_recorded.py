@@ -84,10 +84,10 @@ def test_whatever_changes_a_federation_changes_what_was_recorded(layout: str, tm
     assert counted > 2
 
 
-@pytest.mark.parametrize("layout", ["coco", "food101-coop"])
-def test_pictures_that_are_only_drawn_are_not_recorded(layout: str, tmp_path: Path) -> None:
-    make, build = SETS[layout]
+def test_pictures_that_could_be_copies_are_recorded(tmp_path: Path) -> None:
+    """All have one height and width, so that another content of any could be a copy."""
+    make, build = SETS["food101-coop"]
     make(tmp_path)
     with user_files.recorded() as files:
         federation = build(tmp_path)
-    assert not files & {record.picture for record in federation.records.values()}
+    assert {record.picture for record in federation.records.values()} <= files

@@ -139,6 +139,7 @@ def _told(words: Sequence[str]) -> str | None:
     flag = next((flag for flag in ("--version", "--list") if flag in flags_given), None)
     if flag is None:
         return None
+    check(words)
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--version", action="store_true")
     first.add_argument("--list", nargs="?", const="")

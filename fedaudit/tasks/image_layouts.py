@@ -154,7 +154,9 @@ def read_sun397(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
         path, pictures = base / f"{split}_01.txt", Rows()
         for (line,) in _lines(path, 1, "\n"):
             picture = line.strip().removeprefix("/")
-            _, *names = picture.split("/")[:-1]
+            letter, *names = picture.split("/")[:-1] or [""]
+            if not letter or not names:
+                raise InputError(f"{path}: {line[:60]!r} must name a picture as /a/abbey/sun_1.jpg does; unpack it again")
             pictures.append((path_below(base / "SUN397", picture, path), " ".join(reversed(names))))
         return pictures
 
