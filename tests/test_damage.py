@@ -12,6 +12,7 @@ from fedaudit.command import cli
 from fedaudit.machinery import user_files
 from fedaudit.machinery.resource_usage import FOLDER
 from fedaudit.pipeline import index, provenance
+from tests.whole_runs import unnoted
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -41,11 +42,12 @@ def deleted(path: Path) -> None:
 
 
 def files(out: Path) -> dict[str, bytes]:
-    """What counts, by name; `.lock` is nothing but a place to wait at, `times/` and `audits/` say when and how long."""
+    """What counts, by name; `.lock` is nothing but a place to wait at, `times/`, `audits/` and the notes
+    of pages say when and how long."""
     found = (path for path in sorted(out.rglob("*")) if path.is_file() and path.name != ".lock")
     notes = (out / FOLDER, out / provenance.FOLDER)
     kept = (path for path in found if path.parent not in notes and path != out / index.PAGE)
-    return {path.relative_to(out).as_posix(): path.read_bytes() for path in kept}
+    return {path.relative_to(out).as_posix(): unnoted(path) for path in kept}
 
 
 class Finished:
