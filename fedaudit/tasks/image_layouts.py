@@ -157,8 +157,6 @@ def read_sun397(base: Path, rng: np.random.Generator) -> tuple[Rows, Rows]:
             letter, *names = picture.split("/")[:-1] or [""]
             if not letter or not names:
                 raise InputError(f"{path}: {line[:60]!r} names no picture as /a/abbey/sun_1.jpg does; unpack it again")
-                    f"{path}: {line[:60]!r} must name a picture as /a/abbey/sun_1.jpg does; unpack it again"
-                )
             pictures.append((path_below(base / "SUN397", picture, path), " ".join(reversed(names))))
         return pictures
 
