@@ -36,7 +36,7 @@ EPSILONS = (0.5, 2.0, 8.0)
 
 @dataclass(frozen=True)
 class Kind:
-    """What is special about the runs of a row."""
+    """A row of the table: how its runs differ from plain ones."""
 
     shared: float = 1 / 3
     lengths: str = "equal"
@@ -63,7 +63,7 @@ def main() -> None:
     print(f"{'runs':<15}{'epsilon':>8}{'shown':>8}{'largest':>9}{'above':>12}{'scale':>8}{'noise':>8}")
     for number, (name, kind) in enumerate(KINDS.items()):
         rng = np.random.default_rng(number)
-        gradients = [drawn(rng, kind, canaries // CLIENTS) for _ in range(CLIENTS)]
+        gradients = [gradients_of(rng, kind, canaries // CLIENTS) for _ in range(CLIENTS)]
         for epsilon in EPSILONS:
             rows = np.array([one_run(rng, kind, gradients, epsilon) for _ in range(runs)])
             above = f"{(rows[:, 0] > epsilon).sum()} of {runs}"
@@ -71,7 +71,7 @@ def main() -> None:
                   f"{rows[:, 1].mean():>8.2f}{rows[:, 2].mean():>8.2f}", flush=True)  # fmt: skip
 
 
-def drawn(rng: np.random.Generator, kind: Kind, canaries: int) -> np.ndarray:
+def gradients_of(rng: np.random.Generator, kind: Kind, canaries: int) -> np.ndarray:
     """The gradients [n, n] of a client's records, of length 1 at most, in a basis of their span: canaries are last."""
     n = CANDIDATES + REFERENCES + canaries
     own = rng.standard_normal((NUMBERS, n))
