@@ -90,7 +90,7 @@ class Tied(Workshop):
 
 
 class TiedNull(Tied):
-    """The same, trained on members of a second coin."""
+    """Workers whose copies share a coin, trained on members of a second coin."""
 
     @property
     def executor(self) -> Executor[Bench]:
