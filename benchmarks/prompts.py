@@ -135,7 +135,8 @@ def world(
     own = [range(k % len(names), len(names), clients) for k in range(clients)]  # classes
     labels = {f"{k}-{i}": classes[i % len(classes)] for k, classes in enumerate(own) for i in range(BATCH)}
     labels |= {f"test-{i}": i % len(names) for i in range(tests * len(names))}
-    pictures = drawings.draw("print", list(labels.values()), np.random.default_rng(0))
+    drawn = [c % len(drawings.CLASSES) for c in labels.values()]
+    pictures = drawings.draw("print", drawn, np.random.default_rng(0))
     records = [Record(i, names[c], x, IMAGE, names[c]) for (i, c), x in zip(labels.items(), pictures, strict=True)]
     began = time.process_time()
     features = clip.encode(records, cache, say=print, patches=patches)

@@ -40,14 +40,14 @@ def audit(**options: Any) -> Audit:
     """
     import pandas as pd
 
-    from fedaudit.machinery.executor import restored_threads
+    from fedaudit.machinery.executor import restored_settings
     from fedaudit.pipeline.run import run
 
     command = _command(options)
     if command.dry_run:
         raise InputError("dry_run: fedaudit.audit trains; fedaudit.dry_run(...) says what would run")
     progress = Progress(quiet=command.quiet)
-    with restored_threads():
+    with restored_settings():
         outcome = run(command.plan, progress)
         command.export(progress)
         index.write(command.plan.out, progress.say)
@@ -59,10 +59,10 @@ def dry_run(**options: Any) -> str:
     """A few lines on what `audit` with these options would run, with its time and disk space. Nothing is trained.
     InputError as `audit`."""
     from fedaudit.command.dry_run import estimate
-    from fedaudit.machinery.executor import restored_threads
+    from fedaudit.machinery.executor import restored_settings
 
     command = _command(options)
-    with restored_threads():
+    with restored_settings():
         return estimate(command.plan, Progress(quiet=command.quiet))
 
 

@@ -5,6 +5,7 @@
 for every method as it is, or with `all` in every variant, clipped and noised too. A row for each thing that a method
 does: how far the device's numbers are from the processor's (0: the same bytes), and the lines at which the host waited.
 `python -m tests.on_standin command FILE WORDS`: an audit where `--device auto` finds a GPU.
+`python -m tests.on_standin cuda:LEARNER FILE [all]`: as LEARNER, on a real GPU, where rounding is another.
 """
 
 from __future__ import annotations
@@ -47,8 +48,15 @@ QUICK = ("fedotp:match=ot", "dpfpl, clipped by record")  # beside every method a
 ATTACKED = ("promptfl", "fedotp:match=ot", "fedpgp", "secfpp", "dp2fl")  # with a message of its own each
 
 
+DEVICE = standin.NAME
+
+
 def main(what: str, file: Path, *more: str) -> None:
-    standin.install()
+    global DEVICE
+    if what.startswith("cuda:"):
+        DEVICE, what = what.split(":")
+    else:
+        standin.install()
     if what == "faults":
         file.write_text(json.dumps(faults()))
     elif what == "command":
@@ -107,7 +115,7 @@ def command(words: Sequence[str]) -> dict[str, Any]:
         finally:
             self.device = place
 
-    plans._device, plans.DRIVER, Opened.open = device, Path(__file__), on_host  # type: ignore[assignment, method-assign]
+    plans._device, plans.DRIVERS, Opened.open = device, (Path(__file__),), on_host  # type: ignore[assignment, method-assign]
     torch.cuda.is_available = lambda: True
     with tempfile.TemporaryDirectory() as folder, sdpa_kernel(SDPBackend.MATH):
         both = []
@@ -131,9 +139,9 @@ def rows(learner: str, *, everything: bool) -> Iterator[dict[str, Any]]:
 
 def moved(world: World) -> World:
     """The same world with its frozen model, and what that computed of the pictures, on the stand-in."""
-    learner, clip = world.learner, prompt_toy.clip(standin.NAME)
+    learner, clip = world.learner, prompt_toy.clip(DEVICE)
     parts = [learner.features, *([learner._tokens] if hasattr(learner, "_tokens") else [])]
-    on_device = [dataclasses.replace(part, _features=part._features.to(standin.NAME)) for part in parts]
+    on_device = [dataclasses.replace(part, _features=part._features.to(DEVICE)) for part in parts]
     again = type(learner)(clip, *on_device, learner._labels, learner.classes, learner.settings)
     return dataclasses.replace(world, learner=again)
 

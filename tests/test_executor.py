@@ -12,7 +12,7 @@ import pytest
 import torch  # before the fork, so that all workers start at once
 from threadpoolctl import threadpool_info
 
-from fedaudit.machinery.executor import AHEAD, Executor, WorkerDied, one_thread, restored_threads
+from fedaudit.machinery.executor import AHEAD, Executor, WorkerDied, one_thread, restored_settings, set_precision
 
 
 def times(bench, x):
@@ -190,16 +190,31 @@ def _state(pid: int) -> str:
         return "Z"
 
 
+def test_workers_see_no_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with Executor(lambda: None, workers=2) as executor:
+        assert not any(executor.map(_sees_gpu, range(4)))
+    with Executor(lambda: None) as executor:
+        assert all(executor.map(_sees_gpu, range(2)))
+
+
+def _sees_gpu(bench, job):
+    return torch.cuda.is_available()
+
+
 def test_a_callers_threads_are_given_back():
     pools = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with restored_threads():
+        with restored_settings():
             one_thread()
+            set_precision("tf32")
             assert torch.get_num_threads() == 1
+            assert torch.get_float32_matmul_precision() == "high"
             assert {pool["num_threads"] for pool in threadpool_info()} == {1}
         assert torch.get_num_threads() == 2
+        assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_num_threads(before)
     assert {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()} == pools

@@ -138,9 +138,9 @@ def test_auto_takes_the_device_of_a_machine_with_a_driver(words: str, folder: Pa
 
 def test_auto_is_cuda_where_a_driver_and_torch_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(plans, "DRIVER", tmp_path / "none")
+    monkeypatch.setattr(plans, "DRIVERS", (tmp_path / "none",))
     assert read_command(PROMPTS.split()).plan.device == "cpu"
-    monkeypatch.setattr(plans, "DRIVER", tmp_path)
+    monkeypatch.setattr(plans, "DRIVERS", (tmp_path / "none", tmp_path))
     for words in (LORA, PROMPTS, DUAL):
         plan = read_command(words.split()).plan
         assert (plan.device, plan.workers) == ("cuda", 1)

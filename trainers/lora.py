@@ -31,7 +31,8 @@ from trainers.protocols import Bench, OneByOne
 from trainers.resources import Resources
 from trainers.transcript import Transcript
 
-ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold, roughly
+ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold on a processor, roughly
+OF_CARD = 0.8  # of what the weights leave of a GPU's memory, for a backward pass
 COPIES = 2  # copies of its gradient that are in memory for each record, while they are laid end to end
 SPARE_TOKENS = 3  # an answer may be this much longer than the longest text of a record
 
@@ -143,12 +144,23 @@ class Learner(OneByOne, LoraModel):
             yield torch.cat([g.reshape(len(part) if each else 1, -1) for g in gradients], dim=1)
 
     def _parts(self, batch: Sequence[str], *, copies: int = 0) -> list[Sequence[str]]:
-        """A batch split, in order, into parts that fit into memory: their activations (ACTIVATIONS bytes), and `copies`
-        of all adapted tensors for each record. For small models this is one part."""
+        """A batch split, in order, into equal parts whose activations, and `copies` of all adapted tensors for each
+        record, fit into memory. For small models this is one part."""
         longest = max((len(self.data[record].ids) for record in batch), default=0)
         adapted = sum(4 * tensor.numel() for tensor in self.parameters.values())  # bytes
-        size = max(1, ACTIVATIONS // max(1, self._bytes_per_token * longest + copies * adapted))
+        most = max(1, self._memory // max(1, self._bytes_per_token * longest + copies * adapted))
+        size = math.ceil(len(batch) / max(1, math.ceil(len(batch) / most))) or 1
         return [batch[i : i + size] for i in range(0, len(batch), size)]
+
+    @property
+    def _memory(self) -> int:
+        """The bytes that a backward pass may hold. Of a GPU it is a part of the whole, not of what is free: numbers
+        that are added in other parts round otherwise, and the same card gives the same numbers again."""
+        if self.vlm.device.type != "cuda":
+            return ACTIVATIONS
+        card = torch.cuda.get_device_properties(self.vlm.device).total_memory
+        weights = sum(parameter.nbytes for parameter in self.model.parameters())
+        return max(ACTIVATIONS, int(OF_CARD * (card - weights)))
 
     def _tokens(self, records: Sequence[str]) -> int:
         """Number of the records' tokens that enter the loss."""

@@ -114,7 +114,7 @@ def _kind(cell: Cell) -> Hashable:
 def _world(plan: Plan, federation: Federation) -> Hashable:
     """Key of plans in which trainings of equal `_kind` cost the same: frozen model, local training, machine, and sizes
     of the federation."""
-    model = plan.learner, plan.settings, plan.backbone, plan.dtype, plan.device, plan.workers
+    model = plan.learner, plan.settings, plan.backbone, plan.dtype, plan.precision, plan.device, plan.workers
     shared = [len(part) for part in (federation.test, federation.novel_test, federation.novel, federation.classes)]
     sizes = [len(client.candidates) + len(client.reference) + len(client.background) for client in federation.clients]
     return *model, plan.per_round, tuple(shared), len(sizes), sum(sizes)

@@ -150,6 +150,8 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the device, folders, gates, dry runs and debugging."""
     group = parser.add_argument_group("the run")
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
+    text = "of float32 products on a GPU: highest, or tf32, which is faster and has ten bits (default: highest)"
+    group.add_argument("--matmul-precision", default="highest", choices=("highest", "tf32"), help=text)
     group.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and reports (default: {OUT})")
     group.add_argument(
         "--fail-if",

@@ -30,7 +30,8 @@ from trainers.learners import METHODS, LearnerFacts, facts
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-DRIVER = Path("/dev/nvidiactl")  # there if the machine has a driver for NVIDIA GPUs
+# one of these is there if the machine has a driver for GPUs: NVIDIA's, Windows' under WSL2, AMD's
+DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 
 
 def training_plan(
@@ -164,6 +165,7 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "across": {name: p for name, p in params["audit"].items() if name in across},
         "backbone_code": code or "",
         "dtype": getattr(options, "dtype", "float32"),
+        "precision": options.matmul_precision,
         "device": _device(options.device),
         "threads": _within(options, "threads", 1, max(64, os.cpu_count() or 1)),
         "out": Path(options.out),
@@ -212,7 +214,7 @@ def _within(options: argparse.Namespace, name: str, least: int, most: int) -> in
 def _device(name: str) -> str:
     """The device "cpu" or "cuda" for a value of --device. Without a driver `auto` is cpu; torch is not imported then.
     InputError: `cuda`, and torch finds no such device."""
-    if name == "auto" and not DRIVER.exists():
+    if name == "auto" and not any(driver.exists() for driver in DRIVERS):
         return "cpu"
     if name != "cpu":
         import torch

@@ -142,18 +142,31 @@ def one_thread() -> None:
     threadpoolctl.threadpool_limits(1)
 
 
+def set_precision(name: str) -> None:
+    """Multiply float32 matrices in this process in float32 ("highest"), or with TF32's ten bits where the GPU can
+    ("tf32")."""
+    import torch
+
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = name == "tf32"  # of convolutions; torch itself allows it by default
+
+
 @contextlib.contextmanager
-def restored_threads() -> Iterator[None]:
-    """Restore, on leaving the `with` block, the numbers of threads that torch, BLAS and OpenMP had before it."""
+def restored_settings() -> Iterator[None]:
+    """Restore, on leaving the `with` block, the precision of products that torch had before it, and the numbers of
+    threads of torch, BLAS and OpenMP."""
     import threadpoolctl
     import torch
 
-    before = torch.get_num_threads()
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.allow_tf32
     try:
         with threadpoolctl.threadpool_limits(limits=None):
             yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def _start_worker(build: Callable[[], Any]) -> None:
@@ -164,7 +177,16 @@ def _start_worker(build: Callable[[], Any]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a broken pool ends its other workers by this signal
     threading.Thread(target=_die_with_parent, daemon=True).start()
     one_thread()
+    _without_gpu()
     _bench = build()
+
+
+def _without_gpu() -> None:
+    """Hide GPUs from torch in a worker: it computes on the processor, and a forked process must not touch CUDA, which
+    torch's optimizers do at each step where a GPU is there."""
+    import torch
+
+    torch.cuda.is_available = lambda: False
 
 
 def _die_with_parent() -> None:

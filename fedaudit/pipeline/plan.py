@@ -67,6 +67,7 @@ class Plan:
     backbone: Path | ClipSource
     backbone_code: str  # the user's own file for a model that needs one, or empty
     dtype: str
+    precision: str  # of float32 products: "highest" or "tf32"
     device: str
     threads: int
     out: Path
@@ -168,6 +169,7 @@ class Cell:
             "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round} | later,
             "seed": self.seed,
             "device": p.device,
+            "precision": p.precision,
         }
         if p.own is not None:
             about = {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}}

@@ -41,11 +41,12 @@ def resources_of(plan: Plan) -> Resources:
 def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Bench:
     """The data of a plan's workers: the frozen model, which is loaded here, the records, encoded here, and the ids of
     those that each client trains on."""
-    from fedaudit.machinery.executor import one_thread
+    from fedaudit.machinery.executor import one_thread, set_precision
     from fedaudit.pipeline.methods import method_of
     from trainers.protocols import Bench
 
     one_thread()
+    set_precision(plan.precision)
     learner = importlib.import_module(f"trainers.{plan.learner}")
     methods = [method_of(cell) for cell in plan.cells if cell.variant]
     return Bench(
