@@ -34,7 +34,7 @@ from fedaudit.command import (
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.listing import listing
-from fedaudit.command.owners import owners
+from fedaudit.command.owners import is_of_attacks, owners
 from fedaudit.command.window import columns_of_window
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
@@ -320,8 +320,13 @@ def _parse(
     """
     for title, params in {**swept, **groups}.items():
         flags.add_fields(parser, title, params)
+    sources = dict(sources)
     for source, words in sources.items():
         try:
+            if source.startswith("--preset "):  # it may say something about attacks that do not run
+                _, unknown = parser.parse_known_args(words)
+                idle = {word for word in unknown if is_of_attacks(word.partition("=")[0])}
+                sources[source] = words = [word for word in words if word not in idle]
             parser.parse_args(words)
         except InputError as error:
             raise InputError(f"{source}: {error}" if source else str(error)) from None

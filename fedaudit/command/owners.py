@@ -25,6 +25,14 @@ def owners(flag: str) -> str:
     return " or ".join(_owners(name))
 
 
+def is_of_attacks(flag: str) -> bool:
+    """Whether an attack, or the adversary of attacks on some learner, has the parameter of a flag such as "--k"."""
+    name = flag[2:].removeprefix("no-").replace("-", "_")
+    classes = [plugin.params for plugin in ATTACKS.values()]
+    classes += [adversary_class(facts(learner)) for learner in every_learner()]
+    return any(name in _fields(params) for params in classes)
+
+
 def _owners(name: str) -> Iterator[str]:
     """Yield each kind of owner of the parameter `name`, in words."""
     for kind in (METHODS, ATTACKS, AUDITS, TASKS):

@@ -130,7 +130,7 @@ def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: R
         flag = f"--{min(fixed).replace('_', '-')}"
         raise InputError(f"{flag} does not go with --paper {chosen.paper}: {name} sets it itself; leave it out")
     shared = [f"--preset={item.preset}", *others]
-    return {task: plan([*shared, *words], scale) for task, words in tasks.items()}
+    return {task: plan([*shared, *item.only, *words], scale) for task, words in tasks.items()}
 
 
 def _real(name: str, item: PaperItem) -> tuple[paper_items.Words, list[str]]:
@@ -195,10 +195,10 @@ def _plans_or_raise(plans: Plans | InputError) -> Plans:
 
 def _estimates(request: PaperRequest, progress: Progress) -> Iterator[str]:
     """Yield a text per task, or per item that trains nothing or cannot run: what would run, how long and how much disk.
-    Plans that items share are estimated once."""
+    Trainings and audits that items share are counted once, with the first."""
     from fedaudit.command.dry_run import estimate
 
-    first_task: dict[tuple[str, ...], str] = {}
+    first: dict[Path, str] = {}  # name of the first task with a training or an audit, by its folder
     timings: dict[Hashable, Any] = {}
     for name, plans in request.items.items():
         if isinstance(plans, InputError):
@@ -206,9 +206,10 @@ def _estimates(request: PaperRequest, progress: Progress) -> Iterator[str]:
         elif not plans:
             yield f"{name}: computed in less than a minute, nothing is trained"
         for task, plan in plans.items() if not isinstance(plans, InputError) else ():
-            key = tuple(cell.analysis_key for cell in plan.cells)
-            if key in first_task:
-                yield f"{name}, {task}: the runs of {first_task[key]}"
+            earlier = dict.fromkeys(first.get(cell.analysis_folder, "") for cell in plan.cells)
+            if "" not in earlier:
+                yield f"{name}, {task}: the runs of {'; '.join(earlier)}"
                 continue
-            first_task[key] = f"{name}, {task}"
-            yield f"{name}, {task}: {estimate(plan, progress, timings)}"
+            yield f"{name}, {task}: {estimate(plan, progress, timings, first.keys())}"
+            for cell in plan.cells:
+                first |= dict.fromkeys({cell.training_folder, cell.analysis_folder} - first.keys(), f"{name}, {task}")

@@ -22,6 +22,8 @@ from reports.templates import Write, render
 class Items:
     figure4 = PaperItem(
         preset="fedrand-tables",
+        method="fedavg,fedrand",
+        attacked=True,
         tasks={"captions": ("--task=captions",)},
         scale="paper",
         real={"captions": ("--task=coco",)},
