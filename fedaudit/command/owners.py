@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -48,21 +47,15 @@ def _owners(name: str) -> Iterator[str]:
     if any(name in _fields(adversary_class(facts(learner))) for learner in every_learner()):
         yield "an --attack on prompts"
     for chosen, add in (("--run", flags.add_own_run), ("--split", splitting.add_split)):
-        if name in _dests(add):
+        if name in flags.dests(add):
             yield chosen
 
 
 def _of_learner(learner: str) -> set[str]:
     """Names of the parameters that come with what a method trains: its settings, and its frozen model."""
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
-    return _fields(settings) | _dests(lambda parser: flags.add_backbone(parser, learner))
+    return _fields(settings) | flags.dests(lambda parser: flags.add_backbone(parser, learner))
 
 
 def _fields(params: type[Any]) -> set[str]:
     return {field.name for field in dataclasses.fields(params)}
-
-
-def _dests(add: Any) -> set[str]:
-    parser = argparse.ArgumentParser(add_help=False)
-    add(parser)
-    return {action.dest for action in parser._actions}
