@@ -24,10 +24,12 @@ from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
 from reports import paper_items
 from reports.evidence import Evidence
+from reports.figures import drawing
 from reports.papers import secfpp_figure2, secfpp_figure3
 from reports.papers.common import EvidenceByTask
 from reports.printed_table import printed
 from reports.templates import contradictions
+from tests.unprinted import unprinted
 
 FOLDER = plugins.package_folder("reports.papers")
 OTHERWISE = "--seeds 1 --rounds 1"
@@ -53,7 +55,7 @@ def tiny(name: str) -> str:
     return next(filter(None, (paper_items.find(name).tiny, *sharing)), OTHERWISE if preset else "")
 
 
-def drawing(out: Path, tiny: Callable[[str], str]) -> Draw:
+def drawing_of(out: Path, tiny: Callable[[str], str]) -> Draw:
     """A function that draws an item under `out` as the command does, with the words that `tiny` says of it; what was
     drawn is not drawn again."""
     known: dict[str, DrawnItem] = {}
@@ -98,7 +100,7 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
-    return drawing(tmp_path_factory.mktemp("papers"), tiny)
+    return drawing_of(tmp_path_factory.mktemp("papers"), tiny)
 
 
 ITEMS = pytest.mark.parametrize("name", paper_items.items())
@@ -217,10 +219,11 @@ def without(run: Evidence, attack: str) -> Evidence:
 
 
 @ITEMS
-def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw) -> None:
+def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of the trainings its data are others, without what an attack found its page is."""
     page, item = drawn(name).page, paper_items.find(name)
     assert page is not None
+    monkeypatch.setattr(drawing, "printed", unprinted)
     evidence = {task: [read_evidence(cell) for cell in plan.cells] for task, plan in PLANS[page, name].items()}
     whole, file = files_of(name, evidence), f"{name.partition(':')[2]}.csv"
     for task, runs in evidence.items():
@@ -266,7 +269,7 @@ def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
             words = words.replace("--rounds 1", "--rounds 4")
         return f"{words} --seeds 2" if words else ""
 
-    return drawing(tmp_path_factory.mktemp("whole"), larger)
+    return drawing_of(tmp_path_factory.mktemp("whole"), larger)
 
 
 @pytest.mark.slow
