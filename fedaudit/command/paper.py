@@ -208,9 +208,9 @@ def _estimates(request: PaperRequest, progress: Progress) -> Iterator[str]:
         elif not plans:
             yield f"{name}: computed in less than a minute, nothing is trained"
         for task, plan in plans.items() if not isinstance(plans, InputError) else ():
-            earlier = dict.fromkeys(first.get(cell.analysis_folder, "") for cell in plan.cells)
-            if "" not in earlier:
-                yield f"{name}, {task}: the runs of {'; '.join(earlier)}"
+            tasks = dict.fromkeys(first.get(cell.analysis_folder, "") for cell in plan.cells)
+            if "" not in tasks:
+                yield f"{name}, {task}: the runs of {'; '.join(tasks)}"
                 continue
             yield f"{name}, {task}: {estimate(plan, progress, timings, first.keys())}"
             for cell in plan.cells:

@@ -92,9 +92,9 @@ def listed(named: Mapping[str, str], width: int | None, indent: str = INDENT) ->
 
 def hanging(start: str, text: str, width: int | None) -> list[str]:
     """Lines of `start` and `text`; if `width` is given, the text is wrapped with a hanging indent."""
-    parts = {"break_on_hyphens": False, "break_long_words": False}
-    folded = textwrap.fill(text, max(1, width - len(start)), **parts) if width else text
-    return f"{start}{folded}".replace("\n", "\n" + " " * len(start)).split("\n")
+    if width:
+        text = textwrap.fill(text, max(1, width - len(start)), break_on_hyphens=False, break_long_words=False)
+    return f"{start}{text}".replace("\n", "\n" + " " * len(start)).split("\n")
 
 
 def examples(text: str, width: int) -> str:
@@ -102,11 +102,11 @@ def examples(text: str, width: int) -> str:
     below them."""
     if max(map(len, text.split("\n"))) <= width:
         return text
-    shown: list[str] = []
+    folded: list[str] = []
     for line in text.split("\n"):
         command, *about = re.split(r"(?<=\S)\s{2,}", line)
-        shown += [command, *(part for words in about for part in hanging(" " * 6, words, width))]
-    return "\n".join(shown)
+        folded += [command, *(part for words in about for part in hanging(" " * 6, words, width))]
+    return "\n".join(folded)
 
 
 def _sizes(columns: Sequence[WindowColumn], groups: Groups) -> list[int]:

@@ -60,8 +60,8 @@ class Progress:
         self._inside = what
 
         def label(done: int) -> str:
-            shown = total // parts
-            return what if shown == 1 else f"{what}: {step} {min(done // parts + 1, shown)} of {shown}"
+            steps = total // parts
+            return what if steps == 1 else f"{what}: {step} {min(done // parts + 1, steps)} of {steps}"
 
         try:
             with (self._bar if self._terminal else self._log)(what, total, label) as advance:

@@ -184,8 +184,8 @@ def _method_of(name: str) -> str:
 
 def _noise_of(name: str) -> float:
     """The epsilon in the name of a line; infinity without noise."""
-    found = _NOISE.search(name)
-    return float(found[1]) if found else math.inf
+    epsilon = _NOISE.search(name)
+    return float(epsilon[1]) if epsilon else math.inf
 
 
 def _tinted(colour: str, white: float) -> str:
@@ -250,11 +250,11 @@ def place_notes(panel: Any, notes: Sequence[Note], size: float = 7.5) -> None:
             for box in _boxes_around(at, step, extent.width / 2, extent.height / 2)
             if _is_free(box, inside, [*markers, *(other for _, other in placed)])
         )
-        found = None if _said_near(text, *at, placed) else next(free, None)
-        if found is None:
+        nearest = None if _said_near(text, at, placed) else next(free, None)
+        if nearest is None:
             note.remove()
             continue
-        box, step = found
+        box, step = nearest
         placed.append((text, box))
         offset = ((box.x0 + box.x1) / 2 - at[0]) * points_per_pixel, ((box.y0 + box.y1) / 2 - at[1]) * points_per_pixel
         note.set_position(offset)
@@ -275,23 +275,23 @@ def _is_free(box: Any, inside: Any, others: Sequence[Any]) -> bool:
     return within and not any(box.overlaps(other) for other in others)
 
 
-def _said_near(text: str, x: float, y: float, placed: Sequence[tuple[str, Any]]) -> bool:
-    """Whether the same text stands within a line's height of the point (x, y) already."""
-    return any(text == said and box.padded(box.height).contains(x, y) for said, box in placed)
+def _said_near(text: str, at: Sequence[float], placed: Sequence[tuple[str, Any]]) -> bool:
+    """Whether the same text stands within a line's height of a point, in pixels, already."""
+    return any(text == other and box.padded(box.height).contains(*at) for other, box in placed)
 
 
 def fold_titles(figure: Figure) -> None:
     """Wrap titles of panels that are wider than their panel; the figure grows, its panels keep their size."""
-    shown = [panel for panel in figure.axes if panel.get_title(loc="left")]
-    if not shown:
+    titled = [panel for panel in figure.axes if panel.get_title(loc="left")]
+    if not titled:
         return
-    before = max(panel.get_title(loc="left").count("\n") for panel in shown)
-    for panel in shown:
+    before = max(panel.get_title(loc="left").count("\n") for panel in titled)
+    for panel in titled:
         letters = int((panel.get_position().width * WIDTH + _BESIDE) / _LETTER)
         wrap = functools.partial(textwrap.wrap, width=letters, break_on_hyphens=False, break_long_words=False)
         folded = [part for line in panel.get_title(loc="left").split("\n") for part in wrap(line) or [""]]
         panel.set_title("\n".join(folded), loc="left")
-    after = max(panel.get_title(loc="left").count("\n") for panel in shown)
+    after = max(panel.get_title(loc="left").count("\n") for panel in titled)
     if after > before:
         _spread(figure, 0.17 * (after - before), 0.17 * max(0, after - max(1, before)))
 
@@ -299,7 +299,8 @@ def fold_titles(figure: Figure) -> None:
 def _spread(figure: Figure, top: float, between: float) -> None:
     """Make a figure higher by `top` inches above its panels and by `between` over each further row of them."""
     old, edges = figure.get_figheight(), figure.subplotpars
-    rows = figure.axes[0].get_gridspec().nrows
+    spec = figure.axes[0].get_gridspec()
+    rows = spec.nrows if spec else 1
     height = (edges.top - edges.bottom) * old / (rows + (rows - 1) * edges.hspace)  # inches of a panel
     new = old + top + (rows - 1) * between
     figure.set_figheight(new)
