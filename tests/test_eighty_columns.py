@@ -68,7 +68,7 @@ def test_what_runs_nothing(words: str, tmp_path: Path) -> None:
     "words",
     [
         f"--method fedavg,fedrand {LORA} --out {{out}}/o",
-        f"--method promptfl,dpfpl {PROMPTS} --attack loss,shadow --shadow-kind federations --shadows 2 --epsilon none,1 --out {{out}}/o",
+        f"--method promptfl,dpfpl {PROMPTS} --attack loss,shadow --shadow-kind federations --shadows 4 --epsilon none,1 --out {{out}}/o",
         f"--method dpfpl {PROMPTS} --attack whitebox,loss --canaries 20 --epsilon 2 --fail-if measured>0.001 --out {{out}}/o",
         f"--method dpfpl {PROMPTS} --epsilon none,0.1 --dry-run --out {{out}}/o",
         "--paper fedrand --rounds 1 --dry-run --threads 1 --out {out}/o",

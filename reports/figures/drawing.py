@@ -276,8 +276,8 @@ def _is_free(box: Any, inside: Any, others: Sequence[Any]) -> bool:
 
 
 def _said_near(text: str, at: Sequence[float], placed: Sequence[tuple[str, Any]]) -> bool:
-    """Whether the same text stands within a line's height of a point, in pixels, already."""
-    return any(text == other and box.padded(box.height).contains(*at) for other, box in placed)
+    """Whether the same text stands within two lines of a point, in pixels, already."""
+    return any(text == other and box.padded(2 * box.height).contains(*at) for other, box in placed)
 
 
 def fold_titles(figure: Figure) -> None:
