@@ -126,10 +126,12 @@ def _roc_plot(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> 
         return None
     curves = curves[curves.fpr >= curves.floor * (1 - 1e-9)]
     threats, bottom = ordered(curves.threat_model, THREAT_MODELS), float(curves.floor.min())
+    in_panel = curves.groupby(["threat_model", "signal"], sort=False)
+    single = all(part.method.nunique() == len(part.groupby(["method", "way", "population"])) for _, part in in_panel)
     figure, axes = grid(len(signals), len(threats), height=2.9, margins=USUAL)
     for panel, signal, threat in panels(axes, signals, threats):
         part = curves[(curves.signal == signal) & (curves.threat_model == threat)]
-        _draw_roc(panel, part, methods, bottom)
+        _draw_roc(panel, part, methods, bottom, single=single)
         panel.plot([bottom, 1], [bottom, 1], color=GREY, linewidth=0.9, zorder=1)
         panel.set(xscale="log", yscale="log", xlim=(bottom, 1), ylim=(bottom, 1.08), xlabel="false positive rate")
         panel.set_title(f"{threat}\n{signal_name(signal)}")
@@ -141,15 +143,15 @@ def _roc_plot(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> 
     return figure, curves
 
 
-def _draw_roc(panel: Any, curves: Table, methods: Sequence[str], bottom: float) -> None:
-    """Draw the curves of one panel; several models of one method differ in tint. Rates below `bottom` are drawn at the
-    lower edge."""
+def _draw_roc(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, single: bool) -> None:
+    """Draw the curves of one panel; several models of one method differ in tint, and are named unless every method has
+    a `single` one in all panels. Rates below `bottom` are drawn at the lower edge."""
     for method, part in curves.groupby("method", sort=False):
         models = list(dict.fromkeys(part.way))
         for (model, population), line in part.groupby(["way", "population"], sort=False):
             last = population == LAST_ROUND_MEMBERS
             look = look_of(methods, method, hollow=last, tint=models.index(model) + last)
-            label = f"{method}: {model}, {population}"
+            label = method if single else f"{method}: {model}, {population}"
             tpr, low, high = (line[name].astype(float).clip(bottom, 1) for name in ("tpr", "low", "high"))
             panel.plot(line.fpr, tpr, **look, markevery=8, label=label)
             panel.fill_between(line.fpr, low, high, color=look["color"], alpha=0.1, linewidth=0)
