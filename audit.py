@@ -1,5 +1,6 @@
 """The command: `python audit.py --method fedrand --attack maxrenyi`; `--help` and `--list` show what there is."""
 
+# PYTHON_ARGCOMPLETE_OK, for shells that complete `python audit.py`
 import sys
 
 from fedaudit.__main__ import main

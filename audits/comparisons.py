@@ -252,14 +252,13 @@ def comparisons(run: ScoredRun) -> tuple[Comparison, ...]:
 
 def by_round(run: ScoredRun) -> list[Comparison]:
     """Two comparisons with held-out records per attacked round, by the model released after it: of all clients that
-    took part so far, then of that round's clients. They hold only records that are scored in every round."""
+    took part so far, then of that round's clients. Those of the last round are two of `comparisons`; before it, models
+    were asked about some records only."""
     rows = []
-    whole = [m for m in run.models if m.client is None]
-    for model in sorted((m for m in whole if m.way in (ROUND, FINAL)), key=lambda m: m.round):
-        sampled = set(next((m for m in whole if m.way == ROUND), model).scores.index)
-        small = dataclasses.replace(model, scores=model.scores[model.scores.index.isin(sampled)])
-        rows.append(_pooled(run, small, run.participants(model.round), ALL_MEMBERS, HELD_OUT))
-        rows.append(_pooled(run, small, run.last_cohort(model.round), LAST_ROUND_MEMBERS, HELD_OUT))
+    whole = [m for m in run.models if m.client is None and m.way in (ROUND, FINAL)]
+    for model in sorted(whole, key=lambda m: m.round):
+        rows.append(_pooled(run, model, run.participants(model.round), ALL_MEMBERS, HELD_OUT))
+        rows.append(_pooled(run, model, run.last_cohort(model.round), LAST_ROUND_MEMBERS, HELD_OUT))
     return rows
 
 

@@ -32,16 +32,26 @@ Words = Mapping[str, Sequence[str]]  # command-line arguments by the name of a c
 @dataclass(frozen=True)
 class PaperItem:
     """A table or figure of a paper, and the commands that compute it: one per column or panel, with the arguments of
-    `preset` and those in `tasks`. `title` and `module` are filled in by `items`, and `shows` if it is empty."""
+    `preset`, those in `tasks`, and `method` and `attacked`: what it does not show is neither trained nor attacked.
+    `title` and `module` are filled in by `items`, and `shows` if it is empty."""
 
     shows: str = ""  # its content in words; by default from the first line of the file's docstring
     preset: str | None = None  # a file of fedaudit/presets; None: nothing is trained
     tasks: Words = field(default_factory=dict)
+    method: str = ""  # value of --method: those of the preset's methods that it shows, spelt as there; "": all
+    attacked: bool = False  # whether it shows what attacks found
     scale: str | None = None  # the preset with the paper's own sizes; None: there is none
     real: Words | None = None  # `tasks` on the paper's own data; None: not available
-    tiny: str = ""  # arguments with which tests run all items of the preset in seconds; one item per preset has them
+    tiny: str = ""  # arguments with which tests run all items of the preset and `method` in seconds; one of them has it
     title: str = ""  # such as "DP-FPL, Table 2"
     module: str = ""  # the file's module in `reports.papers`
+
+    @property
+    def only(self) -> list[str]:
+        """Arguments that leave out what the item does not show; where it names budgets, also twins without noise."""
+        method = [f"--method={self.method}"] if self.method else []
+        method += ["--no-twin"] if "epsilon=" in self.method else []
+        return method if self.attacked else [*method, "--attack=none"]
 
     @property
     def paper(self) -> str:

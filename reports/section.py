@@ -82,9 +82,9 @@ class Page:
         """`name`, `symbol` and `colour` of every run, as figures draw it; an empty symbol for runs left out of them."""
         from reports.figures.drawing import INK, mark
 
-        position = {title: i for i, title in enumerate(self.titles)}
+        titles = self.titles
         none = {"symbol": "", "colour": INK}
-        return [{"name": v.title} | (mark(position[v.title]) if v.title in position else none) for v in self.runs]
+        return [{"name": v.title} | (mark(titles, v.title) if v.title in titles else none) for v in self.runs]
 
     def table(self, name: str, *, seeds: int | None = 1) -> pd.DataFrame:
         """The table `name` of detailed runs, of the first `seeds` seeds of each (None: of all); its column `method`

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from audits.findings import MEASURED, MEASURED_GAUSSIAN, THESE, WHOLE_RANKING, Finding, MeasuredEpsilon
+from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES, THESE, WHOLE_RANKING, Finding, MeasuredEpsilon
 from fedaudit.command.terminal import show
 from fedaudit.terms.verdicts import LEAK, NO_LEAK_FOUND, REVERSED
 from tests.prompt_evidence import prompt_evidence
@@ -130,8 +130,22 @@ def canaries(method: str) -> list[dict[str, Any]]:
     return [asdict(f) for f in (bound, gaussian, server)]
 
 
+def messages() -> Said:
+    """Bounds from messages beside long ones from guesses."""
+    found = canaries("dpfpl:epsilon=8")
+    wide = {"value": 10.234, "ceiling": 10.234, "guesses": 1500, "correct": 1499, "claimed": 8.0, "provable": 7.9712}
+    from_messages = {
+        "metric": MEASURED_SCORES,
+        "mechanism": "Gaussian",
+        "value": 6.7312,
+        "guesses": None,
+        "correct": None,
+    }
+    return [*(f | wide for f in found), found[0] | wide | from_messages], None
+
+
 CASES: dict[str, Callable[[], Said]] = {
-    made.__name__: made for made in (lora, elsewhere, many, prompts, own_test_sets)
+    made.__name__: made for made in (lora, elsewhere, many, messages, prompts, own_test_sets)
 }  # fmt: skip
 
 

@@ -35,7 +35,6 @@ BAD = {
         ["--task captions", "digits, fewshots, folder, glyphs, images"],
     ),
     "task of prompts": ("--method fedavg --task digits", ["--task digits", "captions"]),
-    "no attack on adapters": ("--method fedavg --attack none", ["--attack none", "maxrenyi"]),
     "exporting adapters of prompts": (
         "--method dpfpl --no-twin --export-adapters {export}",
         ["--export-adapters", "prompts"],

@@ -198,14 +198,14 @@ class Progress:
         pass
 
     @contextmanager
-    def stage(self, what, total, step="step"):
+    def stage(self, what, total, step="step", parts=1):
         yield nothing
 
 def nothing(steps=1):
     pass
 
 @contextmanager
-def unseen(what, total, step="step"):
+def unseen(what, total, step="step", parts=1):
     yield nothing
 """,
 }

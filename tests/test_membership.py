@@ -16,6 +16,7 @@ from audits.findings import Finding
 from audits.membership import Params, cells, findings
 from audits.permutation_test import by_coin
 from audits.statistics import ranking
+from audits.tables.curves import rounds_table
 from audits.verdicts import judged, together
 from fedaudit.tasks.base import Record
 from tests import prompt_scores
@@ -274,6 +275,17 @@ def test_only_participants_are_members():
     assert set(first.client) == {f"client-{k:02d}" for k in range(0, CLIENTS, 2)}
     last = next(c for c in comparisons(made_up(8)) if c.population == "last-round members")
     assert set(last.client) == {f"client-{k:02d}" for k in range(1, CLIENTS, 2)}
+
+
+def test_the_last_round_has_the_very_numbers_of_the_tables():
+    run = made_up(8, leak=1.0)
+    table = rounds_table(run, Params().confidence)
+    last = table[table["round"] == table["round"].max()].set_index(["population", "signal"])
+    found = [f for f in findings(run, Params(), names=NAMES, epsilon=claims) if (f.metric, f.way) == ("auroc", "final")]
+    found = {(f.population, f.signal): f for f in found if f.nonmembers == "held-out"}
+    assert len(last) > 1
+    for place, row in last.iterrows():
+        assert (row.auroc, row.low, row.high) == (found[place].value, found[place].low, found[place].high)
 
 
 def with_canaries(run, rng, leak):

@@ -61,6 +61,48 @@ class TestNames:
             asked("list", *words.split())
 
 
+PLANNED = {  # trainings that an item plans, and the attacks on each; all others plan none
+    "dp2fl:table1": (12, "none"), "dp2fl:table2": (3, "none"), "dp2fl:table3": (3, "none"), "dp2fl:table4": (3, "none"),
+    "dpfpl:table2": (144, "none"), "dpfpl:table3": (144, "none"), "dpfpl:table4": (48, "none"),
+    **{f"dpfpl:table{i}": (10, "none") for i in range(6, 12)},
+    "dpfpl:figure3": (3, "shadow,loss"), **{f"dpfpl:figure{i}": (60, "none") for i in (2, 4, 5, 6)},
+    "fedrand:table1": (10, "none"), "fedrand:table2": (5, "none"), "fedrand:table3": (5, "maxrenyi"),
+    "fedrand:table4": (5, "maxrenyi"), "fedrand:figure2": (5, "maxrenyi"), "fedrand:figure3": (5, "none"),
+    "fedrand:figure4": (2, "maxrenyi"), "secfpp:table1": (126, "none"), "secfpp:table2": (144, "none"),
+}  # fmt: skip
+
+
+class TestPlans:
+    """That each of these is shown is tested where items are drawn (`test_papers_run`)."""
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_what_is_trained_and_attacked(self, name: str) -> None:
+        plans = asked(name).items[name]
+        assert not isinstance(plans, InputError)
+        if name not in PLANNED:
+            assert not plans
+            return
+        assert len({cell.training_key for plan in plans.values() for cell in plan.cells}) == PLANNED[name][0]
+        assert {plan.attack or "none" for plan in plans.values()} == {PLANNED[name][1]}
+
+    @pytest.mark.parametrize(("some", "every"), [
+        *((f"dpfpl:table{i}", "dpfpl:figure2") for i in range(6, 12)), ("dp2fl:table2", "dp2fl:table1"),
+        ("fedrand:figure3", "fedrand:figure2"), ("fedrand:table4", "fedrand:table1"), ("fedrand:figure4", "fedrand:table2"),
+    ])  # fmt: skip
+    def test_items_share_trainings_on_disk(self, some: str, every: str) -> None:
+        folders = []
+        for name in (some, every):
+            plans = asked(name).items[name]
+            assert not isinstance(plans, InputError)
+            folders.append({cell.training_folder for plan in plans.values() for cell in plan.cells})
+        assert folders[0] <= folders[1]
+
+    def test_a_flag_of_an_attack_has_no_place_where_nothing_is_attacked(self) -> None:
+        assert asked("fedrand:figure2", "--k", "0").items
+        with pytest.raises(InputError, match="--k"):
+            asked("fedrand:figure3", "--k", "0")
+
+
 class TestPrint:
     def test_every_printed_table_is_that_of_an_item(self) -> None:
         """But for DP-FPL's Table 5, which is its set-up."""

@@ -7,7 +7,8 @@ import html
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ from fedaudit.command import cli, paper
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import compute, papers
+from fedaudit.pipeline.page import read_evidence
 from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
 from reports import paper_items
+from reports.evidence import Evidence
+from reports.figures import drawing
 from reports.papers import secfpp_figure2, secfpp_figure3
+from reports.papers.common import EvidenceByTask
 from reports.printed_table import printed
 from reports.templates import contradictions
+from tests.unprinted import unprinted
 
 FOLDER = plugins.package_folder("reports.papers")
 OTHERWISE = "--seeds 1 --rounds 1"
@@ -38,17 +44,18 @@ FIGURES = {  # what a paper prints of a figure, in its tables or its text
 }  # fmt: skip
 
 Draw = Callable[[str], DrawnItem]
+PLANS: dict[tuple[Path, str], Mapping[str, Plan]] = {}  # of what was drawn, by the page and the item
 
 
 def tiny(name: str) -> str:
     """The words with which an item runs in seconds: what its own file says, or another that shares its runs; behind
     `--method` the methods of its preset that stand for the rest."""
-    preset = paper_items.find(name).preset
-    sharing = [item.tiny for item in paper_items.items().values() if preset and item.preset == preset]
+    preset, method = paper_items.find(name).preset, paper_items.find(name).method
+    sharing = [i.tiny for i in paper_items.items().values() if preset and (i.preset, i.method) == (preset, method)]
     return next(filter(None, (paper_items.find(name).tiny, *sharing)), OTHERWISE if preset else "")
 
 
-def drawing(out: Path, tiny: Callable[[str], str]) -> Draw:
+def drawing_of(out: Path, tiny: Callable[[str], str]) -> Draw:
     """A function that draws an item under `out` as the command does, with the words that `tiny` says of it; what was
     drawn is not drawn again."""
     known: dict[str, DrawnItem] = {}
@@ -59,6 +66,7 @@ def drawing(out: Path, tiny: Callable[[str], str]) -> Draw:
             chosen = [f"--method={methods}"] if methods else []
 
             def plan(own: Sequence[str], scale: Sequence[str]) -> Plan:
+                own = [word for word in own if not (chosen and word.startswith("--method="))]
                 return cli.read_command([*own, *chosen], scale).plan
 
             asked = paper.read(["--paper", name, "--out", str(out), *words.split()], plan)
@@ -66,6 +74,8 @@ def drawing(out: Path, tiny: Callable[[str], str]) -> Draw:
             plans = asked.items[name]
             assert not isinstance(plans, Exception), plans
             known[name] = papers.draw(name, plans, out, Progress(quiet=True))
+            assert known[name].page is not None
+            PLANS[known[name].page, name] = plans
         return known[name]
 
     return draw
@@ -90,7 +100,7 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
-    return drawing(tmp_path_factory.mktemp("papers"), tiny)
+    return drawing_of(tmp_path_factory.mktemp("papers"), tiny)
 
 
 ITEMS = pytest.mark.parametrize("name", paper_items.items())
@@ -185,6 +195,48 @@ def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, drawn: Draw) 
     assert shown == values
 
 
+def files_of(name: str, evidence: EvidenceByTask) -> dict[str, bytes]:
+    """The page of an item and its data, drawn from some runs; {} if it is refused."""
+    files: dict[str, bytes] = {}
+    try:
+        paper_items.find(name).build(evidence, files.__setitem__)
+    except ValueError:
+        return {}
+    return {file: data for file, data in files.items() if file.endswith((".csv", ".html"))}
+
+
+def without(run: Evidence, attack: str) -> Evidence:
+    """A run as if the attack had found nothing."""
+    found = [f for f in run.findings if f.get("attack") == attack]
+    others = [f for f in run.findings if f.get("attack") != attack]
+    signals = {f["signal"] for f in found}
+    if run.attack == attack:  # there is no other one
+        of_training = {"accuracy", "cost", "noise", "privacy", "utility"}
+        return replace(run, findings=others, tables={n: t for n, t in run.tables.items() if n in of_training})
+    tables = {n: t[~t.signal.isin(signals)] if "signal" in t else t for n, t in run.tables.items()}
+    kept = {n: t.drop(columns=[*signals & {*t.columns}]) for n, t in tables.items()}
+    return replace(run, findings=others, tables=kept)
+
+
+@ITEMS
+def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one of the trainings its data are others, without what an attack found its page is."""
+    page, item = drawn(name).page, paper_items.find(name)
+    assert page is not None
+    monkeypatch.setattr(drawing, "printed", unprinted)
+    evidence = {task: [read_evidence(cell) for cell in plan.cells] for task, plan in PLANS[page, name].items()}
+    whole, file = files_of(name, evidence), f"{name.partition(':')[2]}.csv"
+    for task, runs in evidence.items():
+        for run in runs:
+            some = {task: [other for other in runs if other is not run]}
+            assert files_of(name, evidence | some).get(file) != whole[file], f"{run.run} is trained, and not shown"
+    attacks = {attack for runs in evidence.values() for run in runs if run.attack for attack in run.attack.split(",")}
+    for attack in attacks:
+        fewer = {task: [without(run, attack) for run in runs] for task, runs in evidence.items()}
+        assert files_of(name, fewer) != whole, f"{attack} runs, and is not shown"
+    assert item.attacked == bool(attacks)
+
+
 @ITEMS
 def test_nothing_to_show_is_refused(name: str) -> None:
     if not paper_items.find(name).preset:
@@ -212,12 +264,12 @@ def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
     """With all methods, ranks and budgets of a preset, and two seeds."""
 
     def larger(name: str) -> str:
-        words = re.sub(r"(^| )--(seeds|epsilon|rank|method) [\w.,]+", "", tiny(name))
+        words = re.sub(r"(^| )--(seeds|epsilon|rank|method) [\w.,:=]+", "", tiny(name))
         if paper_items.find(name).preset == "fedrand-tables":  # of whose clients both halves must have been sent
             words = words.replace("--rounds 1", "--rounds 4")
         return f"{words} --seeds 2" if words else ""
 
-    return drawing(tmp_path_factory.mktemp("whole"), larger)
+    return drawing_of(tmp_path_factory.mktemp("whole"), larger)
 
 
 @pytest.mark.slow

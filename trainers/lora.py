@@ -48,6 +48,7 @@ class Facts(LearnerFacts):
     per_round = 4
     threat_models = (RELEASED_MODEL, SERVER, OWNER)
     backbone = "vlm"
+    unattacked = True
     alone = ("maxrenyi", "reconstruct")
     privacy = "AdapterPrivacy"
     records = "texts"

@@ -77,7 +77,7 @@ class FrozenVLM(Reader):
             # only a forked worker has the model already
             with (
                 Executor(lambda: self, workers=workers if sys.platform == "linux" else 1) as readers,
-                stage("encoding the pictures", len(missing), "part") as advance,
+                stage("encoding the pictures", len(missing), "batch") as advance,
             ):
                 packs = readers.map(FrozenVLM._pack, (shards[name] for name in missing))
                 for name, tensors in zip(missing, packs, strict=True):

@@ -16,6 +16,7 @@ from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.resolve import display_name
 from fedaudit.backbones.weight_files import read_weights
 from fedaudit.command import exits
+from fedaudit.command.window import tell
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
@@ -35,17 +36,17 @@ def check(plan: Plan, faults: Sequence[str]) -> int:
     why the plan's model is not the one that was asked for."""
     missing = list(faults)
     if plan.own is not None:
-        print(f"run: {_of_run(plan.own)}", flush=True)
+        tell(f"run: {_of_run(plan.own)}")
     federation = _kept(lambda: federation_of(plan), missing)
     if federation is not None:
-        print(f"data: {plan.task}: {_of_data(federation)}", flush=True)
+        tell(f"data: {plan.task}: {_of_data(federation)}")
         missing += _faults_of_pictures(list(federation.records.values()))
     if not faults:
         model = _kept(lambda: _of_model(plan, federation, missing), missing)
         if model is not None:
-            print(f"model: {model}")
+            tell(f"model: {model}")
     for sentence in missing:
-        print(f"error: {sentence}", file=sys.stderr)
+        tell(f"error: {sentence}", sys.stderr)
     if not missing:
         print("fits: nothing is missing")
     return exits.MENDABLE if missing else exits.DONE

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +36,8 @@ from fedaudit.command import (
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import config_words, preset_words
 from fedaudit.command.listing import listing
-from fedaudit.command.owners import owners
-from fedaudit.command.window import columns_of_window
+from fedaudit.command.owners import is_of_attacks, owners
+from fedaudit.command.window import columns_of_window, examples, hanging, tell
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
@@ -86,6 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may stand at its cursor
+        from fedaudit.command.completion import answer
+
+        answer(training_parser)
     if (text := _told(words)) is not None:
         print(text)
         return exits.DONE
@@ -108,7 +114,7 @@ def _main(words: list[str]) -> int:
     if command.dry_run:
         from fedaudit.command.dry_run import estimate
 
-        print("\n".join([estimate(command.plan, progress), *never_run(command.plan.cells)]))
+        tell("\n".join([estimate(command.plan, progress), *never_run(command.plan.cells)]))
         return exits.DONE
     from fedaudit.pipeline.notes import canary_notes, cautions
     from fedaudit.pipeline.run import run
@@ -120,8 +126,10 @@ def _main(words: list[str]) -> int:
 
     show(outcome.findings, command.plan.attack)
     plan = command.plan
-    for line in (*never_run(plan.cells), *cautions(plan), *canary_notes(plan), *_times_hint(plan)):
-        print(line)
+    for line in (*never_run(plan.cells), *cautions(plan), *canary_notes(plan)):
+        tell(line)
+    if "cost" in plan.across:  # reports leave out what differs between equal runs
+        print(f"seconds and memory: audit.py --audit cost --out {plan.out}")
     command.export(progress)
     index.write(plan.out, progress.say)
     print(f"report: {outcome.report}")
@@ -129,7 +137,7 @@ def _main(words: list[str]) -> int:
         browser.show(outcome.report)
     crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
     for sentence in crossed:
-        print(f"failed: {sentence}", file=sys.stderr)
+        tell(f"failed: {sentence}", sys.stderr)
     return exits.CROSSED if crossed else exits.DONE
 
 
@@ -140,19 +148,14 @@ def _told(words: Sequence[str]) -> str | None:
     if flag is None:
         return None
     check(words)
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first = flags.Parser(add_help=False, allow_abbrev=False)
     first.add_argument("--version", action="store_true")
     first.add_argument("--list", nargs="?", const="")
+    flags.add_manner(first)
     chosen, others = first.parse_known_args(words)
     if others or (chosen.version and chosen.list is not None):
         raise InputError(f"{flag}: stands alone; leave out the other words")
     return f"FedAudit {__version__}" if chosen.version else listing(columns_of_window(), chosen.list)
-
-
-def _times_hint(plan: Plan) -> list[str]:
-    """A line on how to see seconds and memory, with the audit `cost`, as reports leave out what differs between equal
-    runs; else []."""
-    return [f"seconds and memory: audit.py --audit cost --out {plan.out}"] if "cost" in plan.across else []
 
 
 def _compare(request: compare_runs.ComparisonRequest) -> int:
@@ -161,12 +164,12 @@ def _compare(request: compare_runs.ComparisonRequest) -> int:
 
     progress = Progress(quiet=request.quiet)
     if request.dry_run:
-        print(runs_on_disk.describe(request.out, request.across, progress))
+        tell(runs_on_disk.describe(request.out, request.across, progress))
         return exits.DONE
     comparison = runs_on_disk.compare(request.out, request.across, progress)
     index.write(request.out, progress.say)
     for sentence in comparison.sentences:
-        print(sentence)
+        tell(sentence)
     print(f"report: {comparison.report}")
     if request.open:
         browser.show(comparison.report)
@@ -240,16 +243,27 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     )  # fmt: skip
 
 
+ABOUT = (
+    "Train a federated method, attack what each party saw, and report how much leaked. The flags depend on --method, "
+    "--attack, --task and --audit: give these beside --help to see theirs."
+)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose lines end between words: names with hyphens can be copied."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return hanging("", " ".join(text.split()), width)
+
+
 def _parser() -> flags.Parser:
+    width = shutil.get_terminal_size().columns
     parser = flags.Parser(
         prog="audit.py",
         usage="audit.py [--method NAME] [--attack NAME] [--task NAME] [options]",
-        description=(
-            "Train a federated method, attack what each party saw, and report how much leaked. The flags depend on "
-            "--method, --attack, --task and --audit: give these beside --help to see theirs."
-        ),
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="\n".join(hanging("", ABOUT, width)),
+        epilog=examples(EXAMPLES, width),
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.owner_of = owners
@@ -288,14 +302,31 @@ def _read_training(
     audits: str | None, sources: choices.Sources,
 ) -> tuple[argparse.Namespace, dict[str, Any]]:  # fmt: skip
     """The options of a training with its attacks and audits, and the parameter object of each group, by title."""
+    parser, groups, swept = training_parser(methods, task, learner, attacks, audits)
+    if "privacy" not in swept:
+        choices.check_noise(methods, learner, sources)
+    return _parse(parser, groups, sources, swept=swept)
+
+
+Classes = dict[str, "type[DataclassInstance]"]  # parameter classes by the title of their group of flags
+
+
+def training_parser(
+    methods: sweeps.Named, task: Plugin[TaskFacts], learner: str, attacks: Sequence[Plugin[AttackFacts]],
+    audits: str | None,
+) -> tuple[flags.Parser, Classes, Classes]:  # fmt: skip
+    """A parser of all flags of a training with its attacks and audits but those of parameter classes; these classes,
+    and those whose parameters can be swept."""
     trained = facts(learner)
-    swept = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
+    swept: Classes = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
     if noised := trained.private or any(private(plugin.facts) for plugin, _ in methods.values()):
         swept["privacy"] = privacy_of(learner)
-    else:
-        choices.check_noise(methods, learner, sources)
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
-    groups = {"local training": settings, f"task {task.name}": task.params, "canaries": choices.canaries_class()}
+    groups: Classes = {
+        "local training": settings,
+        f"task {task.name}": task.params,
+        "canaries": choices.canaries_class(),
+    }
     groups |= {"the adversary": choices.adversary_class(trained)} if attacks and trained.shadows else {}
     groups |= choices.attack_groups(attacks) | choices.audit_groups(audits, attacks, learner, trained_here=True)
     parser = _parser()
@@ -304,7 +335,7 @@ def _read_training(
     flags.add_general_options(parser)
     if noised:
         parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
-    return _parse(parser, groups, sources, swept=swept)
+    return parser, groups, swept
 
 
 def _parse(
@@ -320,8 +351,13 @@ def _parse(
     """
     for title, params in {**swept, **groups}.items():
         flags.add_fields(parser, title, params)
+    sources = dict(sources)
     for source, words in sources.items():
         try:
+            if source.startswith("--preset "):  # it may say something about attacks that do not run
+                _, unknown = parser.parse_known_args(words)
+                idle = {word for word in unknown if is_of_attacks(word.partition("=")[0])}
+                sources[source] = words = [word for word in words if word not in idle]
             parser.parse_args(words)
         except InputError as error:
             raise InputError(f"{source}: {error}" if source else str(error)) from None

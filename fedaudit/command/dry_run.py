@@ -42,10 +42,13 @@ class Pace:
 Timings = MutableMapping[Hashable, Any]  # paces of trainings and seconds of questions, by what they depend on
 
 
-def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> str:
+def estimate(
+    plan: Plan, progress: Progress, timings: Timings | None = None, before: Collection[Path] = frozenset()
+) -> str:
     """The text of `--dry-run` about what the plan would compute: trainings, time, disk space. It is based on a few
-    rounds of each kind of training and one question of each kind of attack. `timings` is a cache, read and filled.
-    Nothing is written to disk but the cached image embeddings."""
+    rounds of each kind of training and one question of each kind of attack. `timings` is a cache, read and filled;
+    `before` are folders that the same command will have made by then. Nothing is written to disk but the cached image
+    embeddings."""
     from fedaudit.command import attack_times
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_models import sequence_rounds
@@ -55,7 +58,8 @@ def estimate(plan: Plan, progress: Progress, timings: Timings | None = None) -> 
     federation = federation_of(plan)
     check(plan, federation, progress)
     missing = [cell for cell in plan.cells if not _on_disk(cell.analysis_folder)]
-    cells = {c.training_key: c for c in missing if c.trained_here and not _on_disk(c.training_folder)}.values()
+    new = [c for c in missing if c.trained_here and not _on_disk(c.training_folder) and c.training_folder not in before]
+    cells = {c.training_key: c for c in new}.values()
     federations, clients = untrained(missing, federation, _on_disk)
     of_bank = {cell.bank_folder: cell for cell in missing if cell.needs_shadows}
     simulated = [of_bank[recipe.folder] for recipe, _ in federations]

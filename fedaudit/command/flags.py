@@ -192,6 +192,13 @@ def add_manner(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--debug", action=switch, default=False, help=text)
 
 
+def dests(add: Callable[[argparse.ArgumentParser], None]) -> set[str]:
+    """Names of the options that such a function of this module adds to a parser."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add(parser)
+    return {action.dest for action in parser._actions}
+
+
 def add_fields(parser: argparse.ArgumentParser, title: str, params: type[DataclassInstance]) -> None:
     """Add a flag for each field of a parameter class, in a group `title`; flags that the parser has are left out.
     Parameters that can be swept take several values, separated by commas. Defaults are None: not given."""

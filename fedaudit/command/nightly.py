@@ -22,6 +22,7 @@ from fedaudit.command.flags import Parser, add_place
 from fedaudit.command.gates import Gate
 from fedaudit.command.matrix import Matrix, MatrixCell
 from fedaudit.command.matrix import read as read_matrix
+from fedaudit.command.window import tell
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import index
@@ -92,7 +93,7 @@ def main(request: NightlyRequest) -> int:
     progress = Progress(quiet=request.quiet)
     if request.dry_run:
         for part in _estimates(request.matrix, progress):
-            print(part, flush=True)
+            tell(part)
         return exits.DONE
     from fedaudit.pipeline.nights import write_pages
     from reports.nightly import FAILED, limit_rows
@@ -107,9 +108,9 @@ def main(request: NightlyRequest) -> int:
     in_short, events = write_pages(nights, night, cells, rows, progress)
     index.write(request.out, progress.say)
     limits = limit_rows(cells)
-    print(f"night {night}: {in_short}")
+    tell(f"night {night}: {in_short}")
     for line in events:
-        print(line)
+        tell(line)
     _to_step_summary(nights.path / "summary.md")
     print(f"page: {nights.path / 'index.html'}")
     if request.open:
@@ -118,7 +119,7 @@ def main(request: NightlyRequest) -> int:
     failed = [f"failed: {cell.name}: {cell.why}" for cell in cells if cell.status == FAILED]
     failed += [f"unanswered: {limit['limit']}: no cell's report answers it" for limit in limits if limit["silent"]]
     for line in crossed + failed:
-        print(line, file=sys.stderr)
+        tell(line, sys.stderr)
     return exits.CROSSED if crossed else exits.FAILED if failed else exits.DONE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +24,14 @@ def owners(flag: str) -> str:
     return " or ".join(_owners(name))
 
 
+def is_of_attacks(flag: str) -> bool:
+    """Whether an attack, or the adversary of attacks on some learner, has the parameter of a flag such as "--k"."""
+    name = flag[2:].removeprefix("no-").replace("-", "_")
+    classes = [plugin.params for plugin in ATTACKS.values()]
+    classes += [adversary_class(facts(learner)) for learner in every_learner()]
+    return any(name in _fields(params) for params in classes)
+
+
 def _owners(name: str) -> Iterator[str]:
     """Yield each kind of owner of the parameter `name`, in words."""
     for kind in (METHODS, ATTACKS, AUDITS, TASKS):
@@ -40,21 +47,15 @@ def _owners(name: str) -> Iterator[str]:
     if any(name in _fields(adversary_class(facts(learner))) for learner in every_learner()):
         yield "an --attack on prompts"
     for chosen, add in (("--run", flags.add_own_run), ("--split", splitting.add_split)):
-        if name in _dests(add):
+        if name in flags.dests(add):
             yield chosen
 
 
 def _of_learner(learner: str) -> set[str]:
     """Names of the parameters that come with what a method trains: its settings, and its frozen model."""
     settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
-    return _fields(settings) | _dests(lambda parser: flags.add_backbone(parser, learner))
+    return _fields(settings) | flags.dests(lambda parser: flags.add_backbone(parser, learner))
 
 
 def _fields(params: type[Any]) -> set[str]:
     return {field.name for field in dataclasses.fields(params)}
-
-
-def _dests(add: Any) -> set[str]:
-    parser = argparse.ArgumentParser(add_help=False)
-    add(parser)
-    return {action.dest for action in parser._actions}

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from fedaudit.command import browser, exits
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import preset_words
-from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_place
-from fedaudit.command.window import columns_of_window, listed
+from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_manner, add_place, dests
+from fedaudit.command.window import columns_of_window, listed, tell
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import index, papers
@@ -55,7 +55,8 @@ def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
         return None
     check(words)
     if chosen.paper == LIST:
-        if len(words) > 2:
+        _read_place(others)
+        if given_fields(words) - dests(add_manner) - {"paper"}:
             raise InputError("--paper list: stands alone; leave out the other words")
         return PaperRequest(LIST, {}, Path(), quiet=False, open=False, dry_run=False)
     names = paper_items.matching(chosen.paper)
@@ -130,7 +131,7 @@ def _plans(name: str, chosen: argparse.Namespace, others: Sequence[str], plan: R
         flag = f"--{min(fixed).replace('_', '-')}"
         raise InputError(f"{flag} does not go with --paper {chosen.paper}: {name} sets it itself; leave it out")
     shared = [f"--preset={item.preset}", *others]
-    return {task: plan([*shared, *words], scale) for task, words in tasks.items()}
+    return {task: plan([*shared, *item.only, *words], scale) for task, words in tasks.items()}
 
 
 def _real(name: str, item: PaperItem) -> tuple[paper_items.Words, list[str]]:
@@ -152,13 +153,14 @@ def main(request: PaperRequest) -> int:
     progress = Progress(quiet=request.quiet)
     if request.dry_run:
         for part in _estimates(request, progress):
-            print(f"{part}\n", flush=True)
+            tell(f"{part}\n")
         print(f"pages: under {request.out / papers.FOLDER}")
         return exits.DONE
     if [*request.items] == [request.name]:
         drawn = papers.draw(request.name, _plans_or_raise(request.items[request.name]), request.out, progress)
         index.write(request.out, progress.say)
-        print(f"agreement: {drawn.agreed}\npage: {drawn.page}")
+        tell(f"agreement: {drawn.agreed}")
+        print(f"page: {drawn.page}")
         if request.open and drawn.page:
             browser.show(drawn.page)
         return exits.DONE
@@ -172,12 +174,12 @@ def _several(request: PaperRequest, progress: Progress) -> int:
     for name, plans in request.items.items():
         try:
             drawn = papers.draw(name, _plans_or_raise(plans), request.out, progress)
-            print(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)", flush=True)
+            tell(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)")
         except Exception as error:  # the other items are run whatever happens
             if exits.is_stopping():
                 raise
             drawn = DrawnItem(name, 0.0, why=exits.explain(error, debug=False))
-            print(f"failed: {name}: {drawn.why}", file=sys.stderr, flush=True)
+            tell(f"failed: {name}: {drawn.why}", sys.stderr)
         done.append(drawn)
         page = papers.write_index(request.name, done, request.out)
     index.write(request.out, progress.say)
@@ -195,10 +197,10 @@ def _plans_or_raise(plans: Plans | InputError) -> Plans:
 
 def _estimates(request: PaperRequest, progress: Progress) -> Iterator[str]:
     """Yield a text per task, or per item that trains nothing or cannot run: what would run, how long and how much disk.
-    Plans that items share are estimated once."""
+    Trainings and audits that items share are counted once, with the first."""
     from fedaudit.command.dry_run import estimate
 
-    first_task: dict[tuple[str, ...], str] = {}
+    first: dict[Path, str] = {}  # name of the first task with a training or an audit, by its folder
     timings: dict[Hashable, Any] = {}
     for name, plans in request.items.items():
         if isinstance(plans, InputError):
@@ -206,9 +208,10 @@ def _estimates(request: PaperRequest, progress: Progress) -> Iterator[str]:
         elif not plans:
             yield f"{name}: computed in less than a minute, nothing is trained"
         for task, plan in plans.items() if not isinstance(plans, InputError) else ():
-            key = tuple(cell.analysis_key for cell in plan.cells)
-            if key in first_task:
-                yield f"{name}, {task}: the runs of {first_task[key]}"
+            tasks = dict.fromkeys(first.get(cell.analysis_folder, "") for cell in plan.cells)
+            if "" not in tasks:
+                yield f"{name}, {task}: the runs of {'; '.join(tasks)}"
                 continue
-            first_task[key] = f"{name}, {task}"
-            yield f"{name}, {task}: {estimate(plan, progress, timings)}"
+            yield f"{name}, {task}: {estimate(plan, progress, timings, first.keys())}"
+            for cell in plan.cells:
+                first |= dict.fromkeys({cell.training_folder, cell.analysis_folder} - first.keys(), f"{name}, {task}")

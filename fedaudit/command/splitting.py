@@ -11,6 +11,7 @@ from pathlib import Path
 from fedaudit.command.argv import check, number, whole
 from fedaudit.command.choices import canaries_class
 from fedaudit.command.flags import Parser, add_manner, params_from_values
+from fedaudit.command.window import tell
 from fedaudit.external.coins import REFERENCE_SHARE
 from fedaudit.machinery.errors import InputError
 
@@ -95,11 +96,11 @@ def main(request: SplitRequest) -> int:
         canary_kind=request.canary_kind, linked=request.linked,
     )  # fmt: skip
     for sentence in done.sentences:
-        print(sentence)
+        tell(sentence)
     guessed = done.canaries or sum(done.counts[name] for name in CANDIDATES)
     most = one_run.ceiling(number_of_guesses(guessed), canaries=guessed, delta=DELTA)
     what = "canaries" if done.canaries else "candidates"
-    print(
+    tell(
         f"measured epsilon: guesses are about the {guessed} {what}; if every one were right, it would be {most:.2f} "
         f"(delta {DELTA:g})"
     )

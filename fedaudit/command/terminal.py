@@ -164,18 +164,18 @@ def _show_membership(console: Console, rows: Sequence[Finding], attack: str | No
 
 
 def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
-    """Print bounds (`reports.measured.rows`, not empty): by run and adversary the lower bounds on epsilon, for any
-    mechanism, for a Gaussian one and from messages, with proven and claimed epsilon."""
+    """Print bounds (`reports.measured.rows`, not empty): by run, adversary and number of canaries the lower bounds on
+    epsilon, for any mechanism, for a Gaussian one and from messages, with proven and claimed epsilon."""
     first = bounds[0]["any"]
     methods, seeds = (len({row["any"][name] for row in bounds}) > 1 for name in ("method", "seed"))
     from_messages = any(row["messages"] is not None for row in bounds)
-    heads = ["canaries", "guesses right", "any mechanism", "if Gaussian", *["messages"] * from_messages]
+    heads = ["guesses right", "any mechanism", "if Gaussian", *["messages"] * from_messages]
     heads += ["proven", "claimed"]
     groups: dict[str, list[list[str]]] = {}
     for row in bounds:
         m = row["any"]
         run = [*([m["method"]] if methods else []), *([f"seed {m['seed']}"] if seeds else [])]
-        cells = [signal_name(m["signal"]), str(m["canaries"]), f"{m['correct']} of {m['guesses']}", _at_least(m)]
+        cells = [signal_name(m["signal"]), f"{m['correct']} of {m['guesses']}", _at_least(m)]
         of_messages = "n/a" if row["messages"] is None else f"{row['messages']['value']:.3g}"
         cells += [
             _at_least(row["gaussian"]),
@@ -183,7 +183,7 @@ def _show_measured(console: Console, bounds: Sequence[dict[str, Any]]) -> None:
             epsilon(m["provable"]),
             _epsilon(m["claimed"]),
         ]
-        groups.setdefault(" · ".join([*run, m["threat_model"]]), []).append(cells)
+        groups.setdefault(" · ".join([*run, m["threat_model"], f"{m['canaries']} canaries"]), []).append(cells)
     rests = f"{100 * first['confidence']:g} % each, delta {first['delta']:g}"
     title = f"measured epsilon, at least (of at most): {rests}"
     print_table(console, title, [SCORE, *map(WindowColumn, heads)], groups)

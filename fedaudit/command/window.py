@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +44,14 @@ def open_console() -> Console:
 def columns_of_window() -> int | None:
     """Width of the terminal; None if stdout is a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Print lines of text to stdout, or another stream: in a terminal wrapped between words to its width."""
+    stream = stream or sys.stdout
+    width = shutil.get_terminal_size().columns if stream.isatty() else None
+    for line in text.split("\n"):
+        print("\n".join(hanging("", line, width)), file=stream, flush=True)
 
 
 def print_table(console: Console, title: str, columns: Sequence[WindowColumn], groups: Groups) -> None:
@@ -84,8 +92,21 @@ def listed(named: Mapping[str, str], width: int | None, indent: str = INDENT) ->
 
 def hanging(start: str, text: str, width: int | None) -> list[str]:
     """Lines of `start` and `text`; if `width` is given, the text is wrapped with a hanging indent."""
-    folded = textwrap.fill(text, max(1, width - len(start)), break_on_hyphens=False) if width else text
-    return f"{start}{folded}".replace("\n", "\n" + " " * len(start)).split("\n")
+    if width:
+        text = textwrap.fill(text, max(1, width - len(start)), break_on_hyphens=False, break_long_words=False)
+    return f"{start}{text}".replace("\n", "\n" + " " * len(start)).split("\n")
+
+
+def examples(text: str, width: int) -> str:
+    """The lines "  COMMAND   what it does" of a text; in a window too narrow for one of them, what commands do stands
+    below them."""
+    if max(map(len, text.split("\n"))) <= width:
+        return text
+    folded: list[str] = []
+    for line in text.split("\n"):
+        command, *about = re.split(r"(?<=\S)\s{2,}", line)
+        folded += [command, *(part for words in about for part in hanging(" " * 6, words, width))]
+    return "\n".join(folded)
 
 
 def _sizes(columns: Sequence[WindowColumn], groups: Groups) -> list[int]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 OUTSIDE_KEYS = "writes to the terminal only"
 
 LOG_SECONDS = 10.0  # between two log lines of one stage, at least
-SILENT_SECONDS = 60.0  # after which a stage without a finished step says that it goes on
+SILENT_SECONDS = 20.0  # after which a stage without a finished step says that it goes on
 
 
 class Advance(Protocol):
@@ -22,9 +24,12 @@ class Advance(Protocol):
 
 
 class Stage(Protocol):
-    """Shows the progress of long work: "WHAT: STEP 3 of 7", STEP is a noun such as "round"; of one step only "WHAT"."""
+    """Shows the progress of long work: "WHAT: STEP 3 of 7", STEP is a noun such as "round"; of one step only "WHAT".
+    Every `parts` steps that `total` and `advance` count make one that is shown."""
 
-    def __call__(self, what: str, total: int, step: str = "step") -> AbstractContextManager[Advance]: ...
+    def __call__(
+        self, what: str, total: int, step: str = "step", parts: int = 1
+    ) -> AbstractContextManager[Advance]: ...
 
 
 class Progress:
@@ -36,7 +41,10 @@ class Progress:
         self._inside = ""
 
     def say(self, line: str) -> None:
-        """Print a line to stderr unless quiet."""
+        """Print a line to stderr unless quiet; in a terminal wrapped between words to its width."""
+        if self._terminal:
+            width = shutil.get_terminal_size().columns
+            line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
         if not self.quiet:
             print(line, file=sys.stderr, flush=True)
 
@@ -46,18 +54,23 @@ class Progress:
             raise RuntimeError(f"{label!r} began within stage {self._inside!r}")
 
     @contextmanager
-    def stage(self, what: str, total: int, step: str = "step") -> Iterator[Advance]:
+    def stage(self, what: str, total: int, step: str = "step", parts: int = 1) -> Iterator[Advance]:
         """Show the progress of work of `total` steps, as `Stage` says. Stages must not be nested."""
         self.require_idle(what)
         self._inside = what
+
+        def label(done: int) -> str:
+            steps = total // parts
+            return what if steps == 1 else f"{what}: {step} {min(done // parts + 1, steps)} of {steps}"
+
         try:
-            with (self._bar if self._terminal else self._log)(what, total, step) as advance:
+            with (self._bar if self._terminal else self._log)(what, total, label) as advance:
                 yield advance
         finally:
             self._inside = ""
 
     @contextmanager
-    def _bar(self, what: str, total: int, step: str) -> Iterator[Advance]:
+    def _bar(self, what: str, total: int, label: Callable[[int], str]) -> Iterator[Advance]:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Rich
@@ -67,29 +80,29 @@ class Progress:
         label_column = TextColumn("{task.description}", table_column=Column(overflow="fold"))
         columns = (label_column, BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("elapsed,"))
         with Rich(*columns, TimeRemainingColumn(), TextColumn("left"), console=Console(stderr=True)) as bars:
-            task = bars.add_task(_label(what, 0, total, step), total=total)
+            task = bars.add_task(label(0), total=total)
             done = 0
 
             def advance(steps: int = 1) -> None:
                 nonlocal done
                 done += steps
-                bars.update(task, completed=done, description=_label(what, done, total, step))
+                bars.update(task, completed=done, description=label(done))
 
             yield advance
 
     @contextmanager
-    def _log(self, what: str, total: int, step: str) -> Iterator[Advance]:
+    def _log(self, what: str, total: int, label: Callable[[int], str]) -> Iterator[Advance]:
         started = last = time.monotonic()
         done = 0
         ended = threading.Event()
-        self.say(_label(what, 0, total, step))
+        self.say(label(0))
 
         def remind() -> None:
             nonlocal last
             while not ended.wait(SILENT_SECONDS):
                 if (now := time.monotonic()) - last >= SILENT_SECONDS:
                     last = now
-                    self.say(f"{_label(what, done, total, step)}, {in_words(now - started)} elapsed")
+                    self.say(f"{label(done)}, {in_words(now - started)} elapsed")
 
         def advance(steps: int = 1) -> None:
             nonlocal done, last
@@ -100,8 +113,7 @@ class Progress:
             elif now - last >= LOG_SECONDS:
                 last = now
                 left = (now - started) / done * (total - done)
-                label = _label(what, done, total, step)
-                self.say(f"{label}, {in_words(now - started)} elapsed, about {in_words(left)} left")
+                self.say(f"{label(done)}, {in_words(now - started)} elapsed, about {in_words(left)} left")
 
         reminder = threading.Thread(target=remind, daemon=True)
         reminder.start()
@@ -110,11 +122,6 @@ class Progress:
         finally:
             ended.set()
             reminder.join()
-
-
-def _label(what: str, done: int, total: int, step: str) -> str:
-    """ "WHAT: STEP 4 of 7" after 3 steps; "WHAT" if there is one step only."""
-    return what if total == 1 else f"{what}: {step} {min(done + 1, total)} of {total}"
 
 
 def in_words(seconds: float) -> str:
@@ -132,6 +139,6 @@ def nothing(steps: int = 1) -> None:
 
 
 @contextmanager
-def unseen(what: str, total: int, step: str = "step") -> Iterator[Advance]:
+def unseen(what: str, total: int, step: str = "step", parts: int = 1) -> Iterator[Advance]:
     """A `Stage` that shows nothing."""
     yield nothing

@@ -14,7 +14,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.resource_usage import ResourceUsage, note
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim
 from fedaudit.pipeline import on_shares
-from fedaudit.pipeline.attacks import attack_training
+from fedaudit.pipeline.attacks import attack_training, utility_of_texts
 from fedaudit.pipeline.finished import complete, finish
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.newcomers import newcomer_accuracies
@@ -62,6 +62,8 @@ def analyse(cell: Cell, folder: Folder, workshop: Workshop, progress: Progress) 
         if attack:
             tables = attack.tables()
             advance()
+    if not (utility := utility_of_texts(subject.transcript)).columns.empty:
+        tables["utility"] = utility
     if cell.variant and cell.variant.plugin.facts.on_shares:
         tables |= on_shares.tables(cell)
     results = [*subject.before.values()][::-1]  # audits that build on others come first in the report

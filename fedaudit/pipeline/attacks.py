@@ -66,12 +66,10 @@ class AttackedTraining:
         tables |= contents_tables(cell, self.federation, self.question_sets)
         tables["coverage"] = _coverage(question_plan)
         tables = {name: table for name, table in tables.items() if len(table)}
-        if "clients" not in question_plan.training.transcript.initial["utility"]:  # of prompts an audit shows it
-            tables["utility"] = _utility(question_plan.training.transcript)
-            if "rounds" in tables and "loss" in tables["utility"]:
-                of_all = tables["utility"][tables["utility"].model == "global"]
-                losses = of_all.set_index("round").loss
-                tables["rounds"]["heldout_loss"] = (tables["rounds"]["round"] - 1).map(losses)
+        utility = utility_of_texts(question_plan.training.transcript)
+        if "rounds" in tables and "loss" in utility:
+            losses = utility[utility.model == "global"].set_index("round").loss
+            tables["rounds"]["heldout_loss"] = (tables["rounds"]["round"] - 1).map(losses)
         return tables
 
     def _tokens(self, records: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -227,9 +225,11 @@ def _coverage(question_plan: QuestionPlan) -> pd.DataFrame:
     return coverage_table(clients, source.transcript)
 
 
-def _utility(transcript: Transcript) -> pd.DataFrame:
+def utility_of_texts(transcript: Transcript) -> pd.DataFrame:
     """The utility of models by round: a row per round (-1 = before training) and model ("global", "clients", ...); the
-    other columns are metrics."""
+    other columns are metrics. Without rows and columns where clients have accuracies, which an audit shows."""
+    if "clients" in transcript.initial["utility"]:
+        return pd.DataFrame()
     rows = [{"round": -1, "model": model} | utility for model, utility in transcript.initial["utility"].items()]
     for r in range(transcript.schedule.rounds):
         for model, utility in transcript.round(r)["utility"].items():

@@ -31,6 +31,7 @@ def run(plan: Plan, progress: Progress) -> Outcome:
     """
     reused = ["report"]
     if not sound(plan):
+        progress.say("loading libraries and data")
         from fedaudit.pipeline.compute import compute
 
         reused = compute(plan, progress)

@@ -110,16 +110,17 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
         return
     recipe = (federations or clients)[0][0]
     rounds, attackers = recipe.schedule.rounds, workshop.attackers
-    parts: list[tuple[Callable[..., None], Sequence[tuple[object, ...]], Sequence[int]]] = [
-        (simulate, federations, blocks(rounds)),
-        (_train, clients, shadow_models.stops(rounds)),
+    kinds: list[tuple[str, int, Callable[..., int], Sequence[tuple[object, ...]], Sequence[int]]] = [
+        ("federation", len(federations), simulate, federations, blocks(rounds)),
+        ("model", sum(len(some) for *_, some in clients), _train, clients, shadow_models.stops(rounds)),
     ]
-    shadows = sum(len(some) for _, _, some in clients) or len(federations)
-    steps = sum(len(jobs) * len(untils) for _, jobs, untils in parts)
-    with progress.stage(f"training {shadows} shadow models", steps, "part") as advance:
-        for function, jobs, untils in parts:
-            for _ in attackers.chains(function, [[(*job, until, progress.quiet) for until in untils] for job in jobs]):
-                advance()
+    for noun, number, function, jobs, untils in (kind for kind in kinds if kind[1]):
+        chains = [[(*job, until, progress.quiet) for until in untils] for job in jobs]
+        parts = len(untils)  # of each training, one after the other
+        what, step = f"training {number} shadow {noun}{'s' * (number > 1)}", f"shadow {noun}"
+        with progress.stage(what, number * parts, step, parts) as advance:
+            for trained in attackers.chains(function, chains):
+                advance(trained)
 
 
 def untrained(
@@ -145,9 +146,9 @@ def untrained(
     return federations, clients
 
 
-def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> None:
-    """Train, in a worker, a simulated federation in its folder. A job is (recipe, number, rounds to train up to,
-    quiet)."""
+def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> int:
+    """Train, in a worker, a simulated federation in its folder, and return 1. A job is (recipe, number, rounds to train
+    up to, quiet)."""
     recipe, shadow, until, quiet = job
     training = Training(
         f"the adversary's simulation of {plugin_name(recipe.method)}",
@@ -160,11 +161,12 @@ def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> No
         timed=False,
     )
     train_block(shadow_models.simulated_bench(bench, recipe.seed, shadow), (training, until, quiet))
+    return 1
 
 
-def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) -> None:
-    """Train, in a worker, shadow clients in their folder. A job is (recipe, client, shadows, rounds to train up to,
-    quiet)."""
+def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) -> int:
+    """Train, in a worker, shadow clients in their folder, and return their number. A job is (recipe, client, shadows,
+    rounds to train up to, quiet)."""
     recipe, client, shadows, until, quiet = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.client(client, shadows))
     with folder.lock(say):
@@ -173,6 +175,7 @@ def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) 
         )
         if until == recipe.schedule.rounds:
             finish(folder)
+    return len(shadows)
 
 
 def shadows_of(bench: AttackBench, recipe: ShadowRecipe, client: int) -> shadow_models.ShadowModels:

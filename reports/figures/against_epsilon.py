@@ -85,19 +85,19 @@ def _draw_lines(
             _draw_line(panel, of_method, quantity, [at[v.epsilon] + shift for v in of_method], look_of(methods, method))
     for v in (v for v in runs if v.method not in lines and quantity in v.scores):
         colour = look_of(methods, v.method)["color"]
-        panel.axhline(v.scores[quantity].value, color=colour, linestyle="--", linewidth=1.1, label=v.title, zorder=1)
+        panel.axhline(v.scores[quantity].value, color=colour, linewidth=1.1, label=v.title, zorder=1)
 
 
 def _draw_line(
     panel: Any, of_method: Sequence[MethodRow], quantity: str, at: Sequence[float], look: dict[str, Any]
 ) -> None:
-    """Draw one method at the positions `at`: noised runs joined, and a dotted step to the one without noise."""
+    """Draw one method at the positions `at`: noised runs joined, and a pale step to the one without noise."""
     values = [v.scores[quantity].value for v in of_method]
     bars = np.array([v.scores[quantity].reach for v in of_method]).T
     panel.errorbar(at, values, bars, fmt="none", ecolor=look["color"], elinewidth=0.8, capsize=2)
     n = sum(v.private for v in of_method)
     panel.plot(at[:n], values[:n], **look, label=of_method[0].name)
-    panel.plot(at[max(0, n - 1) :], values[max(0, n - 1) :], **look | {"linestyle": ":"}, linewidth=1)
+    panel.plot(at[max(0, n - 1) :], values[max(0, n - 1) :], **look, linewidth=1, alpha=0.5)
 
 
 def _draw_axes(panel: Any, about: Panel, at: dict[float, float], levels: Sequence[float]) -> None:

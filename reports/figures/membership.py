@@ -22,9 +22,22 @@ from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.record_kinds import CANARY, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, TRAINED
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.evidence import ordered
-from reports.figures.drawing import GREY, INK, LINES, LOW, USUAL, Plot, Sketch, grid, legend, look_of, name_rows, panels
+from reports.figures.drawing import (
+    GREY,
+    INK,
+    LOW,
+    USUAL,
+    Note,
+    Plot,
+    Sketch,
+    grid,
+    legend,
+    look_of,
+    name_rows,
+    panels,
+    place_notes,
+)
 
-INSIDE = 4  # a legend of more lines inside a panel would hide them
 CLASSES = 40  # rows of the figure by class, at most
 CLIENTS = 3  # clients whose losses are drawn
 ROC = (
@@ -48,8 +61,9 @@ LOSSES = (
     "the loss of members falls below that of held-out records, the model remembers them."
 )
 ROUNDS = (
-    "The released model after each round, on a subsample of the records: 0.5 is guessing, bars are confidence "
-    "intervals, hollow markers are the records that the last round trained on."
+    "The released model after each round: 0.5 is guessing, bars are confidence intervals, hollow markers are the "
+    "records that the last round trained on. The last point is the number of the tables; earlier models are asked "
+    "about some of the records only, so that their intervals are wider."
 )
 TRADEOFF = (
     "The same points against the loss on held-out records, joined in the order of the rounds: at one loss (a vertical "
@@ -112,41 +126,32 @@ def _roc_plot(curves: Table, methods: Sequence[str], signals: Sequence[str]) -> 
         return None
     curves = curves[curves.fpr >= curves.floor * (1 - 1e-9)]
     threats, bottom = ordered(curves.threat_model, THREAT_MODELS), float(curves.floor.min())
-    lines = curves.groupby(["threat_model", "signal"], sort=False)
-    most = max(len(part.groupby(["method", "way", "population"])) for _, part in lines)
-    plain = all(part.method.nunique() == len(part.groupby(["method", "way", "population"])) for _, part in lines)
-    below = 0.17 * most + 0.1 if most > INSIDE and not plain else 0.0
-    margins = USUAL if plain else (0.62, 0.62, 0.45, 0.52 + below)
-    figure, axes = grid(len(signals), len(threats), height=2.9, margins=margins)
+    in_panel = curves.groupby(["threat_model", "signal"], sort=False)
+    single = all(part.method.nunique() == len(part.groupby(["method", "way", "population"])) for _, part in in_panel)
+    figure, axes = grid(len(signals), len(threats), height=2.9, margins=USUAL)
     for panel, signal, threat in panels(axes, signals, threats):
         part = curves[(curves.signal == signal) & (curves.threat_model == threat)]
-        _draw_roc(panel, part, methods, bottom, plain=plain)
+        _draw_roc(panel, part, methods, bottom, single=single)
         panel.plot([bottom, 1], [bottom, 1], color=GREY, linewidth=0.9, zorder=1)
         panel.set(xscale="log", yscale="log", xlim=(bottom, 1), ylim=(bottom, 1.08), xlabel="false positive rate")
         panel.set_title(f"{threat}\n{signal_name(signal)}")
         panel.xaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_major_formatter("{x:g}")
         panel.minorticks_off()
-        if part.empty:  # an attack that this adversary cannot run
-            continue
-        if below:
-            panel.legend(loc="upper left", bbox_to_anchor=(0, -0.45 / 2.9), borderaxespad=0)
-        elif not plain:
-            panel.legend(loc="lower right")
     name_rows(axes, "true positive rate")
-    if plain:
-        legend(figure)
+    legend(figure)
     return figure, curves
 
 
-def _draw_roc(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, plain: bool) -> None:
-    """Draw the curves of one panel. Several lines of one method differ in line style; `plain` says that every method
-    has just one. Rates below `bottom` are drawn at the lower edge."""
+def _draw_roc(panel: Any, curves: Table, methods: Sequence[str], bottom: float, *, single: bool) -> None:
+    """Draw the curves of one panel; several models of one method differ in tint, and are named unless every method has
+    a `single` one in all panels. Rates below `bottom` are drawn at the lower edge."""
     for method, part in curves.groupby("method", sort=False):
-        for i, ((model, population), line) in enumerate(part.groupby(["way", "population"], sort=False)):
-            look = look_of(methods, method, hollow=population == LAST_ROUND_MEMBERS)
-            look["linestyle"] = LINES[i % len(LINES)]
-            label = method if plain else f"{method}: {model}, {population}"
+        models = list(dict.fromkeys(part.way))
+        for (model, population), line in part.groupby(["way", "population"], sort=False):
+            last = population == LAST_ROUND_MEMBERS
+            look = look_of(methods, method, hollow=last, tint=models.index(model) + last)
+            label = method if single else f"{method}: {model}, {population}"
             tpr, low, high = (line[name].astype(float).clip(bottom, 1) for name in ("tpr", "low", "high"))
             panel.plot(line.fpr, tpr, **look, markevery=8, label=label)
             panel.fill_between(line.fpr, low, high, color=look["color"], alpha=0.1, linewidth=0)
@@ -273,11 +278,12 @@ def _trajectories_plot(table: Table, methods: Sequence[str]) -> Plot:
 
 
 def _look_of_kind(kind: str, methods: Sequence[str], method: str) -> dict[str, Any]:
-    """Matplotlib properties of a kind of records: the method's colour if trained on, else black; canaries dotted."""
+    """Matplotlib properties of a kind of records: the method's colour if trained on, else black; canaries with
+    points."""
     trained = kind in TRAINED
     colour = look_of(methods, method)["color"] if trained else INK
-    line = LINES[2 * (CANARY in kind) + (not trained)]
-    return {"color": colour, "linestyle": line, "label": f"{kind}, mean ({method})" if trained else f"{kind}, mean"}
+    marker = "." if CANARY in kind else ""
+    return {"color": colour, "marker": marker, "label": f"{kind}, mean ({method})" if trained else f"{kind}, mean"}
 
 
 def _rounds_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]) -> Plot:
@@ -312,16 +318,18 @@ def _tradeoff_plot(rounds: Table, methods: Sequence[str], signals: Sequence[str]
     if rounds.empty:
         return None
     figure, axes = grid(1, len(signals), height=2.8, margins=LOW, sharey=True)
+    notes: dict[str, list[Note]] = {signal: [] for signal in signals}
     for panel, signal in zip(axes[0], signals, strict=True):
         for method, line in rounds[rounds.signal == signal].groupby("method", sort=False):
             path = line.sort_values("round")
             panel.plot(path.heldout_loss, path.auroc, **look_of(methods, method), label=method)
-            for end in path.iloc[[0, -1]].itertuples():
-                note = {"xytext": (4, 5), "textcoords": "offset points", "size": 7.5}
-                panel.annotate(f"round {end.round}", (end.heldout_loss, end.auroc), **note)
+            ends = path.iloc[[0, -1]].itertuples()
+            notes[signal] += [(f"round {end.round}", end.heldout_loss, end.auroc) for end in ends]
         panel.axhline(0.5, color=GREY, linewidth=0.9)
         panel.set(title=signal_name(signal), xlabel="held-out loss (nats per token)")
         panel.margins(x=0.15)
     name_rows(axes, "AUROC")
     legend(figure)
+    for panel, signal in zip(axes[0], signals, strict=True):
+        place_notes(panel, notes[signal])
     return figure, rounds

@@ -14,7 +14,7 @@ from audits.run_comparison import EPSILON, METHOD, format_value
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.evidence import ordered
-from reports.figures.drawing import GREY, INK, LOW, USUAL, Plot, grid, legend, look_of
+from reports.figures.drawing import GREY, INK, LOW, USUAL, Note, Plot, grid, legend, look_of, place_notes
 from reports.formats import is_missing
 from reports.rows import LINES_SHOWN
 
@@ -55,6 +55,7 @@ def front_plot(best: Table, worlds: Sequence[str]) -> Plot:
         panel.set(xlabel=UTILITY[part.utility_metric.iloc[0]], ylabel="AUROC, best attack")
         if part.utility_metric.iloc[0] == "loss":
             panel.invert_xaxis()  # better is to the right in every panel
+        place_notes(panel, _notes(part), size=7)
     for panel in axes.flat[len(pairs) :]:
         panel.set_axis_off()
     legend(figure)
@@ -74,12 +75,17 @@ def _draw_front(panel: Any, part: Table, methods: Sequence[str]) -> None:
         for front, face in ((True, look["color"]), (False, "white")):
             some = points[points.front == front]
             panel.plot(some.utility, some.auroc, **look | {"markerfacecolor": face}, label=str(method))
-    middle = (part.utility.min() + part.utility.max()) / 2
-    for row in line.to_dict("records") if len(line) <= NAMED else []:
-        text = f"{row['point'].removeprefix(row['method']).strip() or row['method']} ({100 * row['front_p']:.0f} %)"
-        inward = (row["utility"] > middle) != (row["utility_metric"] == "loss")  # the loss axis is inverted
-        offset = {"xytext": (-4 if inward else 4, 4), "ha": "right" if inward else "left"}
-        panel.annotate(text, (row["utility"], row["auroc"]), **offset, textcoords="offset points", fontsize=7)
+
+
+def _notes(part: Table) -> list[Note]:
+    """The names of the points on a front with their shares of draws, at these points; none of a long front."""
+    front = part[part.front].sort_values("utility").to_dict("records")
+    names = [row["point"].removeprefix(row["method"]).strip() or row["method"] for row in front]
+    notes = [
+        (f"{name} ({100 * row['front_p']:.0f} %)", row["utility"], row["auroc"])
+        for name, row in zip(names, front, strict=True)
+    ]
+    return notes if len(notes) <= NAMED else []
 
 
 def _bar_lengths(rows: Table, name: str) -> Any:

@@ -37,7 +37,7 @@ def sketches(runs: Sequence[MethodRow], lines: Table, titles: Sequence[str]) -> 
                "On test records, mean over seeds where there are several; 0 rounds is before training."
                + (ANSWERS_NOTE if set(lines.metric) & set(METRICS.values()) else ""), _lines_plot, (lines, titles)),
         Sketch("rank", "Accuracy against the rank of the local prompt's factors",
-               f"Solid lines and filled markers: with residual; dashed and hollow: without. {BARS}",
+               f"Filled markers: with residual; hollow: without. {BARS}",
                _rank_plot, (runs,)),
         Sketch("residual", "What the residual changes, by epsilon and rank",
                "Accuracy with the residual less that without it, all else equal: above 0 it helps. Bars, where there "
@@ -88,7 +88,7 @@ def _rank_plot(runs: Sequence[MethodRow]) -> Plot:
         return None
     splits, methods = accuracies(ranked), list(dict.fromkeys(v.method for v in ranked))
     ranks = sorted({v.parameters["rank"] for v in ranked}, key=lambda rank: rank or math.inf)
-    levels = sorted({v.epsilon for v in ranked}, reverse=True)
+    looks = [f"{v.name}, {v.noise}" for v in ranked]
     figure, axes = grid(len(methods), len(splits), height=2.7, margins=LOW, sharey=True)
     for row, method in zip(axes, methods, strict=True):
         of_method = [v for v in ranked if v.method == method]
@@ -99,8 +99,8 @@ def _rank_plot(runs: Sequence[MethodRow]) -> Plot:
             for i, (level, residual) in enumerate(lines):
                 line = [v for v in lines[level, residual] if split in v.scores]
                 line.sort(key=lambda v: ranks.index(v.parameters["rank"]))
-                at = [ranks.index(v.parameters["rank"]) + 0.03 * (i - len(levels) / 2) for v in line]
-                look = look_of(levels, level, hollow=not residual) | {"linestyle": "-" if residual else "--"}
+                at = [ranks.index(v.parameters["rank"]) + 0.03 * (i - len(lines) / 2) for v in line]
+                look = look_of(looks, f"{line[0].name}, {line[0].noise}", hollow=not residual)
                 which = f", {'with' if residual else 'without'} residual" if "residual" in of_method[0].options else ""
                 bars, label = np.array([v.scores[split].reach for v in line]).T, line[0].noise + which
                 panel.errorbar(
@@ -123,13 +123,14 @@ def _residual_plot(runs: Sequence[MethodRow]) -> Plot:
         return None
     splits = [s for s in SPLITS if s in set(data.split) and s in accuracies(runs)]
     levels = list(dict.fromkeys(data.epsilon))
-    labels = list(dict.fromkeys(data.setting))
+    labels = list(dict.fromkeys(zip(data.method, data.setting, strict=True)))
+    lines = [f"{method}, {label}" for method, label in labels]
     figure, axes = grid(1, len(splits), height=2.6, margins=LOW, sharey=True)
     for panel, split in zip(axes[0], splits, strict=True):
-        for i, label in enumerate(labels):
-            dots = data[(data.split == split) & (data.setting == label)]
+        for i, (method, label) in enumerate(labels):
+            dots = data[(data.split == split) & (data.method == method) & (data.setting == label)]
             at = [levels.index(level) + 0.11 * (i - (len(labels) - 1) / 2) for level in dots.epsilon]
-            look = look_of(labels, label) | {"linestyle": ""}
+            look = look_of(lines, lines[i]) | {"linestyle": ""}
             panel.errorbar(at, dots.difference, dots.sd.fillna(0), **look, elinewidth=0.8, capsize=2, label=label)
         panel.axhline(0, color=GREY, linewidth=0.9)
         panel.margins(y=0.15)

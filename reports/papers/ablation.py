@@ -17,7 +17,7 @@ import pandas as pd
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR
 from reports.beside_dpfpl import Agreement, scale
 from reports.evidence import Evidence
-from reports.figures.drawing import COLOURS, LINES, LOW, MARKERS, Plot, grid, legend
+from reports.figures.drawing import LOW, Plot, grid, legend, look_of
 from reports.formats import p_value, tau
 from reports.papers.common import EvidenceByTask, drowned_note, only_task, write_figure
 from reports.printed_table import agreed_in_words, printed, seeds_of, within_levels
@@ -172,6 +172,7 @@ def plot(points: pd.DataFrame) -> Plot:
     paper's, a column per split with and without residual, a line per epsilon."""
     columns = list(itertools.product(SPLITS, (True, False)))
     levels = sorted(points.epsilon.unique(), reverse=True)
+    lines = ["DP-FPL, no noise" if math.isinf(level) else f"DP-FPL, ε {level:g}" for level in levels]
     ranks = sorted(points["rank"].unique(), key=lambda rank: rank or math.inf)
     figure, axes = grid(2, len(columns), height=2.3, margins=LOW, sharey="row")
     for row, side in zip(axes, SIDES, strict=True):
@@ -179,8 +180,7 @@ def plot(points: pd.DataFrame) -> Plot:
             subset = points[(points.whose == side) & (points.split == split) & (points.residual == residual)]
             for i, level in enumerate(levels):
                 line = subset[subset.epsilon == level].sort_values("rank", key=lambda column: column.map(ranks.index))
-                look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i], "linestyle": LINES[i % len(LINES)]}
-                look["label"] = "no noise" if math.isinf(level) else f"ε {level:g}"
+                look = look_of(lines, lines[i]) | {"label": lines[i].partition(", ")[2]}
                 x = line["rank"].map(ranks.index)
                 panel.errorbar(x, line.accuracy, [line.down, line.up], **look, elinewidth=0.7)
             panel.set_xticks(range(len(ranks)), [str(rank or "full") for rank in ranks])

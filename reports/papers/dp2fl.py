@@ -33,7 +33,11 @@ class Items:
         "accuracy and F1 of clients' own models, beside three baselines",
         tiny="--seeds 1 --rounds 1 --clients 2 --shots 4 --test 1 --local-epochs 1 --method dp2fl,local",
     )
-    table2 = RUN("the global model on clients' test sets, beside their own models")
+    table2 = RUN(
+        "the global model on clients' test sets, beside their own models",
+        method="dp2fl",
+        tiny="--seeds 1 --rounds 1 --clients 2 --shots 4 --test 1 --local-epochs 1",
+    )
     table3 = NEWCOMERS(
         "a new client before it trains, by what it starts from",
         tiny="--seeds 1 --rounds 1 --clients 3 --shots 4 --test 1 --local-epochs 1",

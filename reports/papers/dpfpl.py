@@ -38,6 +38,12 @@ class Items:
     ABLATION = partial(
         PaperItem, preset="dpfpl-ablation", tasks={"symbols": ("--task=glyphs",)}, scale="dpfpl-paper", real=REAL
     )
+    # DP-FPL's settings at one budget: those of the preset, and those of tests
+    AT_ONE, FEW_AT_ONE = (
+        ",".join(f"dpfpl{residual}:rank={rank}:epsilon={{0}}" for residual in ("", ":residual=false") for rank in ranks)
+        for ranks in ((1, 2, 4, 8, 0), (1, 8))
+    )
+    TINY = "--seeds 1 --rounds 1 --clients 2 --train 4 --test 1"
     SIZES = {f"{n} clients": (f"--clients={n}",) for n in (25, 50)}  # noqa: RUF012
     FIGURE = "rank, noise and residual, beside what the paper prints of"
 
@@ -52,14 +58,30 @@ class Items:
         tiny="--seeds 1 --rounds 1 --train 16 --test 1 --epsilon none --method promptfl,dpfpl",
     )  # fmt: skip
     table6 = ABLATION(
-        "rank and residual without noise", tiny="--seeds 1 --rounds 1 --clients 2 --train 4 --test 1 --rank 1,8"
-    )
-    table7 = ABLATION("rank and residual at ε 0.4")
-    table8 = ABLATION("rank and residual at ε 0.2")
-    table9 = ABLATION("rank and residual at ε 0.1")
-    table10 = ABLATION("rank and residual at ε 0.05")
-    table11 = ABLATION("rank and residual at ε 0.01")
-    figure2 = ABLATION(f"{FIGURE} Caltech101", real={"Caltech101": REAL["Caltech101"]})
+        "rank and residual without noise", method=AT_ONE.format("none"),
+        tiny=f"{TINY} --method {FEW_AT_ONE.format('none')}",
+    )  # fmt: skip
+    table7 = ABLATION(
+        "rank and residual at ε 0.4", method=AT_ONE.format("0.4"),
+        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.4')}",
+    )  # fmt: skip
+    table8 = ABLATION(
+        "rank and residual at ε 0.2", method=AT_ONE.format("0.2"),
+        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.2')}",
+    )  # fmt: skip
+    table9 = ABLATION(
+        "rank and residual at ε 0.1", method=AT_ONE.format("0.1"),
+        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.1')}",
+    )  # fmt: skip
+    table10 = ABLATION(
+        "rank and residual at ε 0.05", method=AT_ONE.format("0.05"),
+        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.05')}",
+    )  # fmt: skip
+    table11 = ABLATION(
+        "rank and residual at ε 0.01", method=AT_ONE.format("0.01"),
+        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.01')}",
+    )  # fmt: skip
+    figure2 = ABLATION(f"{FIGURE} Caltech101", real={"Caltech101": REAL["Caltech101"]}, tiny=f"{TINY} --rank 1,8")
     figure4 = ABLATION(f"{FIGURE} OxfordPets", real={"OxfordPets": REAL["OxfordPets"]})
     figure5 = ABLATION(f"{FIGURE} OxfordFlowers", real={"OxfordFlowers": REAL["OxfordFlowers"]})
     figure6 = ABLATION(f"{FIGURE} Food101", real={"Food101": REAL["Food101"]})

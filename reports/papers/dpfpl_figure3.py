@@ -28,6 +28,7 @@ from reports.templates import Write, render, write_drawings
 class Items:
     figure3 = PaperItem(
         preset="dpfpl-figure3",
+        attacked=True,
         tasks={"symbols in relief": ("--task=glyphs", "--domain=relief")},
         tiny="--seeds 1 --rounds 1 --clients 2 --train 8 --test 1 --targets 1 --shadows 4 --epsilon none,1",
     )

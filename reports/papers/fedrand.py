@@ -36,19 +36,25 @@ class Items:
         PaperItem, preset="fedrand-tables", tasks={"captions": ("--task=captions",)}, scale="paper",
         real={"captions": ("--task=coco",)},
     )  # fmt: skip
+    FIVE = "fedavg,fedper,fedper:shared_layers=4,fedpara,fedrand"
+    TINY = "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 --method"
 
     table1 = CAPTIONS(
         "answers and captions of the aggregated model and of clients' models, five methods",
         tasks={"captions": ("--task=captions",), "questions": ("--task=vqa",)},
         real={"captions": ("--task=coco",), "questions": ("--task=scienceqa",)},
-        tiny="--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
-        "--method fedavg,fedrand",
-    )
-    table2 = CAPTIONS("captions of novel objects by the aggregated model, five methods")
+        method=FIVE, tiny=f"{TINY} fedavg,fedrand",
+    )  # fmt: skip
+    table2 = CAPTIONS("captions of novel objects by the aggregated model, five methods", method=FIVE)
     table3 = CAPTIONS(
-        "FedRand without each of its parts, captions of the aggregated model and MaxRényi-10 % against it"
-    )
-    table4 = CAPTIONS("AUROC of MaxRényi against the aggregated model and reconstructed clients, five methods")
+        "FedRand without each of its parts, captions of the aggregated model and MaxRényi-10 % against it",
+        method="fedrand,fedrand:rho=0.3,fedrand:rho=0.7,fedrand:past=false,fedrand:normalise=false", attacked=True,
+        tiny=f"{TINY} fedrand,fedrand:rho=0.3",
+    )  # fmt: skip
+    table4 = CAPTIONS(
+        "AUROC of MaxRényi against the aggregated model and reconstructed clients, five methods", method=FIVE,
+        attacked=True,
+    )  # fmt: skip
 
 
 METHODS = {

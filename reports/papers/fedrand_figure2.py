@@ -31,6 +31,7 @@ from reports.templates import Write, render
 class Items:
     figure2 = PaperItem(
         preset="fedrand-figures",
+        attacked=True,
         tasks={"captions": ("--task=captions",)},
         scale="paper",
         real={"captions": ("--task=coco",)},

@@ -22,6 +22,9 @@ from reports.templates import Write, render
 class Items:
     figure4 = PaperItem(
         preset="fedrand-tables",
+        method="fedavg,fedrand",
+        attacked=True,
+        tiny="--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2",
         tasks={"captions": ("--task=captions",)},
         scale="paper",
         real={"captions": ("--task=coco",)},

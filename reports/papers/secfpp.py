@@ -28,9 +28,14 @@ class Items:
 
     table1 = TABLE(
         "from hard prompts to SecFPP, over single domains and over pairs",
+        method="zeroshot,promptfl,fedotp,fedpgp,dpfpl:epsilon=0.1,dpfpl:epsilon=0.01,secfpp",
+        tiny="--seeds 1 --rounds 1 --clients 4 --train 8 --test 1 --method dpfpl:epsilon=0.1,secfpp",
+    )
+    table2 = TABLE(
+        "accuracy of five methods on single domains and on pairs",
+        method="promptfl,fedotp,fedpgp,dpfpl,dpfpl:epsilon=0.4,dpfpl:epsilon=0.1,dpfpl:epsilon=0.01,secfpp",
         tiny="--seeds 1 --rounds 1 --clients 4 --train 8 --test 1 --method dpfpl,secfpp",
     )
-    table2 = TABLE("accuracy of five methods on single domains and on pairs")
 
 
 METHODS = {key: name for name, key in BASELINES.items()} | {"secfpp": "SecFPP"}

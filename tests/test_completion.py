@@ -1,0 +1,74 @@
+"""Completion in a real bash: flags that go with the words before, and names, several with commas."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedaudit.command.completion import words_before
+
+ROOT = Path(__file__).parent.parent
+REGISTER = Path(sys.executable).with_name("register-python-argcomplete")
+ASK = """
+eval "$(register-python-argcomplete fedaudit)"
+COMP_LINE="$1"; COMP_POINT=${#1}; COMP_TYPE=9
+_python_argcomplete fedaudit
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """PATH with the command and argcomplete's program."""
+    pytest.importorskip("argcomplete", reason="argcomplete is not installed")
+    if not REGISTER.exists() or shutil.which("bash") is None:
+        pytest.skip("there is no bash, or no register-python-argcomplete beside Python")
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "fedaudit"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedaudit "$@"\n')
+    command.chmod(0o755)
+    return os.pathsep.join([str(folder), str(REGISTER.parent), os.environ["PATH"]])
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("fedaudit --meth", {"--method"}),
+        ("fedaudit --method fedr", {"fedrand"}),
+        ("fedaudit --method fedavg,fedpe", {"fedavg,fedper"}),
+        ("fedaudit --attack maxr", {"maxrenyi"}),
+        ("fedaudit --task gl", {"glyphs"}),
+        ("fedaudit --preset memo", {"memorising"}),
+        ("fedaudit --paper=secfpp:f", {"figure2", "figure3"}),  # bash sets what stands before a colon itself
+        ("fedaudit --method dpfpl --epsi", {"--epsilon"}),
+        ("fedaudit --method fedavg --epsi", set()),
+        ("fedaudit --list thr", {"threat-models"}),
+        ("fedaudit --method nobody --attack maxr", {"maxrenyi"}),
+    ],
+)
+def test_bash(line: str, expected: set[str], path: str) -> None:
+    done = subprocess.run(
+        ["bash", "--norc", "-c", ASK, "bash", line], cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert {word.strip() for word in done.stdout.split("\n")} - {""} == expected, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("fedaudit --method dpfpl --eps", ["--method", "dpfpl"]),
+        ("python audit.py --method dpfpl --attack ", ["--method", "dpfpl"]),
+        ("fedaudit --method=dpfpl --attack lo", ["--method=dpfpl"]),
+        ("fedaudit ", []),
+        ("fedaudit --out 'a b", []),
+    ],
+)
+def test_words_before_the_cursor(line: str, words: list[str]) -> None:
+    assert words_before(line, len(line)) == words
+    assert words_before(f"{line} and more", len(line)) == words
