@@ -31,7 +31,7 @@ from fedaudit.terms.splits import SPLITS
 from fedaudit.terms.threat_models import THREAT_MODELS
 
 FPRS = {"tpr@1%": 0.01, "tpr@10%": 0.1}  # the first that both have is compared
-ONE_TRAINING = "one training of each, and no spread within it: no interval"
+ONE_TRAINING = "no interval: one training of each"
 LEAKAGE, UTILITY = "leakage", "utility"
 
 Row = dict[str, Any]
@@ -93,6 +93,7 @@ def _leakage(
     shared = [one for one in both if isinstance(one, Shared)]
     why = next((one for one in both if isinstance(one, str)), "" if pairs else "they have no data in common")
     counts = shared[0].counts if shared else {"members": 0, "nonmembers_n": 0, "clients": 0}
+    unit = f"over {shared[0].candidates.unit}" if shared else ""
     rates = {m: [_rate(run, found[run.key], m) for run in (*a, *b)] for m in FPRS}
     rate = next((m for m, fs in rates.items() if all(fs)), None)
 
@@ -102,7 +103,7 @@ def _leakage(
             for pair, one in zip(pairs, shared, strict=True)
             for q in [quantity(one)]
         ]
-        return head | counts | {"metric": metric} | _joined(parts, confidence, least, most)
+        return head | counts | {"metric": metric} | _joined(parts, confidence, least, most, unit)
 
     if why:
         yield head | _apart(a, b, lambda run: found[run.key], "auroc", why, confidence) | counts
@@ -169,7 +170,7 @@ def _utility(
         clients, differ = len(both), (both.iloc[:, 1] - both.iloc[:, 0]).to_numpy()
         ends = None if differ.std() < 1e-9 else _student(differ)
         parts.append(_Part(x.draw[0], float(both.iloc[:, 0].mean()), float(both.iloc[:, 1].mean()), ends))
-    return head | {"metric": name, "clients": clients} | _joined(parts, confidence, least, most)
+    return head | {"metric": name, "clients": clients} | _joined(parts, confidence, least, most, "over clients")
 
 
 def _student(differ: Any) -> Ends:
@@ -196,8 +197,8 @@ def _by_client(run: AuditedRun, split: str) -> pd.Series:
     return rows.groupby("client").accuracy.mean()
 
 
-def _joined(parts: Sequence[_Part], confidence: float, least: float, most: float) -> Row:
-    """The columns of a difference from pairs of trainings."""
+def _joined(parts: Sequence[_Part], confidence: float, least: float, most: float, unit: str) -> Row:
+    """The columns of a difference from pairs of trainings; `unit`: what an interval of one pair is over."""
 
     def over(level: float) -> OverSeeds:
         ends = [part.ends(level) if part.ends else (None, None) for part in parts]
@@ -207,7 +208,7 @@ def _joined(parts: Sequence[_Part], confidence: float, least: float, most: float
     values = {"value_a": mean(p.a for p in parts), "value_b": mean(p.b for p in parts)}
     found = over(confidence)
     bare = found.low is None or (found.low == found.high and found.low != 0)
-    how = "by client" if parts[0].ends else "by training"
+    how = unit if parts[0].ends else "over trainings"
     return values | _numbers(found.value, lambda level: _ends(over(level)), confidence, bare) | {
         "paired": True, "why": ONE_TRAINING if bare else "", "how": how, "seeds": len(parts),
     }  # fmt: skip

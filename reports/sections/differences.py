@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
 from attacks.score_names import signal_name
 from audits.differences import quantity, sentences
-from audits.run_comparison import Compared
+from audits.run_comparison import METRICS, Compared
 from audits.two_settings import UTILITY
 from fedaudit.terms.sentences import SENTENCES
 from reports.formats import join_words
@@ -18,7 +17,7 @@ from reports.rows import as_rows
 from reports.section import Page, Row, Section
 
 ORDER = 25
-DIGITS = {"accuracy": 1, "named": 0}  # decimals of a quantity; 3 of all others
+DIGITS = {"accuracy": 1, "named": 1}  # decimals of a quantity; 3 of all others
 
 
 def section(page: Page) -> Section | None:
@@ -67,7 +66,7 @@ def _row(row: Row, longest: float) -> Row:
     ends = [row["low"], row["high"], row["difference"]]
     mark = None if row["low"] is None else [round(50 + 50 * x / longest, 1) for x in ends]
     return row | {
-        "what": quantity(row["metric"]), "whom": whom, "score": score, "mark": mark, "digits": _digits(row["metric"]),
+        "what": quantity(row["metric"]), "whom": whom, "score": score, "mark": mark, "digits": digits(row["metric"]),
     }  # fmt: skip
 
 
@@ -80,12 +79,9 @@ def _longest(part: pd.DataFrame) -> float:
 def _kind(metric: str) -> str:
     """Quantities of one kind share a scale."""
     name = metric.partition("@")[0]
-    return {"auroc": "rate", "tpr": "rate", "named": "named"}.get(name, name if name in ANSWERS else "accuracy")
+    return {"auroc": "rate", "tpr": "rate", "named": "named"}.get(name, name if name in METRICS else "accuracy")
 
 
-ANSWERS = ("exact_match", "cider", "loss")
-
-
-def _digits(metric: str) -> int:
-    kind: Any = _kind(metric)
-    return DIGITS.get(kind, 3)
+def digits(metric: str) -> int:
+    """Decimals of a quantity."""
+    return DIGITS.get(_kind(metric), 3)
