@@ -45,9 +45,9 @@ class Side:
         return {label: _title(label, runs[0]) for label, runs in self.settings.items()}
 
 
-def build(sides: Sequence[Side], found: Compared, write: Write, *, note: Mapping[str, Any]) -> None:
+def build(sides: Sequence[Side], found: Compared, write: Write) -> None:
     """Write differences.csv and, last, index.html through `write(name, bytes)`. `found` has the table `differences`,
-    whose settings are called "A: LABEL" by the side's name; `note` says how this page is made."""
+    whose settings are called "A: LABEL" by the side's name."""
     names = {f"{s.name}: {label}": f"{title} in {s.name}" for s in sides for label, title in s.titles.items()}
     table = found.tables["differences"]
     said = sentences(table.replace({"a": names, "b": names}), float(table.confidence.iloc[0]))
@@ -61,7 +61,6 @@ def build(sides: Sequence[Side], found: Compared, write: Write, *, note: Mapping
         "differences": parts(found, names) | {"sentences": said[1:]},
         "task": sides[0].runs[0].setting["task"],
         "symbols": SYMBOLS,
-        "note": note,
     }
     write("index.html", render("two_reports.html", context))
 

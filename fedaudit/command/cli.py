@@ -167,7 +167,7 @@ def _compare(request: compare_runs.ComparisonRequest) -> int:
     if request.dry_run:
         print(runs_on_disk.describe(request.out, request.across, progress))
         return exits.DONE
-    comparison = runs_on_disk.compare(request.out, request.across, progress)
+    comparison = runs_on_disk.compare(request.out, request.across, progress, words=request.words)
     index.write(request.out, progress.say)
     for sentence in comparison.sentences:
         print(sentence)

@@ -42,6 +42,7 @@ class PaperRequest:
     quiet: bool
     open: bool
     dry_run: bool
+    words: Sequence[str] = ()  # of the command
 
 
 def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
@@ -78,7 +79,7 @@ def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
         raise errors[0]
     if not any(items.values()):
         _refuse_training(training_flags, chosen.paper)
-    return PaperRequest(chosen.paper, items, Path(place.out), place.quiet, place.open, place.dry_run)
+    return PaperRequest(chosen.paper, items, Path(place.out), place.quiet, place.open, place.dry_run, list(words))
 
 
 def _refuse_training(flags: Sequence[str], paper: str) -> None:
@@ -156,7 +157,8 @@ def main(request: PaperRequest) -> int:
         print(f"pages: under {request.out / papers.FOLDER}")
         return exits.DONE
     if [*request.items] == [request.name]:
-        drawn = papers.draw(request.name, _plans_or_raise(request.items[request.name]), request.out, progress)
+        plans = _plans_or_raise(request.items[request.name])
+        drawn = papers.draw(request.name, plans, request.out, progress, words=request.words)
         index.write(request.out, progress.say)
         print(f"agreement: {drawn.agreed}\npage: {drawn.page}")
         if request.open and drawn.page:
@@ -171,7 +173,7 @@ def _several(request: PaperRequest, progress: Progress) -> int:
     done: list[DrawnItem] = []
     for name, plans in request.items.items():
         try:
-            drawn = papers.draw(name, _plans_or_raise(plans), request.out, progress)
+            drawn = papers.draw(name, _plans_or_raise(plans), request.out, progress, words=request.words)
             print(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)", flush=True)
         except Exception as error:  # the other items are run whatever happens
             if exits.is_stopping():
@@ -179,7 +181,7 @@ def _several(request: PaperRequest, progress: Progress) -> int:
             drawn = DrawnItem(name, 0.0, why=exits.explain(error, debug=False))
             print(f"failed: {name}: {drawn.why}", file=sys.stderr, flush=True)
         done.append(drawn)
-        page = papers.write_index(request.name, done, request.out)
+        page = papers.write_index(request.name, done, request.out, words=request.words)
     index.write(request.out, progress.say)
     print(f"index: {page}")
     if request.open:

@@ -27,6 +27,7 @@ FOLDER = "comparisons"  # under --out
 TABLES = ("records", "accuracy", "utility")
 CONFIDENCE = 0.95
 NAMES = ("A", "B")
+NOTHING_RUN = "Nothing was trained or attacked for this page: it reads two reports."
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +129,7 @@ def differences(a: ReportOnDisk, b: ReportOnDisk) -> Compared:
 def write(folders: Sequence[Path], out: Path, words: Sequence[str], progress: Progress) -> tuple[Path, list[str]]:
     """Write the page of two reports' `folders` under `out`; returns its path and the sentences on differences. `words`
     are the command's. InputError as `read` and `differences`."""
+    from reports.made import noting
     from reports.two_reports import Side, build
 
     started = time.monotonic()
@@ -137,7 +139,8 @@ def write(folders: Sequence[Path], out: Path, words: Sequence[str], progress: Pr
     description = keys.page_of([run.key for side in sides for run in side.runs], keys.TWO_REPORTS)
     folder = claim(out / FOLDER / f"two-{key_of(description | {'reports': [side.report for side in sides]})[:8]}")
     with folder.lock(progress.say):
-        build(sides, found, folder.write, note=provenance.made(words, started))
+        write_noted = noting(folder.write, provenance.made(words, started), NOTHING_RUN)
+        build(sides, found, write_noted)
         finish(folder)
     return folder.path / "index.html", list(found.sentences)
 
