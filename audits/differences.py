@@ -61,12 +61,12 @@ def differences(runs: Sequence[AuditedRun], params: Params) -> Compared:
 
 def compared(pairs: Sequence[Pair], confidence: float) -> Compared:
     """As `differences`, of these `pairs` of settings."""
-    found: list[dict[str, Any]] = [
+    table_rows: list[dict[str, Any]] = [
         {"world": world, "a": a, "b": b, "confidence": confidence} | row
         for world, (a, runs_a), (b, runs_b) in pairs
         for row in rows(runs_a, runs_b, confidence)
     ]
-    table = pd.DataFrame(found, columns=COLUMNS)
+    table = pd.DataFrame(table_rows, columns=COLUMNS)
     for name in ("low", "high", "p"):
         table[name] = table[name].astype(float)
     tested = table.p.notna().to_numpy()
@@ -85,12 +85,12 @@ def _pairs(settings: Sequence[Setting]) -> Iterator[tuple[Setting, Setting]]:
 def sentences(table: pd.DataFrame, confidence: float) -> list[str]:
     """A sentence for each difference of the table that was shown, the surest first, or one that none was; [] if none
     was tested."""
-    shown = table[table.p_adjusted <= 1 - confidence].sort_values("p_adjusted", kind="stable")
+    sure = table[table.p_adjusted <= 1 - confidence].sort_values("p_adjusted", kind="stable")
     tested = int(table.p.notna().sum())
-    if tested and not len(shown):
+    if tested and not len(sure):
         return [f"No difference was shown: of {tested} the smallest corrected p is {table.p_adjusted.min():.2g}."]
-    more = [f"{len(shown) - LISTED} more of {tested} differences were shown."] if len(shown) > LISTED else []
-    return [*map(_sentence, shown.head(LISTED).to_dict("records")), *more]
+    more = [f"{len(sure) - LISTED} more of {tested} differences were shown."] if len(sure) > LISTED else []
+    return [*map(_sentence, sure.head(LISTED).to_dict("records")), *more]
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
@@ -108,7 +108,7 @@ def _sentence(row: Mapping[str, Any]) -> str:
 
 
 def quantity(metric: str) -> str:
-    """What a row compares, in words."""
+    """The name of a quantity in words, such as "TPR at 1% FPR"."""
     name, _, number = metric.partition("@")
     if name == "named":
         return f"members among the {number} highest"

@@ -40,7 +40,7 @@ Pair = tuple[AuditedRun, AuditedRun]
 
 @dataclass(frozen=True)
 class _Part:
-    """What one training of each setting tells about a quantity; `ends` (None: no interval) gives (low, high) of the
+    """The values of a quantity in one training of each setting; `ends` (None: no interval) gives (low, high) of their
     difference at a confidence."""
 
     data: Any
@@ -87,14 +87,14 @@ def _leakage(
     if not common:
         return
     signal = next((s for s in NAMED if s in common), common[0])
-    found = {key: by_signal[signal] for key, by_signal in of_runs.items()}
+    aurocs = {key: by_signal[signal] for key, by_signal in of_runs.items()}
     head = {"part": LEAKAGE, "threat_model": threat, "signal": signal}
-    both = [shared_records(pair, [found[run.key] for run in pair]) for pair in pairs]
+    both = [shared_records(pair, [aurocs[run.key] for run in pair]) for pair in pairs]
     shared = [one for one in both if isinstance(one, Shared)]
     why = next((one for one in both if isinstance(one, str)), "" if pairs else "they have no data in common")
     counts = shared[0].counts if shared else {"members": 0, "nonmembers_n": 0, "clients": 0}
     unit = f"over {shared[0].candidates.unit}" if shared else ""
-    rates = {m: [_rate(run, found[run.key], m) for run in (*a, *b)] for m in FPRS}
+    rates = {m: [_rate(run, aurocs[run.key], m) for run in (*a, *b)] for m in FPRS}
     rate = next((m for m, fs in rates.items() if all(fs)), None)
 
     def row(metric: str, quantity: Callable[[Shared], OnShared], least: float, most: float) -> Row:
@@ -106,7 +106,7 @@ def _leakage(
         return head | counts | {"metric": metric} | _joined(parts, confidence, least, most, unit)
 
     if why:
-        yield head | _apart(a, b, lambda run: found[run.key], "auroc", why, confidence) | counts
+        yield head | _apart(a, b, lambda run: aurocs[run.key], "auroc", why, confidence) | counts
     else:
         yield row("auroc", Shared.auroc, -1.0, 1.0)
     if rate is not None:
@@ -117,7 +117,7 @@ def _leakage(
             yield head | _apart(a, b, lambda run: of[run.key], rate, unlike, confidence) | counts
         else:
             yield row(rate, lambda one: one.tpr(FPRS[rate]), -1.0, 1.0)
-    records = [_least_named(f) for f in found.values()]
+    records = [_least_named(f) for f in aurocs.values()]
     if not why and all(records):
         most = max(records)
         yield row(f"named@{most}", lambda one: one.named(most), -float(most), float(most))
@@ -133,8 +133,8 @@ def _by_signal(run: AuditedRun, threat: str) -> dict[str, Finding]:
         and (f["threat_model"], f["nonmembers"]) == (threat, HELD_OUT) and f["population"] in WHOLE
     ]  # fmt: skip
     wide = [f for f in rows if 2 * f["clients"] >= max(g["clients"] for g in rows) and f["way"] in FRESHEST]
-    way = min((f["way"] for f in wide), key=FRESHEST.index, default=None)
-    return {f["signal"]: f for f in wide if f["way"] == way}
+    freshest = min((f["way"] for f in wide), key=FRESHEST.index, default=None)
+    return {f["signal"]: f for f in wide if f["way"] == freshest}
 
 
 def _least_named(f: Finding) -> int:
@@ -206,10 +206,10 @@ def _joined(parts: Sequence[_Part], confidence: float, least: float, most: float
         return over_seeds(numbers, confidence=level, least=least, most=most)
 
     values = {"value_a": mean(p.a for p in parts), "value_b": mean(p.b for p in parts)}
-    found = over(confidence)
-    bare = found.low is None or (found.low == found.high and found.low != 0)
+    joined = over(confidence)
+    bare = joined.low is None or (joined.low == joined.high and joined.low != 0)
     how = unit if parts[0].ends else "over trainings"
-    return values | _numbers(found.value, lambda level: _ends(over(level)), confidence, bare) | {
+    return values | _numbers(joined.value, lambda level: _ends(over(level)), confidence, bare) | {
         "paired": True, "why": ONE_TRAINING if bare else "", "how": how, "seeds": len(parts),
     }  # fmt: skip
 
@@ -225,8 +225,8 @@ def _apart(
     """The columns of a difference without pairs, from the intervals of both settings' own numbers."""
 
     def side(runs: Sequence[AuditedRun], level: float) -> OverSeeds:
-        found = [(finding(run), run.draw[0]) for run in runs]
-        numbers = [OfTraining(f["value"], f["low"], f["high"], f["confidence"], data) for f, data in found]
+        of_runs = [(finding(run), run.draw[0]) for run in runs]
+        numbers = [OfTraining(f["value"], f["low"], f["high"], f["confidence"], data) for f, data in of_runs]
         return over_seeds(numbers, confidence=level)
 
     def at(level: float) -> tuple[float, float]:
@@ -241,10 +241,10 @@ def _apart(
     }  # fmt: skip
 
 
-def _ends(found: OverSeeds) -> tuple[float, float]:
-    assert found.low is not None
-    assert found.high is not None
-    return found.low, found.high
+def _ends(joined: OverSeeds) -> tuple[float, float]:
+    assert joined.low is not None
+    assert joined.high is not None
+    return joined.low, joined.high
 
 
 def _numbers(value: float, at: Ends, confidence: float, bare: bool) -> Row:

@@ -45,20 +45,20 @@ class Side:
         return {label: _title(label, runs[0]) for label, runs in self.settings.items()}
 
 
-def build(sides: Sequence[Side], found: Compared, write: Write) -> None:
-    """Write differences.csv and, last, index.html through `write(name, bytes)`. `found` has the table `differences`,
+def build(sides: Sequence[Side], compared: Compared, write: Write) -> None:
+    """Write differences.csv and, last, index.html through `write(name, bytes)`. `compared` has the table `differences`,
     whose settings are called "A: LABEL" by the side's name."""
     names = {f"{s.name}: {label}": f"{title} in {s.name}" for s in sides for label, title in s.titles.items()}
-    table = found.tables["differences"]
-    said = sentences(table.replace({"a": names, "b": names}), float(table.confidence.iloc[0]))
+    table = compared.tables["differences"]
+    lines = sentences(table.replace({"a": names, "b": names}), float(table.confidence.iloc[0]))
     write("differences.csv", csv(table))
     context = {
-        "title": said[0] if said else "Two reports beside each other",
+        "title": lines[0] if lines else "Two reports beside each other",
         "sides": [_side(side) for side in sides],
         "threats": [*_verdicts(sides)],
         "epsilons": [row for side in sides for row in _epsilons(side)],
         "utility": _utility(sides),
-        "differences": parts(found, names) | {"sentences": said[1:]},
+        "differences": parts(compared, names) | {"sentences": lines[1:]},
         "task": sides[0].runs[0].setting["task"],
         "symbols": SYMBOLS,
     }
@@ -123,10 +123,10 @@ def _epsilons(side: Side) -> Iterator[Row]:
     """Yield a row per setting and distinct claimed, provable and measured epsilon of a client's own record, in words,
     with the adversaries that share them."""
     for label, runs in side.settings.items():
-        lines: dict[tuple[str, ...], dict[str, None]] = {}
+        by_claim: dict[tuple[str, ...], dict[str, None]] = {}
         for threat, three in _claims(runs[0]):
-            lines.setdefault(three, {})[SENTENCES[threat].short] = None
-        for (claimed, provable, measured), threats in lines.items():
+            by_claim.setdefault(three, {})[SENTENCES[threat].short] = None
+        for (claimed, provable, measured), threats in by_claim.items():
             yield {
                 "setting": f"{side.titles[label]} in {side.name}", "threats": [*threats], "claimed": claimed,
                 "provable": provable, "measured": measured,

@@ -48,9 +48,9 @@ class ReportOnDisk:
         by_label: dict[str, list[AuditedRun]] = {}
         for row in self.rows:
             key, label, seed = row["run"], row["method"], row["seed"]
-            found = [f for f in self.findings if f["run"] == key and f["method"] == label]
+            of_run = [f for f in self.findings if f["run"] == key and f["method"] == label]
             read = functools.partial(_table, self.path, label, seed)
-            by_label.setdefault(label, []).append(AuditedRun(key, label, seed, row, found, _Tables(self.path, read)))
+            by_label.setdefault(label, []).append(AuditedRun(key, label, seed, row, of_run, _Tables(self.path, read)))
         return by_label
 
 
@@ -113,16 +113,16 @@ def differences(a: ReportOnDisk, b: ReportOnDisk) -> Compared:
         )
     same = [label for label in a.settings if label in b.settings]
     pairs = [(label, label) for label in same] or [(x, y) for x in a.settings for y in b.settings]
-    found = compared(
+    result = compared(
         [
             (a.task, (f"A: {x}", a.settings[x]), (f"B: {y}", b.settings[y]))
             for x, y in pairs
         ],
         CONFIDENCE,
     )  # fmt: skip
-    if found.empty:
-        raise InputError(f"--compare {a.path} {b.path}: {found.empty}")
-    return found
+    if result.empty:
+        raise InputError(f"--compare {a.path} {b.path}: {result.empty}")
+    return result
 
 
 @undisturbed()
@@ -134,15 +134,15 @@ def write(folders: Sequence[Path], out: Path, words: Sequence[str], progress: Pr
 
     started = time.monotonic()
     first, second = (read(folder, "--compare") for folder in folders)
-    found = differences(first, second)
+    result = differences(first, second)
     sides = [Side(name, r.path.name, r.settings, _note(r.path)) for name, r in zip(NAMES, (first, second), strict=True)]
     description = keys.page_of([run.key for side in sides for run in side.runs], keys.TWO_REPORTS)
     folder = claim(out / FOLDER / f"two-{key_of(description | {'reports': [side.report for side in sides]})[:8]}")
     with folder.lock(progress.say):
         write_noted = noting(folder.write, provenance.made(words, started), NOTHING_RUN)
-        build(sides, found, write_noted)
+        build(sides, result, write_noted)
         finish(folder)
-    return folder.path / "index.html", list(found.sentences)
+    return folder.path / "index.html", list(result.sentences)
 
 
 def _note(report: Path) -> provenance.Note:
