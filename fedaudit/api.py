@@ -29,6 +29,21 @@ class Audit:
     report: Path  # its page
     crossed: tuple[str, ...]  # a sentence per finding that crossed a limit of `fail_if`
 
+    def compare(self, other: Audit | str | Path) -> pd.DataFrame:
+        """The differences of `other`, an audit or the folder of a report, less this one: a row per two settings and
+        quantity, see docs/audits.md.
+
+        Settings of one name are compared, or all if no name is in both; a setting of this audit is called "A: NAME",
+        of the other "B: NAME". InputError: `other` is no report, is this one, is of another task, or has nothing in
+        common with this one.
+        """
+        from fedaudit.pipeline import two_reports
+
+        folders = self.report, other.report if isinstance(other, Audit) else Path(other)
+        return two_reports.differences(*(two_reports.read(folder, "compare") for folder in folders)).tables[
+            "differences"
+        ]
+
 
 def audit(**options: Any) -> Audit:
     """Train, attack and audit as the command does, and return findings, report and crossed gates; the options are the
@@ -92,7 +107,12 @@ def runs(out: str | Path = OUT) -> pd.DataFrame:
 def _command(options: dict[str, Any]) -> Command:
     """The options as a checked command. InputError: an option is wrong, or is of the command line only."""
     if name := next(
-        (name for name in ("list", "version", "help", "debug", "open", "paper", "nightly") if name in options), None
+        (
+            name
+            for name in ("list", "version", "help", "debug", "open", "paper", "nightly", "compare")
+            if name in options
+        ),
+        None,
     ):
         raise InputError(f"{name}: is of the command only, audit.py --{name}")
     return read_command(words_of(options))

@@ -118,6 +118,8 @@ def test_running_md(place: Path) -> None:
         exec(text, given)
     assert given["audit"].report.is_file()
     assert {*given["leakage"].nonmembers} == {"held-out"}
+    assert {*given["differences"].part} == {"leakage", "utility"}
+    assert given["differences"].paired.all()
     assert len(given["tuned"].peft_config) == 1
     assert {"threat_model", "record", "signal"} & {*given["scores"]} >= {"record"}
     assert {"split", "accuracy"} <= {*given["accuracy"]}

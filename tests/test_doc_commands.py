@@ -216,7 +216,7 @@ def said_flags(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_of_a_page_is_one(page: str) -> None:
-    known = known_flags() | of_modules() | {"--index-url"}  # of pip
+    known = known_flags() | of_modules() | {"--compare", "--index-url"}  # read before all others, and of pip
     said = {flag for code in inline(page) for flag in said_flags(code)}
     assert said - known == {*()}
 

@@ -122,7 +122,7 @@ class TestSeveral:
         """Items are drawn by nobody; those of dp2fl fail."""
         seen: list[str] = []
 
-        def draw(name: str, plans: object, out: Path, progress: object) -> DrawnItem:
+        def draw(name: str, plans: object, out: Path, progress: object, words: object) -> DrawnItem:
             seen.append(name)
             if name.startswith("dp2fl"):
                 raise RuntimeError("a <bad> day")
@@ -190,7 +190,7 @@ class TestSeveral:
         assert drawn == []
 
     def test_a_signal_ends_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def stopped(*_: object) -> DrawnItem:
+        def stopped(*_: object, **__: object) -> DrawnItem:
             raise exits.Stopped
 
         monkeypatch.setattr(papers, "draw", stopped)

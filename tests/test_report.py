@@ -51,7 +51,7 @@ def two() -> dict[str, bytes]:
 
 def test_files_hold_the_input_and_the_page_needs_nothing_else(two: dict[str, bytes]) -> None:
     drawn = "roc scores-renyi-2-10-caption scores-loss-base tokens rounds tradeoff clients utility cost"
-    check_files(two, TWO, "cells", drawn)
+    check_files(two, TWO, "utility cells", drawn)
     check_page(two)
     reader = Reader(two["index.html"])
     assert sum(tag == "svg" for tag, _ in reader.elements) == 8  # all but the tokens, which are cells

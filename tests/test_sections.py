@@ -147,4 +147,4 @@ def test_pages_of_both_kinds_under_the_same_attacks_have_the_same_sections(tmp_p
         )
         page = Reader(result.report.read_bytes())
         found[kind] = {a["id"] for tag, a in page.elements if tag in ("section", "h2", "h3") and "id" in a}
-    assert found["texts"] - {"tokens"} == found["classes"] - {"accuracy", "noise", "against"}
+    assert found["texts"] - {"tokens"} == found["classes"] - {"accuracy", "noise", "against", "differences"}

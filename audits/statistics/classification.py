@@ -63,7 +63,7 @@ def tpr_at_fpr(
     if n * fpr < 1 - _SLACK:
         nothing = (math.nan, math.nan, math.nan)
         return TprAtFpr(fpr, *nothing, *nothing, f"not measurable ({n})")
-    thresholds = np.array([_threshold(one, fpr) for one in sets])
+    thresholds = np.array([threshold(one, fpr) for one in sets])
     called = ((s[:, None] > thresholds) * use).sum(axis=1)
     units = np.zeros_like(codes) if independent else codes
     rate, realised = (proportion(called[kind], units[kind], confidence) for kind in (m, ~m))
@@ -180,8 +180,8 @@ def _reference_sets(
     return [s[~m][half == h] for h in (0, 1)], use
 
 
-def _threshold(reference: Floats, fpr: float) -> float:
-    """The smallest t with at most floor(fpr · n) of the n reference scores above it."""
+def threshold(reference: Floats, fpr: float) -> float:
+    """The smallest t with at most floor(fpr · n) of the n reference scores [n] above it."""
     allowed = math.floor(fpr * len(reference) + _SLACK)
     return float(np.sort(reference)[len(reference) - 1 - allowed])
 

@@ -115,7 +115,7 @@ def audit_groups(
         *(["coins"] * coins),
     }
     able = {name: plugin for name, plugin in AUDITS.items() if met.issuperset(plugin.facts.needs)}
-    words = [word.strip() for word in text.split(",")] if text else []
+    words = _words(text)
     if words == ["all"]:
         words = list(able)
     for word in words:
@@ -126,13 +126,18 @@ def audit_groups(
     return {f"audit {name}": plugin.params for name, plugin in wanted.items()}
 
 
+def _words(text: str | None) -> list[str]:
+    """The names in the value of --audit."""
+    return [word.strip() for word in text.split(",")] if text else []
+
+
 def without_comparisons(plan: Plan, text: str | None) -> Plan:
     """The plan; if it has one setting only, without the audits that compare settings. InputError if `text`, the value
-    of --audit, names such an audit; with "all" they are left out silently."""
+    of --audit, names such an audit."""
     lonely = [name for name in plan.across if SEVERAL in AUDITS[name].facts.needs and len(plan.methods) < 2]
-    if lonely and text != "all":
+    if named := [word for word in _words(text) if word in lonely]:
         raise InputError(
-            f"--audit {lonely[0]}: compares settings, and here is one, {next(iter(plan.methods))}; sweep one "
+            f"--audit {named[0]}: compares settings, and here is one, {next(iter(plan.methods))}; sweep one "
             "(--epsilon none,0.4,0.1), name several methods, or give --audit and --out alone to compare what is on disk"
         )
     return dataclasses.replace(plan, across={name: p for name, p in plan.across.items() if name not in lonely})

@@ -31,6 +31,7 @@ from fedaudit.command import (
     plans,
     splitting,
     sweeps,
+    two_reports,
     unused_flags,
 )
 from fedaudit.command.argv import check, given_fields
@@ -67,6 +68,7 @@ examples:
   audit.py --method dpfpl --epsilon none,0.4,0.1 --attack loss --audit curves   leakage against utility
   audit.py --audit curves --out fedaudit-runs        the same over all runs on disk; trains nothing
   audit.py --audit cost --out fedaudit-runs          bytes, rounds, seconds, memory of these, at equal utility
+  audit.py --compare fedaudit-runs/reports/A fedaudit-runs/reports/B     two reports on one page, and what differs
   audit.py --paper dpfpl:figure3                     a paper's table or figure, ours beside the print; list, or all
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
@@ -99,6 +101,8 @@ def _main(words: list[str]) -> int:
         return splitting.main(to_split)
     if (night := nightly.read(words, lambda cell_words: read_command(cell_words).plan)) is not None:
         return nightly.main(night)
+    if (reports := two_reports.read(words)) is not None:
+        return two_reports.main(reports)
     if (comparison := compare_runs.read(words)) is not None:
         return _compare(comparison)
     if (items := paper.read(words, lambda task_words, scale: read_command(task_words, scale).plan)) is not None:
@@ -166,7 +170,7 @@ def _compare(request: compare_runs.ComparisonRequest) -> int:
     if request.dry_run:
         tell(runs_on_disk.describe(request.out, request.across, progress))
         return exits.DONE
-    comparison = runs_on_disk.compare(request.out, request.across, progress)
+    comparison = runs_on_disk.compare(request.out, request.across, progress, words=request.words)
     index.write(request.out, progress.say)
     for sentence in comparison.sentences:
         tell(sentence)
@@ -269,6 +273,7 @@ def _parser() -> flags.Parser:
     parser.owner_of = owners
     flags.add_choices(parser)
     splitting.add_help(parser)
+    two_reports.add_help(parser)
     return parser
 
 

@@ -27,6 +27,7 @@ class ComparisonRequest:
     quiet: bool
     open: bool
     dry_run: bool
+    words: Sequence[str]  # of the command
 
 
 def read(words: Sequence[str]) -> ComparisonRequest | None:
@@ -55,4 +56,4 @@ def read(words: Sequence[str]) -> ComparisonRequest | None:
             "name a --method to train, or leave it out"
         )
     across = {name: params_from_options(AUDITS[name].params, options) for name in dict.fromkeys(names)}
-    return ComparisonRequest(across, Path(options.out), options.quiet, options.open, options.dry_run)
+    return ComparisonRequest(across, Path(options.out), options.quiet, options.open, options.dry_run, list(words))

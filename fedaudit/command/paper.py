@@ -42,6 +42,7 @@ class PaperRequest:
     quiet: bool
     open: bool
     dry_run: bool
+    words: Sequence[str] = ()  # of the command
 
 
 def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
@@ -79,7 +80,7 @@ def read(words: Sequence[str], plan: Read) -> PaperRequest | None:
         raise errors[0]
     if not any(items.values()):
         _refuse_training(training_flags, chosen.paper)
-    return PaperRequest(chosen.paper, items, Path(place.out), place.quiet, place.open, place.dry_run)
+    return PaperRequest(chosen.paper, items, Path(place.out), place.quiet, place.open, place.dry_run, list(words))
 
 
 def _refuse_training(flags: Sequence[str], paper: str) -> None:
@@ -157,7 +158,8 @@ def main(request: PaperRequest) -> int:
         print(f"pages: under {request.out / papers.FOLDER}")
         return exits.DONE
     if [*request.items] == [request.name]:
-        drawn = papers.draw(request.name, _plans_or_raise(request.items[request.name]), request.out, progress)
+        plans = _plans_or_raise(request.items[request.name])
+        drawn = papers.draw(request.name, plans, request.out, progress, words=request.words)
         index.write(request.out, progress.say)
         tell(f"agreement: {drawn.agreed}")
         print(f"page: {drawn.page}")
@@ -173,15 +175,20 @@ def _several(request: PaperRequest, progress: Progress) -> int:
     done: list[DrawnItem] = []
     for name, plans in request.items.items():
         try:
+<<<<<<< HEAD
             drawn = papers.draw(name, _plans_or_raise(plans), request.out, progress)
             tell(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)")
+=======
+            drawn = papers.draw(name, _plans_or_raise(plans), request.out, progress, words=request.words)
+            print(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)", flush=True)
+>>>>>>> 41compare
         except Exception as error:  # the other items are run whatever happens
             if exits.is_stopping():
                 raise
             drawn = DrawnItem(name, 0.0, why=exits.explain(error, debug=False))
             tell(f"failed: {name}: {drawn.why}", sys.stderr)
         done.append(drawn)
-        page = papers.write_index(request.name, done, request.out)
+        page = papers.write_index(request.name, done, request.out, words=request.words)
     index.write(request.out, progress.say)
     print(f"index: {page}")
     if request.open:

@@ -40,7 +40,7 @@ def collect(out: Path) -> Collected:
         raise InputError(f"{out}: no such folder; name the one that was --out of an audit")
     collection, left_out = Collected(), []
     for folder in sorted(path for path in (out / "reports").glob("*") if path.is_dir()):
-        if why := _unreadable(Folder(folder)):
+        if why := unreadable(Folder(folder)):
             left_out.append(f"{folder} {why}")
         else:
             collection.add(Folder(folder))
@@ -52,7 +52,7 @@ def collect(out: Path) -> Collected:
     return collection
 
 
-def _unreadable(report: Folder) -> str:
+def unreadable(report: Folder) -> str:
     """Why a report cannot be read, as the end of a sentence about its folder, and what to do; "" if it can."""
     if COMPLETE not in report and not report.damaged:
         return "is not finished: its command, run again, goes on with it"

@@ -114,7 +114,9 @@ Across = Mapping[str, "DataclassInstance"]  # parameters of audits that compare 
 NO_AUDITS: Across = MappingProxyType({})
 
 # the modules that write pages
-REPORT, PAPER, COMPARISON = (f"fedaudit.pipeline.{name}" for name in ("compute", "papers", "runs_on_disk"))
+REPORT, PAPER, COMPARISON, TWO_REPORTS = (
+    f"fedaudit.pipeline.{name}" for name in ("compute", "papers", "runs_on_disk", "two_reports")
+)
 
 
 def page(cells: Sequence[Cell], *, figure: str = "", across: Across = NO_AUDITS) -> dict[str, Any]:

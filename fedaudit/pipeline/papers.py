@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim, key_of, write_atomic
-from fedaudit.pipeline import keys
+from fedaudit.pipeline import keys, provenance
 from fedaudit.pipeline.plan import Plan
 from reports.paper_items import ALL, find, matching
 
@@ -31,11 +31,15 @@ class DrawnItem:
     why: str = ""  # why it could not be drawn
 
 
-def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) -> DrawnItem:
+def draw(
+    name: str, plans: Mapping[str, Plan], out: Path, progress: Progress, *, words: Sequence[str] = ()
+) -> DrawnItem:
     """Run the plans of a paper's table or figure (`name`, as "dpfpl:table2"), one for each column or panel, and write
-    its page under `out`; returns its path, and how far ours agrees with the paper."""
+    its page under `out`; returns its path, and how far ours agrees with the paper. `words` are the command's (default:
+    those that draw this item alone)."""
     from fedaudit.pipeline.page import read_evidence
     from fedaudit.pipeline.run import run
+    from reports.made import noting
 
     start = time.monotonic()
     for task, plan in plans.items():
@@ -45,13 +49,23 @@ def draw(name: str, plans: Mapping[str, Plan], out: Path, progress: Progress) ->
     key = key_of(keys.page([cell for plan in plans.values() for cell in plan.cells], figure=find(name).module))
     folder = claim(out / FOLDER / f"{name.replace(':', '-')}-{key[:8]}")
     with folder.lock(progress.say):
-        agreed = find(name).build(evidence, folder.write)
+        note = provenance.made(words or _words(name), start, device=_device(plans))
+        agreed = find(name).build(evidence, noting(folder.write, note))
     return DrawnItem(name, time.monotonic() - start, folder.path / "index.html", agreed)
 
 
-def write_index(selection: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
+def _words(name: str) -> list[str]:
+    return ["--paper", name]
+
+
+def _device(plans: Mapping[str, Plan]) -> str:
+    return next((plan.device for plan in plans.values()), "cpu")
+
+
+def write_index(selection: str, drawn: Sequence[DrawnItem], out: Path, *, words: Sequence[str] = ()) -> Path:
     """Write the index of all items that were asked for (see `reports.paper_items.matching`) as page and CSV; items that
-    are not in `drawn` stand there as not run yet. Returns the page's path."""
+    are not in `drawn` stand there as not run yet. Returns the page's path. `words` as in `draw`."""
+    from reports.made import noting
     from reports.paper_index import render_files
 
     names = matching(selection)
@@ -71,6 +85,8 @@ def write_index(selection: str, drawn: Sequence[DrawnItem], out: Path) -> Path:
     papers = list(dict.fromkeys(find(name).paper for name in names))
     title = "All papers" if selection == ALL else ", ".join(papers)
     stem = f"several-{key_of({'items': names})[:8]}" if "," in selection else selection
+    note = provenance.made(words or _words(selection), time.monotonic() - sum(one.seconds for one in drawn))
+    write = noting(lambda file, data: write_atomic(folder / file, data), note)
     for ending, data in render_files(selection, title, [find(name).title for name in names], rows).items():
-        write_atomic(folder / f"{stem}.{ending}", data)
+        write(f"{stem}.{ending}", data)
     return folder / f"{stem}.html"

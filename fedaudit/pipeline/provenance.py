@@ -24,7 +24,10 @@ from fedaudit.pipeline.plan import Plan
 
 FOLDER = "audits"
 PLACES = ("--out", "--export-run", "--export-adapters")  # flags of folders that are written
-PATHS = ("--run", "--config", "--backbone", "--backbone-code", "--weights", "--members", "--nonmembers", "--classes")
+PATHS = (  # flags of files and folders that are read
+    "--run", "--config", "--backbone", "--backbone-code", "--weights", "--members", "--nonmembers", "--classes",
+    "--compare",
+)  # fmt: skip
 
 Note = dict[str, Any]
 
@@ -64,17 +67,23 @@ def end(plan: Plan, started: float, reused: Sequence[str]) -> Note:
     name = plan.report_folder.name
     note = read(plan.out, name)
     if "finished" not in note:
-        note |= {
-            "finished": _now(),
-            "seconds": round(time.monotonic() - started, 1),
-            "reused": len(reused),
-            "fedaudit": __version__,
-            "commit": commit(),
-            "machine": machine(plan.device),
-            "shown": shlex.join(["audit.py", *portable(plan.words)]),
-        }
+        note |= made(plan.words, started, device=plan.device, reused=len(reused))
         write(plan.out, name, note)
     return note
+
+
+def made(words: Sequence[str], started: float, *, device: str = "cpu", reused: int = 0) -> Note:
+    """How a page was made that is finished now: by the command with these `words`, since `started`
+    (`time.monotonic`)."""
+    return {
+        "finished": _now(),
+        "seconds": round(time.monotonic() - started, 1),
+        "reused": reused,
+        "fedaudit": __version__,
+        "commit": commit(),
+        "machine": machine(device),
+        "shown": shlex.join(["audit.py", *portable(words)]),
+    }
 
 
 def portable(words: Sequence[str]) -> list[str]:

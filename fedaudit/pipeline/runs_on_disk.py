@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from fedaudit.machinery import resource_usage
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, inside, key_of, undisturbed
-from fedaudit.pipeline import keys
+from fedaudit.pipeline import keys, provenance
 from fedaudit.pipeline.collected import collect
 from fedaudit.pipeline.finished import finish, intact
 from fedaudit.pipeline.keys import Across
@@ -32,12 +33,14 @@ class ComparedOnDisk:
 
 
 @undisturbed()
-def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
+def compare(out: Path, across: Across, progress: Progress, *, words: Sequence[str]) -> ComparedOnDisk:
     """Run the audits `across` (parameters by name) on all runs under `out`, and write their page; returns its path and
-    the audits' sentences. InputError: there is nothing to compare."""
+    the audits' sentences. `words` are the command's, for the page. InputError: there is nothing to compare."""
     from fedaudit.pipeline.page import compare_all
     from reports.comparison import build
+    from reports.made import noting
 
+    started = time.monotonic()
     runs = read(out, progress.say)
     _check(out, runs, across)
     results = compare_all(runs, across)
@@ -47,7 +50,8 @@ def compare(out: Path, across: Across, progress: Progress) -> ComparedOnDisk:
     key = key_of(description | {"labels": [run.method for run in runs]})
     folder = claim(out / "comparisons" / f"{'-'.join(across)}-{key[:8]}")
     with folder.lock(progress.say), progress.stage("writing the report", 1) as advance:
-        build(results, folder.write, runs=len(runs), asked={n: keys.fields(p) for n, p in across.items()})
+        write = noting(folder.write, provenance.made(words, started))
+        build(results, write, runs=len(runs), asked={n: keys.fields(p) for n, p in across.items()})
         finish(folder)
         advance()
     return ComparedOnDisk(folder.path / "index.html", [s for one in results.values() for s in one.sentences])

@@ -37,7 +37,7 @@ def section(page: Page) -> Section | None:
         return None
     tables = {"accuracy": _accuracies(runs, page.looks) if runs else None, "answers": rows, "metrics": metrics}
     context = {"utility": tables | {"drawn": list(drawn)}}
-    return Section([("utility", "Utility")], context, drawn, page.files("accuracy"))
+    return Section([("utility", "Utility")], context, drawn, page.files("accuracy", "utility"))
 
 
 def _accuracies(runs: Sequence[MethodRow], looks: Sequence[Row]) -> dict[str, Any]:
