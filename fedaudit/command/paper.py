@@ -175,13 +175,8 @@ def _several(request: PaperRequest, progress: Progress) -> int:
     done: list[DrawnItem] = []
     for name, plans in request.items.items():
         try:
-<<<<<<< HEAD
-            drawn = papers.draw(name, _plans_or_raise(plans), request.out, progress)
-            tell(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)")
-=======
             drawn = papers.draw(name, _plans_or_raise(plans), request.out, progress, words=request.words)
-            print(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)", flush=True)
->>>>>>> 41compare
+            tell(f"{name}: {drawn.agreed} ({drawn.seconds:.0f} s)")
         except Exception as error:  # the other items are run whatever happens
             if exits.is_stopping():
                 raise
