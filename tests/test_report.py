@@ -149,7 +149,14 @@ def test_hostile_text_stays_text() -> None:
 def test_a_section_without_rows_is_not_there(tables: dict[str, pd.DataFrame]) -> None:
     files = built([replace(ONE, tables=tables, notes=[], setting={})])
     reader = Reader(files["index.html"])
-    assert [a["id"] for _, a in reader.elements if "id" in a] == ["verdicts", "leakage", "setting", "made", "limits"]
+    assert [a["id"] for _, a in reader.elements if "id" in a] == [
+        "main",
+        "verdicts",
+        "leakage",
+        "setting",
+        "made",
+        "limits",
+    ]
     assert "Nothing is shared" in reader.text
     assert "None were stated" in reader.text
     records = {f"{name}.{kind}" for name in ("findings", "runs") for kind in ("json", "csv")}
