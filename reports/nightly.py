@@ -285,7 +285,7 @@ def sparkline(nights: pd.DataFrame, percent: bool) -> Markup:
     label = f"{len(points)} nights, from {number(values.iloc[0], 3)} to {number(values.iloc[-1], 3)}"
     return Markup(
         f'<svg class="spark" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
-        f'aria-label="{escape(label)}"><polyline points="{line}" fill="none" stroke="#5a6672" stroke-width="1.3"/>'
+        f'aria-label="{escape(label)}"><polyline points="{line}" fill="none" stroke="var(--soft)" stroke-width="1.3"/>'
         f'{rings}<circle cx="{x}" cy="{y}" r="2.4" fill="currentColor"/></svg>'
     )
 

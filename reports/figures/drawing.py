@@ -24,7 +24,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 SYMBOLS = ("●", "■", "▲", "◆", "▼", "✚", "✖", "◀", "▶", "⬟")  # MARKERS as letters
 LINES = ("-", "--", "-.", ":")
-INK, GREY = "#1c2733", "#8a94a0"
+INK, GREY, GRID = "#1c2733", "#8a94a0", "#e6e9ed"
+# what turns over on dark screens: custom properties of style.html
+ON_PAGE = {"#ffffff": "--page", INK: "--ink", "#000000": "--ink", GREY: "--axis", GRID: "--grid"}
 WIDTH = 11.0  # inches; 1056 CSS pixels
 
 # inches: left, between columns, top (with one line of the legend and the title), bottom
@@ -45,7 +47,7 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
     "axes.grid": True,
-    "grid.color": "#e6e9ed",
+    "grid.color": GRID,
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 8,
@@ -71,10 +73,13 @@ class PrintedFigure:
 
     @property
     def inline(self) -> Markup:
-        """The SVG as an HTML element: without prolog and fixed size, its ids prefixed with the figure's name."""
+        """The SVG as an HTML element: without prolog and fixed size, its ids prefixed with the figure's name, and
+        background, text and axes in the page's own colours."""
         text = self.svg.decode()
         text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], count=1, flags=re.DOTALL)
         text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", text).replace("xlink:href", "href")
+        for colour, name in ON_PAGE.items():
+            text = text.replace(f": {colour}", f": var({name})")
         view = re.findall(r'viewBox="[^"]*"', text)[0]
         root = f'<svg {view} role="img" aria-label="{escape(self.alt)}">'
         return Markup(re.sub(r"<svg[^>]*>", lambda _: root, text, count=1))
