@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 
 from audits.findings import RECORDING
-from reports.figures import drawing
 from reports.figures import membership as figures
 from reports.figures import tokens as heatmap
 from reports.formats import number, plain
@@ -279,8 +278,8 @@ def test_figures_show_a_model_of_most_clients() -> None:
 
 
 def test_shades_run_from_confident_to_uncertain() -> None:
-    assert heatmap.shade(0.0, 2.0) == (heatmap.CONFIDENT, "#ffffff")
-    assert heatmap.shade(2.0, 2.0) == heatmap.shade(9.0, 2.0) == (heatmap.UNCERTAIN, drawing.INK)
+    assert heatmap.shade(0.0, 2.0) == (heatmap.CONFIDENT, heatmap.ON_DARK)
+    assert heatmap.shade(2.0, 2.0) == heatmap.shade(9.0, 2.0) == (heatmap.UNCERTAIN, heatmap.ON_LIGHT)
     assert heatmap.shade(1.0, 2.0)[0] == "#7f99ab"  # (0b + f3) / 2, (3c + f6) / 2, (5d + f9) / 2
     assert heatmap.shade(np.nan, 2.0)[0] == "#ffffff"
 
