@@ -185,7 +185,7 @@ def test_colours_are_those_of_the_scheme(opened: Opened) -> None:
 def test_axe_finds_nothing(opened: Opened) -> None:
     """By day in all that is folded, too; by night colours alone are another question."""
     if not AXE.is_file():
-        pytest.skip(f"{AXE} is not there: npm install --prefix tests")
+        pytest.skip(f"{AXE} is not there: cd tests && npm install")
     tab = opened.tab
     tab.set_viewport_size({"width": 1280, "height": 900})
     unfold(tab, opened.scheme == "light")
