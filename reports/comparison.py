@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from audits.run_comparison import Compared
+from reports.archive import self_contained
 from reports.section import Page, sections, template_parts
 from reports.templates import Write, csv, render, write_drawings
 
@@ -15,6 +16,7 @@ def build(results: Mapping[str, Compared], write: Write, *, runs: int, asked: Ma
     """Write tables, figures and, last, index.html through `write(name, bytes)`. `results` are by audit, `runs` is the
     number of runs compared, `asked` holds the audits' parameters, which the page quotes as JSON."""
     filled = sections(Page([], map, results), only=results)
+    write = self_contained(write)
     for section in filled.values():
         for name, table in section.tables.items():
             write(f"{name}.csv", csv(table))
@@ -23,6 +25,5 @@ def build(results: Mapping[str, Compared], write: Write, *, runs: int, asked: Ma
     parts: dict[str, Any] = {
         "runs": runs,
         "asked": json.dumps(asked),
-        "data": [f"{name}.{end}" for s in filled.values() for name in s.tables for end in ("csv", "json")],
     }
     write("index.html", render("comparison.html", parts | template_parts(filled)))

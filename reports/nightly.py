@@ -15,6 +15,7 @@ from attacks.score_names import signal_name
 from audits.findings import BEFOREHAND
 from audits.statistics.nights import BASE, BLIND, LEVEL, NEW_LEAK, VALUE, WINDOW, Series
 from fedaudit.terms.verdicts import LEAKS, VERDICTS
+from reports.archive import attach
 from reports.formats import is_missing, number, p_value
 from reports.templates import csv, render
 
@@ -70,13 +71,13 @@ def render_files(
         "several": verdicts.night.nunique() > 1,
         "nights": _nights(verdicts, records), "level": round(100 * LEVEL), "window": WINDOW,
     }  # fmt: skip
-    return {
+    files = {
         "changes.csv": csv(verdicts),
         "cells.csv": csv(pd.DataFrame([_csv_row(cell) for cell in cells])),
         "junit.xml": junit(name, cells, by_cell, in_short, changes, str(records.get(night, {}).get("started", ""))),
         "summary.md": summary(f"{name}, night {night}", in_short, cells, changes, limits),
-        "index.html": render("nightly.html", parts),
     }
+    return {**files, "index.html": attach(files, render("nightly.html", parts))}
 
 
 def events(verdicts: pd.DataFrame, night: int) -> tuple[list[str], list[str]]:
@@ -284,7 +285,7 @@ def sparkline(nights: pd.DataFrame, percent: bool) -> Markup:
     label = f"{len(points)} nights, from {number(values.iloc[0], 3)} to {number(values.iloc[-1], 3)}"
     return Markup(
         f'<svg class="spark" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
-        f'aria-label="{escape(label)}"><polyline points="{line}" fill="none" stroke="#5a6672" stroke-width="1.3"/>'
+        f'aria-label="{escape(label)}"><polyline points="{line}" fill="none" stroke="var(--soft)" stroke-width="1.3"/>'
         f'{rings}<circle cx="{x}" cy="{y}" r="2.4" fill="currentColor"/></svg>'
     )
 

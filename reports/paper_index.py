@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from reports.archive import attach
 from reports.rows import as_rows
 from reports.section import Row
 from reports.templates import csv, render
@@ -20,4 +21,5 @@ def render_files(asked: str, title: str, names: Sequence[str], rows: Sequence[Ro
     table = pd.DataFrame(rows)
     named = [row | {"name": name} for name, row in zip(names, as_rows(table), strict=True)]
     parts = {"title": title, "asked": asked, "rows": named, "seconds": table.seconds.sum()}
-    return {"csv": csv(table), "html": render("papers/index.html", parts)}
+    numbers = csv(table)
+    return {"csv": numbers, "html": attach({f"{asked}.csv": numbers}, render("papers/index.html", parts))}

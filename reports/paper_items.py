@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError, nearest
+from reports.archive import self_contained
 
 if TYPE_CHECKING:
     from reports.report import Evidence
@@ -68,7 +69,7 @@ class PaperItem:
         panel. Returns in a sentence how far ours agrees with the paper. ValueError: the runs have nothing to show."""
         module = importlib.import_module(f"reports.papers.{self.module}")
         name = self.title.rpartition(", ")[2].replace(" ", "").lower()
-        return cast("Callable[..., str]", getattr(module, name))(evidence, write)
+        return cast("Callable[..., str]", getattr(module, name))(evidence, self_contained(write))
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Write a report: one self-contained page, with findings, runs, figures and tables as files beside it.
+"""Write a report: one page that holds findings, runs, figures and tables as an archive, with the same files beside it.
 
 Equal evidence gives equal bytes: no times, no paths, no random identifiers, but for the note on how a page was made.
 Numbers are shown as the audits left them. Computed here are only p-values corrected over all runs and their verdicts,
@@ -17,6 +17,7 @@ import pandas as pd
 
 from audits.findings import RECORDING
 from audits.run_comparison import Compared
+from reports.archive import self_contained
 from reports.corrected_verdicts import with_verdicts
 from reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from reports.figures.drawing import Each
@@ -44,9 +45,10 @@ def build(
 
     `each` works as `map` and may draw figures in parallel. `across` holds, by audit, the results of audits that compare
     runs, `note` how and when the report was made (`fedaudit.pipeline.provenance`). `index.html` is written last, after
-    all files that it links to. ValueError as in `check`, before any writing.
+    all files that it holds. ValueError as in `check`, before any writing.
     """
     check(evidence)
+    write = self_contained(write)
     evidence = with_verdicts(evidence)
     findings = [finding for e in evidence for finding in e.findings]
     records = {"findings": findings, "runs": runs(evidence)}
@@ -63,14 +65,11 @@ def build(
         for name, table in section.figure_tables.items():
             write(f"figures/{name}.csv", csv(table))
         write_drawings(section.drawn.values(), write)
-    data = [*(f"{name}.json" for name in records), *(f"{name}.csv" for name in tables)]
-    write("index.html", _render_page(page, filled, data, note))
+    write("index.html", _render_page(page, filled, note))
 
 
-def _render_page(
-    page: Page, filled: Mapping[str, Section], data: Sequence[str], note: Mapping[str, Any] | None
-) -> bytes:
-    """The bytes of index.html with the `filled` sections; `data` names the files that it links to."""
+def _render_page(page: Page, filled: Mapping[str, Section], note: Mapping[str, Any] | None) -> bytes:
+    """The bytes of index.html with the `filled` sections."""
     evidence = page.evidence
     subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
     about = join_words([words for name, words in subjects.items() if name in filled])
@@ -84,7 +83,6 @@ def _render_page(
         "intervals": _intervals(page.findings),
         "doubts": list(dict.fromkeys(f["sentence"] for f in page.findings if f["metric"] == RECORDING)),
         "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
-        "data": data,
         "note": note,
         "left_out": page.left_out,
         "several": any(len(v.evidence) > 1 for v in page.runs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,6 +24,7 @@ from reports.verdict_cards import SYMBOLS
 
 HOSTILE = "<script>alert(1)</script>\"'&amp; $\\frac{a}{$ \x07"
 THRESHOLDS = ("balanced_accuracy", "tpr@10%", "tpr@1%")
+ARCHIVE = "data:application/zip;base64,"
 PLACE = ("threat_model", "way", "population", "nonmembers", "attack", "signal")
 
 
@@ -57,7 +60,7 @@ class Reader(HTMLParser):
 
 
 def check_page(files: Mapping[str, bytes]) -> None:
-    """It needs nothing but its files, links to all of them, is written last, and shows neither Python nor empty cells."""
+    """It needs nothing beside it, holds all files, is written last, and shows neither Python nor empty cells."""
     assert list(files)[-1] == "index.html"  # whoever finds the page finds what it names
     page, reader = re.sub(r"base64,[A-Za-z0-9+/=]+", "", files["index.html"].decode()), Reader(files["index.html"])
     python = r"\bnan\b|None|NaT|https?:|\{\{|\bTrue\b|\bFalse\b|(?<!order )\binf\b|No data for the figure"
@@ -69,8 +72,17 @@ def check_page(files: Mapping[str, bytes]) -> None:
     ids = [a["id"] for _, a in reader.elements if "id" in a]
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(ids)
-    links = {a["href"] for tag, a in reader.elements if tag == "a" and not (a["href"] or "").startswith("#")}
-    assert links == set(files) - {"index.html"}
+    links = [a["href"] or "" for tag, a in reader.elements if tag == "a"]
+    assert all(link.startswith(("#", ARCHIVE)) for link in links)
+    assert list(held(files["index.html"]).items()) == list(files.items())[:-1]
+
+
+def held(page: bytes) -> dict[str, bytes]:
+    """The files that a page holds, in their order."""
+    (link,) = (a["href"] or "" for tag, a in Reader(page).elements if tag == "a" and "download" in a)
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(link.removeprefix(ARCHIVE)))) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def check_files(files: Mapping[str, bytes], evidence: Sequence[Evidence], tables: str, figures: str) -> None:

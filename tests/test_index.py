@@ -66,7 +66,7 @@ def test_every_audit_has_a_row_the_latest_first(tmp_path: Path) -> None:
         ],
     ]
     links = [a["href"] for tag, a in page.elements if tag == "a"]
-    assert links == ["reports/two/index.html", "reports/one/index.html"]
+    assert links == ["#main", "reports/two/index.html", "reports/one/index.html"]
 
 
 def test_a_page_that_is_forwarded_or_read_on_a_phone(tmp_path: Path) -> None:

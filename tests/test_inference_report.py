@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from reports import paper_items
 from reports.attack_success import headline_signal, with_leakage
 from reports.evidence import TABLES
 from reports.figures.against_epsilon import against_epsilon
@@ -414,7 +415,7 @@ def sweep(seeds: int = 1) -> list[Evidence]:
 
 def drawn(evidence: dict[str, list[Evidence]]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    said = dpfpl_figure3.figure3(evidence, files.__setitem__)
+    said = paper_items.find("dpfpl:figure3").build(evidence, files.__setitem__)
     assert all(said.count(f"{task}: The attack") == (len(evidence) > 1) for task in evidence)
     assert "Where the paper contradicts itself here" in files["index.html"].decode()
     return files

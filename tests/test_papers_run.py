@@ -29,6 +29,7 @@ from reports.papers import secfpp_figure2, secfpp_figure3
 from reports.papers.common import EvidenceByTask
 from reports.printed_table import printed
 from reports.templates import contradictions
+from tests.pages import held
 from tests.unprinted import unprinted
 
 FOLDER = plugins.package_folder("reports.papers")
@@ -150,8 +151,10 @@ def test_the_page_stands_alone_and_says_what_it_is_of(name: str, drawn: Draw) ->
     page = page_of(item)
     assert item.page is not None
     links = re.findall(r'(?:href|src)="([^"#][^"]*)"', re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
-    assert links
-    assert all((item.page.parent / link).is_file() for link in links)
+    assert [link[:5] for link in links] == ["data:"]
+    files = held(page.encode())
+    assert {"csv", "svg"} & {name.rpartition(".")[2] for name in files}
+    assert all((item.page.parent / file).read_bytes() == data for file, data in files.items())
     assert not re.findall(r"""(?:href|src|url\()\s*=?\s*["']?(?:https?:)?//""", page)
     said = text_of(page)
     assert paper_items.find(name).summary.partition(":")[0] in said

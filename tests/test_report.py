@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 
 from audits.findings import RECORDING
-from reports.figures import drawing
 from reports.figures import membership as figures
 from reports.figures import tokens as heatmap
 from reports.formats import number, plain
@@ -123,7 +122,7 @@ def test_doubts_about_a_recording_stand_above_every_number(one: dict[str, bytes]
     about = {name: doubted.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
     said = about | {"metric": RECORDING, "check": "weights", "sentence": "Files <b>were</b> exchanged.", "value": 0.1}
     page = built([replace(doubted, findings=[*doubted.findings, said])])["index.html"].decode()
-    assert "<li>Files &lt;b&gt;were&lt;/b&gt; exchanged.</li>" in page[: page.index("<main>")]
+    assert "<li>Files &lt;b&gt;were&lt;/b&gt; exchanged.</li>" in page[: page.index("<main")]
 
 
 def test_hostile_text_stays_text() -> None:
@@ -149,7 +148,14 @@ def test_hostile_text_stays_text() -> None:
 def test_a_section_without_rows_is_not_there(tables: dict[str, pd.DataFrame]) -> None:
     files = built([replace(ONE, tables=tables, notes=[], setting={})])
     reader = Reader(files["index.html"])
-    assert [a["id"] for _, a in reader.elements if "id" in a] == ["verdicts", "leakage", "setting", "made", "limits"]
+    assert [a["id"] for _, a in reader.elements if "id" in a] == [
+        "main",
+        "verdicts",
+        "leakage",
+        "setting",
+        "made",
+        "limits",
+    ]
     assert "Nothing is shared" in reader.text
     assert "None were stated" in reader.text
     records = {f"{name}.{kind}" for name in ("findings", "runs") for kind in ("json", "csv")}
@@ -272,8 +278,8 @@ def test_figures_show_a_model_of_most_clients() -> None:
 
 
 def test_shades_run_from_confident_to_uncertain() -> None:
-    assert heatmap.shade(0.0, 2.0) == (heatmap.CONFIDENT, "#ffffff")
-    assert heatmap.shade(2.0, 2.0) == heatmap.shade(9.0, 2.0) == (heatmap.UNCERTAIN, drawing.INK)
+    assert heatmap.shade(0.0, 2.0) == (heatmap.CONFIDENT, heatmap.ON_DARK)
+    assert heatmap.shade(2.0, 2.0) == heatmap.shade(9.0, 2.0) == (heatmap.UNCERTAIN, heatmap.ON_LIGHT)
     assert heatmap.shade(1.0, 2.0)[0] == "#7f99ab"  # (0b + f3) / 2, (3c + f6) / 2, (5d + f9) / 2
     assert heatmap.shade(np.nan, 2.0)[0] == "#ffffff"
 

@@ -33,7 +33,9 @@ SYMBOLS = ("●", "■", "▲", "◆", "▼", "✚", "✖", "◀", "▶", "⬟")
 LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (3, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (2, 2)), (0, (1, 1.5)))
 TINTS = (0.0, 0.4, 0.65)  # share of white in the hue of a method's first model or records, and of others
 _NOISE = re.compile(r"(?:ε |epsilon[ =])([0-9.e+-]+)")
-INK, GREY = "#1c2733", "#8a94a0"
+INK, GREY, GRID = "#1c2733", "#8a94a0", "#e6e9ed"
+# what turns over on dark screens: custom properties of style.html
+ON_PAGE = {"#ffffff": "--page", INK: "--ink", "#000000": "--ink", GREY: "--axis", GRID: "--grid"}
 WIDTH = 11.0  # inches; 1056 CSS pixels
 RIGHT = 0.24  # inches at the right edge, for half of a number below it
 _BESIDE = 0.3  # inches by which a title may be wider than its panel
@@ -58,7 +60,7 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
     "axes.grid": True,
-    "grid.color": "#e6e9ed",
+    "grid.color": GRID,
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 8,
@@ -84,10 +86,13 @@ class PrintedFigure:
 
     @property
     def inline(self) -> Markup:
-        """The SVG as an HTML element: without prolog and fixed size, its ids prefixed with the figure's name."""
+        """The SVG as an HTML element: without prolog and fixed size, its ids prefixed with the figure's name, and
+        background, text and axes in the page's own colours."""
         text = self.svg.decode()
         text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], count=1, flags=re.DOTALL)
         text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", text).replace("xlink:href", "href")
+        for colour, name in ON_PAGE.items():
+            text = text.replace(f": {colour}", f": var({name})")
         view = re.findall(r'viewBox="[^"]*"', text)[0]
         root = f'<svg {view} role="img" aria-label="{escape(self.alt)}">'
         return Markup(re.sub(r"<svg[^>]*>", lambda _: root, text, count=1))

@@ -9,9 +9,14 @@ from matplotlib.colors import LinearSegmentedColormap
 from pandas import DataFrame as Table
 
 from reports.evidence import ordered
-from reports.figures.drawing import INK, Plot, grid, panels
+from reports.figures.drawing import Plot, grid, panels
 
 CONFIDENT, UNCERTAIN = "#0b3c5d", "#f3f6f9"  # ends of the entropy scale, low to high
+ON_LIGHT, ON_DARK = (
+    "#010101",
+    "#fefefe",
+)  # text on these: not the page's black and white, which turn over on dark screens
+TURN = 0.33  # of the scale, where either has a contrast of 4.5 (WCAG 2.2, AA)
 
 
 def scale(tokens: Table) -> float:
@@ -23,11 +28,11 @@ def scale(tokens: Table) -> float:
 def shade(entropy: float, top: float) -> tuple[str, str]:
     """Background and text colour (hex) of a token with this entropy (nats), on a scale from 0 to `top`."""
     if not np.isfinite(entropy):
-        return "#ffffff", INK
+        return "#ffffff", ON_LIGHT
     t = min(max(entropy / top, 0.0), 1.0) if top > 0 else 0.0
     ends = [[int(end[i : i + 2], 16) for i in (1, 3, 5)] for end in (CONFIDENT, UNCERTAIN)]
     mixed = "".join(f"{round(a + (b - a) * t):02x}" for a, b in zip(*ends, strict=True))
-    return f"#{mixed}", "#ffffff" if t < 0.55 else INK
+    return f"#{mixed}", ON_DARK if t < TURN else ON_LIGHT
 
 
 def tokens_plot(tokens: Table, methods: Sequence[str]) -> Plot:

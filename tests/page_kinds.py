@@ -1,0 +1,103 @@
+"""A page of every kind, as whoever opens it in a browser has it: of real runs where the pictures of docs keep them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from audits import curves
+from audits.findings import RECORDING
+from docs.pictures.night import NIGHTS
+from docs.pictures.paper import TABLES
+from docs.pictures.picture import PICTURES
+from reports import audit_index, comparison, paper_index
+from reports.report import Evidence
+from tests.evidence import built, evidence
+from tests.prompt_evidence import attacked, prompt_evidence
+from tests.test_curves import runs
+from tests.unprinted import nothing_printed
+
+LORA, PROMPTS = PICTURES
+Page = Callable[[], bytes]
+
+
+def small_evidence(method: str, seed: int) -> Evidence:
+    """Without the longest table, which takes axe most of its time and stands on LoRA's page too."""
+    whole = evidence(method, seed)
+    return replace(whole, tables={name: table for name, table in whole.tables.items() if name != "cells"})
+
+
+def several_methods() -> bytes:
+    """Two methods with two seeds each."""
+    return built([small_evidence(method, seed) for method in ("fedavg", "fedrand") for seed in (0, 1)])["index.html"]
+
+
+def every_attack() -> bytes:
+    """Attacks on prompts, without and with noise."""
+    some = [prompt_evidence("promptfl", epsilon) for epsilon in (math.inf, 0.4)]
+    return built([attacked(e, "lira", "loss", "shadow") for e in some])["index.html"]
+
+
+def own_run() -> bytes:
+    """A run of somebody else's, whose recording is doubted, with a note on how the page was made."""
+    run = small_evidence("fedavg", 0)
+    about = {name: run.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
+    doubt = about | {"metric": RECORDING, "check": "weights", "sentence": "Two files were exchanged.", "value": 0.1}
+    return built([replace(run, findings=[*run.findings, doubt])])["index.html"]
+
+
+def curves_page() -> bytes:
+    """Curves over two methods, three budgets and two ranks."""
+    found = curves.curves(runs(methods=("promptfl", "dpfpl"), ranks=(4, 8)), curves.Params())
+    files: dict[str, bytes] = {}
+    with nothing_printed():
+        comparison.build({"curves": found}, files.__setitem__, runs=24, asked={"curves": {}})
+    return files["index.html"]
+
+
+def papers_index() -> bytes:
+    """One item drawn, one not."""
+    drawn = {
+        "item": "fedrand:table1",
+        "shows": "Leakage",
+        "agreement": "τ 1.00",
+        "seconds": 1.0,
+        "page": "a/index.html",
+        "why": "",
+    }
+    other = drawn | {"item": "fedrand:table2", "agreement": "", "seconds": None, "page": "", "why": "not run yet"}
+    return paper_index.render_files("fedrand", "FedRand", ["Table 1", "Table 2"], [drawn, other])["html"]
+
+
+def index_of_audits() -> bytes:
+    """Two audits that ended, one that was interrupted, other pages."""
+    verdicts = [
+        {"verdict": verdict, "threat_model": threat, "runs": 1, "of": 2}
+        for verdict, threat in (("leak", "server"), ("no leak found", "released-model"), ("confounded", "owner"))
+    ]
+    about = {"methods": ["dpfpl", "promptfl"], "task": "symbols", "attacks": ["lira"], "seeds": [0, 1]}
+    rows = [
+        {"name": f"{name}-0123abcd", "done": True, "finished": "2026-01-03 03:05 UTC"}
+        | {"summary": {**about, "epsilons": [0.4], "verdicts": verdicts}}
+        for name in ("dpfpl-promptfl", "a-name-that-is-so-long-that-no-phone-has-room-for-it-on-one-line")
+    ]
+    begun = {"name": "begun", "done": False, "started": "2026-01-03 03:00 UTC", "audited": 1, "of": 2}
+    command = {"command": f"audit.py --method {'fedavg,' * 20}fedrand"}
+    return audit_index.render_page([*rows, begun | command], ["nightly/mine/index.html"], "state")
+
+
+KINDS: Mapping[str, Page] = {
+    "LoRA": LORA.page,
+    "prompts with epsilon": PROMPTS.page,
+    "several methods": several_methods,
+    "every attack on prompts": every_attack,
+    "own run": own_run,
+    "curves": curves_page,
+    "nightly": NIGHTS[0].page,
+    "paper's table": TABLES[0].page,
+    "index of papers": papers_index,
+    "index of audits": index_of_audits,
+}
+DRAWN = ("LoRA", "prompts with epsilon")  # with their figures as readers see them
+INDEXES = ("nightly", "index of papers", "index of audits")  # which link to other pages
