@@ -17,7 +17,9 @@ import pandas as pd
 
 from audits.findings import RECORDING
 from audits.run_comparison import Compared
+from reports.assessment import is_demonstration, paragraphs
 from reports.corrected_verdicts import with_verdicts
+from reports.epsilon_cards import cards
 from reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from reports.figures.drawing import Each
 from reports.formats import join_words, plain
@@ -25,11 +27,13 @@ from reports.runs import entries, runs
 from reports.section import Page, Section, sections, template_parts
 from reports.section_files import section_files
 from reports.templates import Write, csv, render, write_drawings
+from reports.use import before_and_after
 from reports.verdict_cards import SYMBOLS
 
 __all__ = ["TABLES", "Evidence", "build"]
 
 MANY = 6  # runs that fit side by side as columns
+FEW = 4  # runs whose epsilons and utility stand in words at the top of the page
 
 
 def build(
@@ -73,6 +77,7 @@ def _render_page(
     """The bytes of index.html with the `filled` sections; `data` names the files that it links to."""
     evidence = page.evidence
     subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
+    notes = list(dict.fromkeys(note for e in evidence for note in e.notes))
     about = join_words([words for name, words in subjects.items() if name in filled])
     parts: dict[str, Any] = {
         "task": evidence[0].task,
@@ -83,7 +88,9 @@ def _render_page(
         "setting": _setting(evidence),
         "intervals": _intervals(page.findings),
         "doubts": list(dict.fromkeys(f["sentence"] for f in page.findings if f["metric"] == RECORDING)),
-        "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
+        "notes": notes,
+        "first": _first_screen(page, filled, notes),
+        "demonstration": is_demonstration(page),
         "data": data,
         "note": note,
         "left_out": page.left_out,
@@ -93,6 +100,16 @@ def _render_page(
         **dict.fromkeys(section_files()),  # None: templates ask whether a section is there
     }
     return render("report.html", parts | template_parts(filled))
+
+
+def _first_screen(page: Page, filled: Mapping[str, Section], notes: Sequence[str]) -> dict[str, Any]:
+    """What stands above the sections: `cards` of epsilon, sentences on the `use` of each run's model, and the
+    `assessment`; without the former two where there are many runs."""
+    few = page.runs if len(page.runs) <= FEW else []
+    membership = filled["membership"].context["membership"] if "membership" in filled else None
+    three = cards(few) if few and (membership or "privacy" in filled) else []
+    use = [(v.title, sentence) for v in few if (sentence := before_and_after(v))]
+    return {"cards": three, "use": use, "assessment": paragraphs(page, membership, three, notes)}
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:
