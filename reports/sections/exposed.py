@@ -15,6 +15,7 @@ from reports.section import Page, Row, Section
 
 ORDER = 60
 LISTED = 20  # records of a run whose scores the page lists
+FIRST = ("roc", "classes", "rounds")  # figures in sight; all others are folded
 FEW = 3  # signals that are drawn below each other; if there are more, the first alone
 NO_SCORES = {"method", "seed", *TABLES["records"].split()}  # all other columns of the table are scores
 
@@ -34,7 +35,7 @@ def section(page: Page) -> Section | None:
         return None
     return Section(
         links=[("figures", "Who is exposed"), *([("exposed", "Exposed records")] if shots else [])],
-        context={"exposed": {"drawn": list(drawn), "shots": shots, "scores": scores}},
+        context={"exposed": {"drawn": list(drawn), "first": FIRST, "shots": shots, "scores": scores}},
         drawn=drawn,
         tables=page.files("records", "classes"),
         figure_tables={name: table.drop(columns="png") for name, table in page.files("exposed").items()},
