@@ -1,4 +1,4 @@
-"""A paragraph for a data-protection impact assessment: what was tested, who could do it, what was found and what not."""
+"""A paragraph for a data-protection impact assessment: what was tested, who could do it, what was found, and limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from fedaudit.terms.verdicts import LEAKS
 from reports.formats import join_words
 from reports.section import Page
 
-QUESTION = "Asked was whether scores can tell records that a client trained on from others of the same client that it did not."
+QUESTION = (
+    "Asked was whether scores can tell records that a client trained on from others of the same client that it did not."
+)
 DEMONSTRATION = {folder.name for folder in (EMBEDDED, *EMBEDDED_CLIP.values())}
 
 
@@ -33,8 +35,8 @@ def paragraphs(
         who = {s["who"]: s["sees"] for s in strips}
         parts.append(("Who could do it", f"{'. '.join(f'{name}: {sees}' for name, sees in who.items())}."))
         sure = f" At most {error['error']} % of such audits call anything a leak that is none." if error else ""
-        found = [s for s in strips if s["verdict"] in LEAKS]
-        parts.append(("What was found", (_listed(found) or "Nobody was shown to tell who was trained on.") + sure))
+        leaking = [s for s in strips if s["verdict"] in LEAKS]
+        parts.append(("What was found", (_listed(leaking) or "Nobody was shown to tell who was trained on.") + sure))
         if quiet := [s for s in strips if s["verdict"] not in LEAKS]:
             parts.append(("What was not found", _listed(quiet)))
     elif membership and membership["headline"]:
@@ -58,7 +60,7 @@ def _listed(strips: Sequence[Mapping[str, Any]]) -> str:
     several = len({s["run"] for s in strips}) > 1
     return " ".join(
         f"{s['run'] + ': ' if several else ''}{s['who']}: {s['verdict']}, {s['reading']}"
-        f"{'; ' + s['could'] if s['could'] else ''}{' (' + s['numbers'] + ')' if s['at'] else ''}."
+        f"{' (' + s['numbers'] + ')' if s['at'] else ''}."
         for s in strips
     )
 

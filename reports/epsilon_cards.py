@@ -22,7 +22,9 @@ def cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
     """A card each for "claimed", "provable" and "measured", with a line per run and value: `run` (its title over the
     first of its lines, None for a single run), `value` and `note`, whom it holds against, or what would fill it."""
     kinds = {"Claimed": _claimed, "Provable": _provable, "Measured": _measured}
-    return [{"name": name, "lines": [line for v in runs for line in _titled(v, of(v), runs)]} for name, of in kinds.items()]
+    return [
+        {"name": name, "lines": [line for v in runs for line in _titled(v, of(v), runs)]} for name, of in kinds.items()
+    ]
 
 
 def _titled(v: MethodRow, lines: Sequence[Mapping[str, str]], runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
@@ -49,16 +51,16 @@ def _provable(v: MethodRow) -> list[dict[str, str]]:
 
 
 def _measured(v: MethodRow) -> list[dict[str, str]]:
-    found = [row["any"] or row["gaussian"] or row["messages"] for row in rows(v.evidence[0].findings)]
-    if not found:
-        fill = f"{SPLIT} --canaries 100" if v.method not in METHODS else "--canaries 100 measures a lower bound"
+    bounds = [row["any"] or row["gaussian"] or row["messages"] for row in rows(v.evidence[0].findings)]
+    if not bounds:
+        fill = f"{SPLIT} --canaries 100" if not v.claims else "--canaries 100 measures a lower bound"
         return [{"value": EMPTY, "note": f"not measured: {fill}"}]
-    most = max(found, key=lambda f: f["value"])
+    most = max(bounds, key=lambda f: f["value"])
     who = SENTENCES[most["threat_model"]].short
     if most["value"] == 0:
         return [{"value": "0", "note": f"nothing was shown, of at most {epsilon(most['ceiling'])} that "
                                        f"{most['canaries']} coins could show: more canaries reach higher"}]  # fmt: skip
-    many = f", the largest of {len(found)} bounds" if len(found) > 1 else ""
+    many = f", the largest of {len(bounds)} bounds" if len(bounds) > 1 else ""
     return [{"value": f"≥ {epsilon(most['value'])}", "note": f"shown by {who}{many}, each at 95 %"}]
 
 
@@ -75,23 +77,30 @@ def _by_adversary(v: MethodRow, values: Mapping[str, str]) -> list[dict[str, str
         return [{"value": value, "note": ""} for value in same]
     longest = max(same, key=lambda value: len(same[value]))
     return [
-        {"value": value, "note": "against " + ("everybody else" if value == longest and len(threats) > 1 else join_words(
-            [SENTENCES[threat].short for threat in threats]))}
+        {"value": value, "note": f"against {_names(threats, rest=value == longest)}"}
         for value, threats in sorted(same.items(), key=lambda item: item[0] == longest)
-    ]  # fmt: skip
+    ]
+
+
+def _names(threats: Sequence[str], *, rest: bool) -> str:
+    """The adversaries in words; several of them, where they are the `rest`, as "everybody else"."""
+    return "everybody else" if rest and len(threats) > 1 else join_words([SENTENCES[t].short for t in threats])
 
 
 def _in_words(v: MethodRow, name: str, fill: str) -> list[dict[str, str]]:
-    """What a run from elsewhere says of itself, or what would fill the card."""
-    said = list(dict.fromkeys(f[name] for e in v.evidence[:1] for f in e.findings if f.get(name)))
-    stated = [text for text in said if text not in ("not stated", "unknown")]
+    """The words of a run from elsewhere about itself, or the words that would fill the card."""
+    words = dict.fromkeys(f[name] for e in v.evidence[:1] for f in e.findings if f.get(name))
+    stated = [text for text in words if text not in ("not stated", "unknown")]
     if stated:
-        return [{"value": text.partition(":")[0], "note": text.partition(": ")[2] or ELSEWHERE} for text in stated[:1]]
+        return [
+            {"value": _symbol(text.partition(":")[0]), "note": text.partition(": ")[2] or ELSEWHERE}
+            for text in stated[:1]
+        ]
     return [{"value": EMPTY, "note": f"not stated: {fill}"}]
 
 
 def _how_to_noise(v: MethodRow) -> str:
-    """What trains with noise in the place of a method that adds none; empty where it cannot be told."""
+    """A clause on how to train with noise in the place of a method that adds none; empty where it cannot be told."""
     if not v.trained or v.method not in METHODS or math.isfinite(v.epsilon):
         return ""
     facts = METHODS[v.method].facts
@@ -99,5 +108,12 @@ def _how_to_noise(v: MethodRow) -> str:
         return ""
     if facts.private or "privacy" in v.evidence[0].setting:
         return "; --epsilon 1 adds noise"
-    private = next((name for name, plugin in METHODS.items() if plugin.facts.learner == facts.learner and plugin.facts.private), None)
+    private = next(
+        (name for name, plugin in METHODS.items() if plugin.facts.learner == facts.learner and plugin.facts.private),
+        None,
+    )
     return f"; --method {private} --epsilon 1 adds noise" if private else ""
+
+
+def _symbol(word: str) -> str:
+    return "∞" if word == "infinity" else word

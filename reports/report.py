@@ -103,8 +103,8 @@ def _render_page(
 
 
 def _first_screen(page: Page, filled: Mapping[str, Section], notes: Sequence[str]) -> dict[str, Any]:
-    """What stands above the sections: `cards` of epsilon, sentences on the `use` of each run's model, and the
-    `assessment`; without the former two where there are many runs."""
+    """Template variables of the first screen: `cards` of epsilon and sentences on the `use` of each run's model, both
+    empty where there are many runs, and the `assessment`."""
     few = page.runs if len(page.runs) <= FEW else []
     membership = filled["membership"].context["membership"] if "membership" in filled else None
     three = cards(few) if few and (membership or "privacy" in filled) else []

@@ -11,7 +11,7 @@ from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.verdicts import NO_LEAK_FOUND, REVERSED
 from reports.evidence import Finding
 from reports.formats import number, p_value
-from reports.headline import FURTHER, Outcome, Quotable, how_well, outcomes
+from reports.headline import FURTHER, AdversaryVerdict, Quotable, how_well, outcomes
 
 LEFT, RIGHT = 0.4, 1.0  # ends of the scale; an AUROC further below is drawn at its left end
 MARGIN = 2.0  # percent of a strip that stay free at both ends
@@ -22,17 +22,16 @@ def strips(runs: Mapping[str, Quotable], clients: Mapping[str, int | None]) -> l
     return [_strip(o, clients.get(o.run)) for o in outcomes(runs)]
 
 
-def _strip(o: Outcome, clients: int | None) -> dict[str, Any]:
-    """`run`, `who`, what it `sees`, `verdict`; `reading`, the verdict in plain words, and `could`, what could have been
-    shown (None but where no leak was found). With a number also `numbers` and `score` in words, how many `clients`
-    stand behind it, `at`, percent of the strip's width by mark, and `label`, the strip for those who do not see it."""
+def _strip(o: AdversaryVerdict, clients: int | None) -> dict[str, Any]:
+    """Template variables: `run`, `who`, what it `sees`, `verdict`; `reading`, the verdict in plain words, of no leak
+    what would have been found; `at`, percent of the strip's width by mark (None: no number). With a number also
+    `numbers` and `score` in words, how many `clients` stand behind it, and `label`, the strip in words."""
     about = {"run": o.run, "threat": o.threat, "who": _capital(o.who), "sees": SENTENCES[o.threat].card,
-             "verdict": o.verdict, "reading": _reading(o), "could": None, "at": None}  # fmt: skip
+             "verdict": o.verdict, "reading": _reading(o), "at": None}  # fmt: skip
     f = o.quoted
     if f is None or f["value"] is None:
         return about
     return about | {
-        "could": could_have(f) if o.verdict == NO_LEAK_FOUND else None,
         "numbers": _numbers(f),
         "score": _score(f),
         "clients": _clients(f["clients"], clients),
@@ -41,22 +40,22 @@ def _strip(o: Outcome, clients: int | None) -> dict[str, Any]:
     }
 
 
-def _reading(o: Outcome) -> str:
+def _reading(o: AdversaryVerdict) -> str:
     if o.leaks:
         return how_well(o.quoted, guessing="")
-    return "not to be told from guessing" if o.verdict == NO_LEAK_FOUND else FURTHER[o.verdict]
+    return could_have(o.quoted) if o.verdict == NO_LEAK_FOUND and o.quoted else FURTHER[o.verdict]
 
 
 def could_have(f: Finding) -> str:
-    """What would have been found in the place of a finding that shows no leak, in words."""
+    """A clause on the leak that would have been found, for a finding that shows none."""
     if f["detectable"] is None:
         return "what could have been shown is not known"
     if f.get("t") is None:  # no coins: without a family and its power
         return f"an AUROC of {f['detectable']:.2f} would just have been told from guessing"
-    ways = [f"an AUROC of {f['detectable']:.2f}"]
+    leaks = [f"an AUROC of {f['detectable']:.2f}"]
     if f.get("detectable_named"):
-        ways.append(f"{f['detectable_named']} named records")
-    return f"{' or '.join(ways)} would have been found with a power of 80 %"
+        leaks.append(f"{f['detectable_named']} named records")
+    return f"{' or '.join(leaks)} would have been found with a power of 80 %"
 
 
 def _numbers(f: Finding) -> str:
@@ -82,8 +81,8 @@ def _clients(some: int, of: int | None) -> str:
 
 
 def _marks(f: Finding, verdict: str) -> dict[str, float | None]:
-    """Percent of the strip's width at which each mark is drawn; None: it is not. Where the lower score tells members the
-    scale is turned round; `detectable` is drawn where no leak was found."""
+    """Percent of the strip's width at which each mark is drawn; None: it is not. Where the lower score tells members,
+    the scale is turned round; `detectable` is drawn where no leak was found."""
     turned = verdict == REVERSED
     ends = ("high", "low") if turned else ("low", "high")
     values = {"value": f["value"], "low": f[ends[0]], "high": f[ends[1]], "base": f.get("base_value")}

@@ -36,12 +36,13 @@ def _accuracies(v: MethodRow) -> list[tuple[str, str, str, bool]]:
 
 
 def _answers(utility: pd.DataFrame) -> list[tuple[str, str, str, bool]]:
-    """The same of the global model's answers, the first measured metric, and of its loss."""
+    """Name, number before, number after and whether it got worse: the first measured metric of the global model's
+    answers, and its loss."""
     rounds = utility[utility.model == "global"].sort_values("round")
     first, last = rounds[rounds["round"] < 0].tail(1), rounds[rounds["round"] >= 0].tail(1)
     if first.empty or last.empty:
         return []
-    numbers = []
+    numbers: list[tuple[str, str, str, bool]] = []
     for name, title in [*ANSWERS.items(), (LOSS, "loss")]:
         if name in utility and first[name].notna().all() and last[name].notna().all() and (name == LOSS or not numbers):
             before, after = float(first[name].iloc[0]), float(last[name].iloc[0])

@@ -6,8 +6,8 @@ import math
 
 import pandas as pd
 
-from fedaudit.terms.threat_models import THREAT_MODELS
 from attacks.score_names import signal_name
+from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.evidence import ordered
 from reports.formats import tau
 from reports.section import Page, Row, Section

@@ -10,6 +10,7 @@ from audits.verdicts import FEW_NAMED, SHARES, few_members
 from fedaudit.terms.nonmembers import LEFT_OUT_CANARIES
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
+from fedaudit.terms.verdicts import LEAKS
 from reports.corrected_verdicts import family_sizes
 from reports.evidence import Finding, membership_findings, ordered
 from reports.headline import Quotable, headline
@@ -45,6 +46,7 @@ def section(page: Page) -> Section | None:
         "headline": headline(quoted),
         "strips": drawn,
         "in_strips": len(runs) <= FEW,
+        "leaks": any(strip["verdict"] in LEAKS for strip in drawn),
         "legend": legend(drawn),
         "axis": {"guessing": place(0.5), "between": place(0.75), "certain": place(1.0)},
         "threats": threats,
@@ -65,11 +67,10 @@ def _strips(page: Page, quoted: Mapping[str, Quotable], runs: Sequence[Row]) -> 
     """The strips of all runs, each with its adversary's `card` and, over the first of each of several runs, a `heading`
     (else None)."""
     clients = {
-        name: v.evidence[0].setting.get("schedule", {}).get("clients") for name, v in zip(quoted, page.runs, strict=True)
+        name: v.evidence[0].setting.get("schedule", {}).get("clients")
+        for name, v in zip(quoted, page.runs, strict=True)
     }
-    cards = {
-        (name, card["threat"]): card for name, run in zip(quoted, runs, strict=True) for card in run["threats"]
-    }
+    cards = {(name, card["threat"]): card for name, run in zip(quoted, runs, strict=True) for card in run["threats"]}
     drawn, before = [], None
     for strip in strips(quoted, clients):
         heading = strip["run"] if len(runs) > 1 and strip["run"] != before else None

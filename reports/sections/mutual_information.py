@@ -35,21 +35,27 @@ def _shown(table: pd.DataFrame) -> Row:
 
 
 def _dots(rows: Sequence[Row]) -> Row | None:
-    """A dot plot: `threats`, and `lines`, pairs of a score and its mark by adversary (None: not measured); `at` holds
-    percent of a panel's width by name, `zero` where nothing is known, `ends` the bits at both ends. None without rows."""
+    """A dot plot: `threats`, and `lines`, pairs of a score and its marks by adversary (None: not measured), each with
+    `at`, percent of the panel's width by name, and whether it is `clear` of the null. `zero` is the percent of 0 bits,
+    `ends` the bits at both ends. None without rows."""
     by_threat = {threat: [row for row in rows if row["threat_model"] == threat] for threat in _threats(rows)}
-    ways = {threat: (first := freshest(some)) and first["way"] for threat, some in by_threat.items()}
-    drawn = [row for row in rows if row["way"] == ways[row["threat_model"]] and row["population"] != LAST_ROUND_MEMBERS]
+    models = {threat: (first := freshest(some)) and first["way"] for threat, some in by_threat.items()}
+    drawn = [
+        row for row in rows if row["way"] == models[row["threat_model"]] and row["population"] != LAST_ROUND_MEMBERS
+    ]
     if not drawn:
         return None
     names = ("bits", "low", "high", "null_low", "null_high")
     least, most = (end(row[name] for row in drawn for name in names) for end in (min, max))
     scale = 96 / ((most - least) or 1.0)
     cells = {
-        (row["signal"], row["threat_model"]): row | {"at": {name: round(2 + (row[name] - least) * scale, 1) for name in names},
-                                                     "clear": row["p_adjusted"] <= LEVEL}
+        (row["signal"], row["threat_model"]): row
+        | {
+            "at": {name: round(2 + (row[name] - least) * scale, 1) for name in names},
+            "clear": row["p_adjusted"] <= LEVEL,
+        }
         for row in drawn
-    }  # fmt: skip
+    }
     signals = dict.fromkeys(row["signal"] for row in sorted(drawn, key=lambda row: -row["bits"]))
     return {
         "threats": list(by_threat),
