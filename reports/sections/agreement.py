@@ -36,7 +36,7 @@ def _map(square: Row) -> Row:
     boxes, pairs = [], []
     for i, (first, cells) in enumerate(square["lines"]):
         for j, cell in enumerate(cells):
-            x, y = LABELS + CELL * j, CELL * i
+            x, y = LABELS + CELL * j, CELL * (i + 1)  # below a row of numbers
             rho = cell["spearman"] if cell and math.isfinite(cell["spearman"]) else 0.0
             side = round((CELL - 4) * math.sqrt(abs(rho)), 1)
             edge = (CELL - side) / 2
@@ -49,10 +49,11 @@ def _map(square: Row) -> Row:
         "threat": square["threat"],
         "names": square["names"],
         "cell": CELL,
+        "first": LABELS,
         "boxes": boxes,
         "closest": max(pairs)[1],
         "width": LABELS + CELL * len(square["names"]) + 2,
-        "height": CELL * len(square["names"]) + 2,
+        "height": CELL * (len(square["names"]) + 1) + 2,
     }
 
 

@@ -36,7 +36,7 @@ def _shown(table: pd.DataFrame) -> Row:
 
 def _dots(rows: Sequence[Row]) -> Row | None:
     """A dot plot: `threats`, and `lines`, pairs of a score and its marks by adversary (None: not measured), each with
-    `at`, percent of the panel's width by name, and whether it is `clear` of the null. `zero` is the percent of 0 bits,
+    `at`, percent of the panel's width by name, and whether it is `significant`. `zero` is the percent of 0 bits,
     `ends` the bits at both ends. None without rows."""
     by_threat = {threat: [row for row in rows if row["threat_model"] == threat] for threat in _threats(rows)}
     models = {threat: (first := freshest(some)) and first["way"] for threat, some in by_threat.items()}
@@ -52,7 +52,7 @@ def _dots(rows: Sequence[Row]) -> Row | None:
         (row["signal"], row["threat_model"]): row
         | {
             "at": {name: round(2 + (row[name] - least) * scale, 1) for name in names},
-            "clear": row["p_adjusted"] <= LEVEL,
+            "significant": row["p_adjusted"] <= LEVEL,
         }
         for row in drawn
     }
