@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +20,7 @@ from reports.figures import drawing
 from reports.figures import membership as figures
 from reports.figures import tokens as heatmap
 from reports.formats import number, plain
-from reports.report import TABLES, Evidence, build
+from reports.report import TABLES, Evidence, build, rows_as_json
 from tests.evidence import ASKED, ATTACK, CLIENTS, SIBLING, built, evidence
 from tests.pages import (
     HOSTILE,
@@ -291,3 +292,10 @@ def test_small_words() -> None:
     assert [number(x) for x in (0.6125, 1.0, None, np.nan, np.inf)] == ["0.613", "1.000", "n/a", "n/a", "n/a"]
     given = (None, True, False, [1, None], [], 0.5, "x", "inf")
     assert [plain(x) for x in given] == ["none", "yes", "no", "1, none", "empty", "0.5", "x", "∞"]
+
+
+@pytest.mark.parametrize(
+    "rows", [ONE.findings, [], [{}], [{"a": 'x,\n{é"', "b": None, "c": 1e-9}], [{"a": [1, {"b": 2}]}]]
+)
+def test_rows_are_written_as_json_writes_them(rows: list[dict[str, Any]]) -> None:
+    assert rows_as_json(rows) == (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

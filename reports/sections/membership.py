@@ -135,7 +135,10 @@ def _threat_parts(threat: str, first: Sequence[Finding], others: Sequence[Findin
     the gravest of the `quotable` findings."""
     alone, quoted = [f for f in first if is_headline_auroc(f)], quotable(first)
     canaries = [f for f in first if f["metric"] == "auroc" and f["nonmembers"] == LEFT_OUT_CANARIES]
-    headline = [f for f in first if f["headline"] or f.get("best_of")]
+    headline: list[Finding] = []
+    siblings: list[Finding] = []
+    for f in first:
+        (headline if f["headline"] or f.get("best_of") else siblings).append(f)
     return {
         "threat": threat,
         "quoted": gravest(quoted),
@@ -146,7 +149,7 @@ def _threat_parts(threat: str, first: Sequence[Finding], others: Sequence[Findin
         or gravest([f for f in canaries if f["headline"]]),
         **card(quoted, others),
         "blocks": blocks(headline, others),
-        "siblings": blocks([f for f in first if f not in headline], others),
+        "siblings": blocks(siblings, others),
     }
 
 
