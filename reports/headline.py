@@ -35,7 +35,7 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class AdversaryVerdict:
     """The verdict on one adversary in one run (`NOT_MEASURED` without any), with the finding that is put in words."""
 
     run: str
@@ -53,37 +53,42 @@ class _Outcome:
 
     @property
     def by_ranking(self) -> bool:
-        return _by_ranking(self.quoted or {})
+        return by_ranking(self.quoted or {})
 
 
 def headline(runs: Mapping[str, Quotable]) -> Headline | None:
     """The headline of a page of `runs` (by name); None if nothing was attacked."""
-    outcomes = [_outcome(run, threat, rows) for run, by in runs.items() for threat, rows in by.items()]
-    if not outcomes:
+    answers = outcomes(runs)
+    if not answers:
         return None
     of_one = len(runs) == 1
-    return Headline((_of_one if of_one else _of_several)(outcomes), _rest(outcomes, of_one=of_one))
+    return Headline((_of_one if of_one else _of_several)(answers), _rest(answers, of_one=of_one))
 
 
-def _outcome(run: str, threat: str, findings: Sequence[Finding]) -> _Outcome:
+def outcomes(runs: Mapping[str, Quotable]) -> list[AdversaryVerdict]:
+    """The outcome for every adversary of every run, in order."""
+    return [_outcome(run, threat, rows) for run, by in runs.items() for threat, rows in by.items()]
+
+
+def _outcome(run: str, threat: str, findings: Sequence[Finding]) -> AdversaryVerdict:
     worst = gravest(findings)
     if worst is None:
-        return _Outcome(run, threat, NOT_MEASURED, None)
+        return AdversaryVerdict(run, threat, NOT_MEASURED, None)
     same = [f for f in findings if f["verdict"] == worst["verdict"]]
     beforehand = [f for f in same if f.get("family") in BEFOREHAND] or same
     best = min(beforehand, key=_detectable) if worst["verdict"] == NO_LEAK_FOUND else max(beforehand, key=_strength)
-    return _Outcome(run, threat, worst["verdict"], best)
+    return AdversaryVerdict(run, threat, worst["verdict"], best)
 
 
 def _strength(f: Finding | None) -> tuple[bool, float]:
     """How much a finding shows: by its AUROC where the ranking as a whole speaks, else, and less, by its statistic."""
     if f is None:
         return False, 0.0
-    whole = _by_ranking(f)
+    whole = by_ranking(f)
     return whole, abs(f["value"] - 0.5) if whole else abs(f["t"])
 
 
-def _by_ranking(f: Mapping[str, Any]) -> bool:
+def by_ranking(f: Mapping[str, Any]) -> bool:
     """Whether the ranking as a whole tells members, not its highest scores alone."""
     return not str(f.get("part") or "").endswith(NEAR_CHANCE)
 
@@ -92,17 +97,17 @@ def _detectable(f: Finding) -> float:
     return 1.0 if f["detectable"] is None else float(f["detectable"])
 
 
-def _strongest(outcomes: Iterable[_Outcome]) -> _Outcome:
+def _strongest(outcomes: Iterable[AdversaryVerdict]) -> AdversaryVerdict:
     return max(outcomes, key=lambda o: _strength(o.quoted))
 
 
-def _speakers(outcomes: Sequence[_Outcome]) -> list[_Outcome]:
+def _speakers(outcomes: Sequence[AdversaryVerdict]) -> list[AdversaryVerdict]:
     """The leaks that a headline speaks of: the owner, an upper bound, only where nobody else is shown to tell."""
     leaks = [o for o in outcomes if o.leaks]
     return [o for o in leaks if o.threat != OWNER] or leaks
 
 
-def _of_one(outcomes: Sequence[_Outcome]) -> str:
+def _of_one(outcomes: Sequence[AdversaryVerdict]) -> str:
     """The sentence for a page of one run."""
     data = f"{outcomes[0].run}'s training data"
     leaks = _speakers(outcomes)
@@ -118,7 +123,7 @@ def _of_one(outcomes: Sequence[_Outcome]) -> str:
     return _sentence(f"{who} can tell who was in {data}, {subject} {how_well(strongest.quoted)}")
 
 
-def _of_several(outcomes: Sequence[_Outcome]) -> str:
+def _of_several(outcomes: Sequence[AdversaryVerdict]) -> str:
     """The sentence for a page of several runs."""
     runs = list(dict.fromkeys(o.run for o in outcomes))
     leaks = _speakers(outcomes)
@@ -136,7 +141,7 @@ def _of_several(outcomes: Sequence[_Outcome]) -> str:
     return _sentence(f"{count}; at most, {most}")
 
 
-def _none(outcomes: Sequence[_Outcome], tell: str, leaks: str) -> str:
+def _none(outcomes: Sequence[AdversaryVerdict], tell: str, leaks: str) -> str:
     """The sentence where nobody was shown to `tell` something; `leaks` names what is left open."""
     quiet = [o for o in outcomes if o.verdict == NO_LEAK_FOUND]
     if quiet:
@@ -148,13 +153,14 @@ def _none(outcomes: Sequence[_Outcome], tell: str, leaks: str) -> str:
     return f"Not measured: no headline score has a number for {leaks}."
 
 
-def how_well(f: Finding | None) -> str:
-    """How well a score that leaks tells members, as a predicate, or by how many of the highest were members."""
+def how_well(f: Finding | None, *, guessing: str = " (guessing: 50)") -> str:
+    """How well a score that leaks tells members, as a predicate, or by how many of the highest were members. `guessing`
+    follows the number of pairs."""
     assert f is not None
-    if not _by_ranking(f):
+    if not by_ranking(f):
         return str(f["part"]).partition(";")[0]
     backwards = f["verdict"] == REVERSED
-    pair = f"picks the member out of a pair {times(1 - f['value'] if backwards else f['value'])} (guessing: 50)"
+    pair = f"picks the member out of a pair {times(1 - f['value'] if backwards else f['value'])}{guessing}"
     return f"{pair}, by the lower score" if backwards else pair
 
 
@@ -166,7 +172,7 @@ def times(value: float) -> str:
     return f"{100 * value:.{digits}f} times in 100"
 
 
-def _could(outcomes: Sequence[_Outcome]) -> str:
+def _could(outcomes: Sequence[AdversaryVerdict]) -> str:
     """A clause, behind a semicolon, on what would have been found against each of these adversaries."""
     rows = [o.quoted for o in outcomes if o.quoted and o.quoted["detectable"] is not None]
     if not rows:
@@ -180,7 +186,7 @@ def _could(outcomes: Sequence[_Outcome]) -> str:
     return f"; {leak}{or_named} would have been found with a power of 80 %"
 
 
-def _rest(outcomes: Sequence[_Outcome], *, of_one: bool) -> list[str]:
+def _rest(outcomes: Sequence[AdversaryVerdict], *, of_one: bool) -> list[str]:
     """Sentences on the score behind the headline, and on adversaries (of several runs, on runs) that it leaves out."""
     leaks = _speakers(outcomes)
     lines = [_behind(_strongest(leaks).quoted)] if leaks else []
@@ -198,10 +204,10 @@ def _rest(outcomes: Sequence[_Outcome], *, of_one: bool) -> list[str]:
     return lines
 
 
-def _worst_of_each_run(outcomes: Sequence[_Outcome]) -> list[_Outcome]:
+def _worst_of_each_run(outcomes: Sequence[AdversaryVerdict]) -> list[AdversaryVerdict]:
     """The outcome of each run that stands for it: a leak, else no leak found, else what hindered."""
     rank: dict[Any, int] = {**dict.fromkeys(LEAKS, 0), NO_LEAK_FOUND: 1, CONFOUNDED: 2, INCONCLUSIVE: 3}
-    by_run: dict[str, _Outcome] = {}
+    by_run: dict[str, AdversaryVerdict] = {}
     for o in sorted(outcomes, key=lambda o: rank.get(o.verdict, 4)):
         by_run.setdefault(o.run, o)
     return [by_run[run] for run in dict.fromkeys(o.run for o in outcomes)]
@@ -220,7 +226,7 @@ def _behind(f: Finding | None) -> str:
     return f"By {score}, the strongest headline score."
 
 
-def _names(outcomes: Sequence[_Outcome], of_one: bool) -> str:
+def _names(outcomes: Sequence[AdversaryVerdict], of_one: bool) -> str:
     return join_words([o.who if of_one else o.run for o in outcomes])
 
 

@@ -18,7 +18,9 @@ import pandas as pd
 from audits.findings import RECORDING
 from audits.run_comparison import Compared
 from reports.archive import self_contained
+from reports.assessment import is_demonstration, paragraphs
 from reports.corrected_verdicts import with_verdicts
+from reports.epsilon_cards import cards
 from reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from reports.figures.drawing import Each
 from reports.formats import join_words, plain
@@ -26,11 +28,13 @@ from reports.runs import entries, runs
 from reports.section import Page, Section, sections, template_parts
 from reports.section_files import section_files
 from reports.templates import Write, csv, render, write_drawings
+from reports.use import before_and_after
 from reports.verdict_cards import SYMBOLS
 
 __all__ = ["TABLES", "Evidence", "build"]
 
 MANY = 6  # runs that fit side by side as columns
+FEW = 4  # runs whose epsilons and utility stand in words at the top of the page
 
 
 def build(
@@ -53,7 +57,7 @@ def build(
     findings = [finding for e in evidence for finding in e.findings]
     records = {"findings": findings, "runs": runs(evidence)}
     for name, rows in records.items():
-        write(f"{name}.json", (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        write(f"{name}.json", rows_as_json(rows))
     page = Page(evidence, each, across)
     filled = sections(page)
     tables = {name: pd.DataFrame(rows) for name, rows in records.items()}
@@ -68,10 +72,24 @@ def build(
     write("index.html", _render_page(page, filled, note))
 
 
+def rows_as_json(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """The rows as `json.dumps(rows, indent=1)` writes them. With an indent it takes its slow encoder, a quarter of the
+    time of a page of 10,000 findings, so that only a row with a list or a table inside is left to it."""
+    if (
+        not rows
+        or not all(rows)
+        or any(isinstance(value, (list, tuple, dict)) for row in rows for value in row.values())
+    ):
+        return (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    flat = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",\n  ", ": ")).encode
+    return ("[\n " + ",\n ".join(f"{{\n  {flat(row)[1:-1]}\n }}" for row in rows) + "\n]\n").encode()
+
+
 def _render_page(page: Page, filled: Mapping[str, Section], note: Mapping[str, Any] | None) -> bytes:
     """The bytes of index.html with the `filled` sections."""
     evidence = page.evidence
     subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
+    notes = list(dict.fromkeys(note for e in evidence for note in e.notes))
     about = join_words([words for name, words in subjects.items() if name in filled])
     parts: dict[str, Any] = {
         "task": evidence[0].task,
@@ -82,7 +100,9 @@ def _render_page(page: Page, filled: Mapping[str, Section], note: Mapping[str, A
         "setting": _setting(evidence),
         "intervals": _intervals(page.findings),
         "doubts": list(dict.fromkeys(f["sentence"] for f in page.findings if f["metric"] == RECORDING)),
-        "notes": list(dict.fromkeys(note for e in evidence for note in e.notes)),
+        "notes": notes,
+        "first": _first_screen(page, filled, notes),
+        "demonstration": is_demonstration(page),
         "note": note,
         "left_out": page.left_out,
         "several": any(len(v.evidence) > 1 for v in page.runs),
@@ -91,6 +111,16 @@ def _render_page(page: Page, filled: Mapping[str, Section], note: Mapping[str, A
         **dict.fromkeys(section_files()),  # None: templates ask whether a section is there
     }
     return render("report.html", parts | template_parts(filled))
+
+
+def _first_screen(page: Page, filled: Mapping[str, Section], notes: Sequence[str]) -> dict[str, Any]:
+    """Template variables of the first screen: `cards` of epsilon and sentences on the `use` of each run's model, both
+    empty where there are many runs, and the `assessment`."""
+    few = page.runs if len(page.runs) <= FEW else []
+    membership = filled["membership"].context["membership"] if "membership" in filled else None
+    three = cards(few) if few and (membership or "privacy" in filled) else []
+    use = [(v.title, sentence) for v in few if (sentence := before_and_after(v))]
+    return {"cards": three, "use": use, "assessment": paragraphs(page, membership, three, notes)}
 
 
 def _setting(evidence: Sequence[Evidence]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedaudit.terms.splits import SPLITS
+from fedaudit.terms.splits import LOCAL, NEIGHBOUR, SPLITS
 from reports.evidence import Evidence, Finding, concat_table
 from trainers.learners import METHODS
 
@@ -80,6 +80,12 @@ class MethodRow:
     def noise(self) -> str:
         """The noise in words: "ε 0.4", "no noise" or "untrained"."""
         return f"ε {self.epsilon:g}" if self.private else "no noise" if self.trained else "untrained"
+
+    @property
+    def quoted_splits(self) -> list[str]:
+        """The splits of test classes that sentences quote: local and neighbour, or all that there are if the run has
+        neither."""
+        return [split for split in (LOCAL, NEIGHBOUR) if split in self.scores] or list(self.scores)
 
     @property
     def setting(self) -> str:

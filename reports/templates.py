@@ -65,7 +65,7 @@ FORMULA = tuple("=+-@\t\n\uff1d\uff0b\uff0d\uff20")  # how formulas begin (OWASP
 
 def _escape_formula(cell: Any) -> Any:
     """A cell with carriage returns, which would end it, as line feeds, and with an apostrophe before a formula."""
-    if not isinstance(cell, str) or NUMBER.fullmatch(cell):
+    if not isinstance(cell, str) or not (cell.startswith(FORMULA) or "\r" in cell) or NUMBER.fullmatch(cell):
         return cell
     cell = cell.replace("\r", "\n")
     return f"'{cell}" if cell.startswith(FORMULA) else cell

@@ -14,6 +14,7 @@ from audits.differences import sentences
 from audits.run_comparison import METHOD, UTILITIES, AuditedRun, Compared, utilities
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
+from reports.archive import self_contained
 from reports.evidence import Finding, membership_findings
 from reports.formats import epsilon
 from reports.headline import headline
@@ -51,6 +52,7 @@ def build(sides: Sequence[Side], compared: Compared, write: Write) -> None:
     names = {f"{s.name}: {label}": f"{title} in {s.name}" for s in sides for label, title in s.titles.items()}
     table = compared.tables["differences"]
     lines = sentences(table.replace({"a": names, "b": names}), float(table.confidence.iloc[0]))
+    write = self_contained(write)
     write("differences.csv", csv(table))
     context = {
         "title": lines[0] if lines else "Two reports beside each other",

@@ -246,8 +246,8 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
     assert line[6:8] == [f"{top.shadow:.3g}", f"{top['lira/online']:.3g}"]
     assert len(line) == 6 + 11  # every score that a server can have
     shot = PAIR[0].tables["exposed"].iloc[0]
-    said = f"1. {shot.record}, {shot.client}. {shot.reason} Exposure {shot.score:.2f}, above {shot.percentile:.1f} % of the client's held-out"
-    assert said in reader.text
+    assert f"{shot.client}, exposure {shot.score:.2f}" in reader.text
+    assert f"1. {shot.record}. {shot.reason} Above {shot.percentile:.1f} % of the client's held-out" in reader.text
     agreement = next(row for row in rows if row[0] == "LiRA, online" and len(row) == 8)
     assert agreement[1:4] == ["0.80 55.0 %", "·", "0.80 55.0 %"]
     assert "prompt-user, prompt; by chance the lists share 10.0 %" in reader.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +19,7 @@ from audits.findings import RECORDING
 from reports.figures import membership as figures
 from reports.figures import tokens as heatmap
 from reports.formats import number, plain
-from reports.report import TABLES, Evidence, build
+from reports.report import TABLES, Evidence, build, rows_as_json
 from tests.evidence import ASKED, ATTACK, CLIENTS, SIBLING, built, evidence
 from tests.pages import (
     HOSTILE,
@@ -53,7 +54,9 @@ def test_files_hold_the_input_and_the_page_needs_nothing_else(two: dict[str, byt
     check_files(two, TWO, "utility cells", drawn)
     check_page(two)
     reader = Reader(two["index.html"])
-    assert sum(tag == "svg" for tag, _ in reader.elements) == 8  # all but the tokens, which are cells
+    assert (
+        sum(tag == "svg" and "viewbox" in a for tag, a in reader.elements) == 8
+    )  # all but the tokens, which are cells
     assert ASKED in reader.text
 
 
@@ -111,9 +114,9 @@ def test_card_quotes_the_gravest_row_of_a_headline_score() -> None:
     assert "Not measured:" in cards([quiet | {"headline": False}])
 
 
-def test_claims_stand_under_the_cards(one: dict[str, bytes]) -> None:
-    line = "ε against released-model, server, owner: claimed none · provable infinity · measured n/a"
-    assert line in Reader(one["index.html"]).text
+def test_claims_stand_in_the_three_cards(one: dict[str, bytes]) -> None:
+    text = Reader(one["index.html"]).text
+    assert "Claimed ε none by the run's own word Provable ε ∞ by the run's own word Measured ε – not measured:" in text
 
 
 def test_doubts_about_a_recording_stand_above_every_number(one: dict[str, bytes]) -> None:
@@ -151,6 +154,7 @@ def test_a_section_without_rows_is_not_there(tables: dict[str, pd.DataFrame]) ->
     assert [a["id"] for _, a in reader.elements if "id" in a] == [
         "main",
         "verdicts",
+        "assessment",
         "leakage",
         "setting",
         "made",
@@ -166,9 +170,9 @@ def test_one_method_may_lack_what_another_has() -> None:
     full = replace(TWO[0], tables={name: TWO[0].tables[name] for name in ("utility", "cost")})
     released = [f for f in ONE.findings if f["threat_model"] == "released-model"]
     bare = replace(ONE, tables={"utility": ONE.tables["utility"]}, findings=released)
-    text = Reader(built([full, bare])["index.html"]).text
-    unmeasured = "Not measured: no headline score has a row for this adversary."
-    assert text.count(unmeasured) == 2  # FedRand's server and owner
+    reader = Reader(built([full, bare])["index.html"])
+    assert sum("strip" in (a.get("class") or "").split() for _, a in reader.elements) == 4  # three of FedAvg
+    assert any(row[0].endswith("FedRand") and row[2:4] == ["n/a", "n/a"] for row in reader.rows)  # server and owner
 
 
 def test_a_client_that_cannot_be_rebuilt_has_no_number(one: dict[str, bytes]) -> None:
@@ -288,3 +292,10 @@ def test_small_words() -> None:
     assert [number(x) for x in (0.6125, 1.0, None, np.nan, np.inf)] == ["0.613", "1.000", "n/a", "n/a", "n/a"]
     given = (None, True, False, [1, None], [], 0.5, "x", "inf")
     assert [plain(x) for x in given] == ["none", "yes", "no", "1, none", "empty", "0.5", "x", "∞"]
+
+
+@pytest.mark.parametrize(
+    "rows", [ONE.findings, [], [{}], [{"a": 'x,\n{é"', "b": None, "c": 1e-9}], [{"a": [1, {"b": 2}]}]]
+)
+def test_rows_are_written_as_json_writes_them(rows: list[dict[str, Any]]) -> None:
+    assert rows_as_json(rows) == (json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

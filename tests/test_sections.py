@@ -63,8 +63,10 @@ def test_communication_is_of_every_method_that_sent_anything():
          "messages": [2, 1], "complete": [0, 0]}
     )  # fmt: skip
     (row,) = section(Page([_with(rounds)], map)).context["communication"]
-    assert row == {"name": "FedRand", "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000}
+    assert row == {"name": "FedRand", "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000, "even": False}
     assert section(Page([_with(rounds[:0])], map)) is None
+    (even,) = section(Page([_with(rounds[:1])], map)).context["communication"]
+    assert even["even"]
 
 
 def test_a_table_that_no_page_knows_becomes_a_file():

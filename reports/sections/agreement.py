@@ -6,19 +6,55 @@ import math
 
 import pandas as pd
 
+from attacks.score_names import signal_name
 from fedaudit.terms.threat_models import THREAT_MODELS
 from reports.evidence import ordered
+from reports.formats import tau
 from reports.section import Page, Row, Section
 from reports.verdict_cards import tint
 
 ORDER = 75
+CELL, LABELS = 20, 240  # pixels of the map: a cell, and the names before its first
 
 
 def section(page: Page) -> Section | None:
     """The section of rank correlations between attacks' scores; None unless several attacks scored the same records."""
-    parts = page.parts("agreement", _squares)
+    parts = page.parts("agreement", _shown)
     links = [("agreement", "Agreement")]
     return Section(links, {"agreement": parts}, tables=page.files("agreement")) if parts else None
+
+
+def _shown(table: pd.DataFrame) -> Row:
+    """All `squares`, and the `map` of the one with the most scores."""
+    squares = _squares(table)
+    return {"squares": squares, "map": _map(max(squares, key=lambda square: len(square["names"])))}
+
+
+def _map(square: Row) -> Row:
+    """A square as a picture in pixels: `boxes`, cells of width `cell` at `x` and `y`, in which a square of width `side`
+    (0: no number) has the area of the correlation's size, and is hollow where that is `below` 0."""
+    boxes, pairs = [], []
+    for i, (first, cells) in enumerate(square["lines"]):
+        for j, cell in enumerate(cells):
+            x, y = LABELS + CELL * j, CELL * (i + 1)  # below a row of numbers
+            rho = cell["spearman"] if cell and math.isfinite(cell["spearman"]) else 0.0
+            side = round((CELL - 4) * math.sqrt(abs(rho)), 1)
+            edge = (CELL - side) / 2
+            names = f"{signal_name(first)} and {signal_name(square['names'][j])}: {tau(rho)}"
+            boxes.append({"x": x, "y": y, "side": side, "left": round(x + edge, 1), "top": round(y + edge, 1),
+                          "below": rho < 0, "title": names})  # fmt: skip
+            if i < j and cell:
+                pairs.append((rho, names))
+    return {
+        "threat": square["threat"],
+        "names": square["names"],
+        "cell": CELL,
+        "first": LABELS,
+        "boxes": boxes,
+        "closest": max(pairs)[1],
+        "width": LABELS + CELL * len(square["names"]) + 2,
+        "height": CELL * (len(square["names"]) + 1) + 2,
+    }
 
 
 def _squares(table: pd.DataFrame) -> list[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -15,6 +16,7 @@ from reports.section import Page, Row, Section
 
 ORDER = 60
 LISTED = 20  # records of a run whose scores the page lists
+FIRST = ("roc", "scores", "classes", "rounds")  # kinds of figures of which the first is in sight, others are folded
 FEW = 3  # signals that are drawn below each other; if there are more, the first alone
 NO_SCORES = {"method", "seed", *TABLES["records"].split()}  # all other columns of the table are scores
 
@@ -34,11 +36,17 @@ def section(page: Page) -> Section | None:
         return None
     return Section(
         links=[("figures", "Who is exposed"), *([("exposed", "Exposed records")] if shots else [])],
-        context={"exposed": {"drawn": list(drawn), "shots": shots, "scores": scores}},
+        context={"exposed": {"drawn": list(drawn), "first": _first(list(drawn)), "shots": shots, "scores": scores}},
         drawn=drawn,
         tables=page.files("records", "classes"),
         figure_tables={name: table.drop(columns="png") for name, table in page.files("exposed").items()},
     )
+
+
+def _first(drawn: Sequence[str]) -> list[str]:
+    """The figures in sight: one of each kind in `FIRST`."""
+    kinds = {kind: next((name for name in drawn if name == kind or name.startswith(f"{kind}-")), "") for kind in FIRST}
+    return list(filter(None, kinds.values()))
 
 
 def _shots(table: pd.DataFrame) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attacks.score_names import signal_name
 from audits.findings import BEFOREHAND
@@ -10,11 +10,13 @@ from audits.verdicts import FEW_NAMED, SHARES, few_members
 from fedaudit.terms.nonmembers import LEFT_OUT_CANARIES
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
+from fedaudit.terms.verdicts import LEAKS
 from reports.corrected_verdicts import family_sizes
 from reports.evidence import Finding, membership_findings, ordered
-from reports.headline import headline
+from reports.headline import Quotable, headline
 from reports.rows import MethodRow
 from reports.section import Page, Row, Section
+from reports.strips import legend, place, strips
 from reports.verdict_cards import (
     blocks,
     card,
@@ -28,7 +30,7 @@ from reports.verdict_cards import (
 )
 
 ORDER = 10
-FEW = 4  # at most so many runs have their verdict in words at the top of the page
+FEW = 4  # at most so many runs have strips at the top of the page
 
 
 def section(page: Page) -> Section | None:
@@ -37,10 +39,18 @@ def section(page: Page) -> Section | None:
     if not findings:
         return None
     threats = ordered((f["threat_model"] for f in findings), THREAT_MODELS)
+    quoted = {name: _quotable_by_threat(v) for name, v in zip(_names(page), page.runs, strict=True)}
+    runs = [look | _run_parts(v, threats) for v, look in zip(page.runs, page.looks, strict=True)]
+    drawn = _strips(page, quoted, runs)
     context = {
-        "headline": headline({name: _quotable_by_threat(v) for name, v in zip(_names(page), page.runs, strict=True)}),
+        "headline": headline(quoted),
+        "strips": drawn,
+        "in_strips": len(runs) <= FEW,
+        "leaks": any(strip["verdict"] in LEAKS for strip in drawn),
+        "legend": legend(drawn),
+        "axis": {"guessing": place(0.5), "between": place(0.75), "certain": place(1.0)},
         "threats": threats,
-        "runs": [look | _run_parts(v, threats) for v, look in zip(page.runs, page.looks, strict=True)],
+        "runs": runs,
         "matrices": _matrices(page.runs, threats),
         "mixed": [
             t for t in threats if len({(f["way"], f["population"]) for f in _quotable_findings(findings, t)}) > 1
@@ -49,9 +59,24 @@ def section(page: Page) -> Section | None:
         "families": _families_note(page),
         "beside": _further_columns(page.runs),
         "sees": {threat: SENTENCES[threat].card for threat in threats},
-        "few": FEW,
     }
     return Section([("verdicts", "Verdicts"), ("leakage", "Leakage")], {"membership": context})
+
+
+def _strips(page: Page, quoted: Mapping[str, Quotable], runs: Sequence[Row]) -> list[Row]:
+    """The strips of all runs, each with its adversary's `card` and, over the first of each of several runs, a `heading`
+    (else None)."""
+    clients = {
+        name: v.evidence[0].setting.get("schedule", {}).get("clients")
+        for name, v in zip(quoted, page.runs, strict=True)
+    }
+    cards = {(name, card["threat"]): card for name, run in zip(quoted, runs, strict=True) for card in run["threats"]}
+    drawn, before = [], None
+    for strip in strips(quoted, clients):
+        heading = strip["run"] if len(runs) > 1 and strip["run"] != before else None
+        drawn.append(strip | {"card": cards[strip["run"], strip["threat"]], "heading": heading})
+        before = strip["run"]
+    return drawn
 
 
 def _names(page: Page) -> list[str]:
@@ -110,7 +135,10 @@ def _threat_parts(threat: str, first: Sequence[Finding], others: Sequence[Findin
     the gravest of the `quotable` findings."""
     alone, quoted = [f for f in first if is_headline_auroc(f)], quotable(first)
     canaries = [f for f in first if f["metric"] == "auroc" and f["nonmembers"] == LEFT_OUT_CANARIES]
-    headline = [f for f in first if f["headline"] or f.get("best_of")]
+    headline: list[Finding] = []
+    siblings: list[Finding] = []
+    for f in first:
+        (headline if f["headline"] or f.get("best_of") else siblings).append(f)
     return {
         "threat": threat,
         "quoted": gravest(quoted),
@@ -121,7 +149,7 @@ def _threat_parts(threat: str, first: Sequence[Finding], others: Sequence[Findin
         or gravest([f for f in canaries if f["headline"]]),
         **card(quoted, others),
         "blocks": blocks(headline, others),
-        "siblings": blocks([f for f in first if f not in headline], others),
+        "siblings": blocks(siblings, others),
     }
 
 

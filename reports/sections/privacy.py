@@ -15,7 +15,6 @@ from reports.section import Page, Section
 ORDER = 30
 OWNERS = {("own",): "the client itself", ("other",): "another client", ("own", "other"): "any client"}
 ALWAYS, NOISED = "with and without noise", "with any noise"
-FEW = 12  # a longer noise table is folded
 
 
 def section(page: Page) -> Section | None:
@@ -39,7 +38,6 @@ def section(page: Page) -> Section | None:
                 "noise": noise,
                 "noised": any(v.private for v in page.runs),
                 "users": any(c.threat_model == PROMPT_USER for v in page.runs for c in v.claims),
-                "few": FEW,
             }
         },
         tables=page.files("privacy", "noise"),

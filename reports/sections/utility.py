@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, SPLITS
+from fedaudit.terms.splits import OVERALL, SPLITS
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from reports.figures import utility as figures
 from reports.figures.against_epsilon import accuracies
@@ -78,7 +78,7 @@ def _cards(runs: Sequence[MethodRow]) -> list[dict[str, Any]]:
 def sentence(v: MethodRow, without: MethodRow | None) -> str:
     """Sentences on one run: accuracy and its change, the noise, and the claimed and proven epsilon. The change is
     against the run `without` noise, or against before training if that is None."""
-    splits = _quoted_splits(v)
+    splits = v.quoted_splits
     text = _join_accuracies({split: _accuracy_in_words(v.scores[split]) for split in splits})
     if not v.trained:
         return f"{text}. Nothing is trained: no record can leak."
@@ -95,7 +95,7 @@ def sentence(v: MethodRow, without: MethodRow | None) -> str:
 
 def _describe_settings(runs: Sequence[MethodRow]) -> str:
     """Describe several settings of one method and epsilon: accuracy and noise from the lowest to the highest."""
-    values = {split: [v.scores[split].value for v in runs if split in v.scores] for split in _quoted_splits(runs[0])}
+    values = {split: [v.scores[split].value for v in runs if split in v.scores] for split in runs[0].quoted_splits}
     text = _join_accuracies({split: f"{min(x):.1f} to {max(x):.1f} %" for split, x in values.items()})
     text += f", over {len(runs)} settings"
     ratios = [v.ratio for v in runs if v.ratio is not None]
@@ -104,11 +104,6 @@ def _describe_settings(runs: Sequence[MethodRow]) -> str:
         text += f"; noise is {ends} times the signal"
     promises = list(dict.fromkeys(map(_claim_in_words, runs)))
     return f"{text}. {promises[0] if len(promises) == 1 else 'What is proven differs between them: see below.'}".strip()
-
-
-def _quoted_splits(v: MethodRow) -> list[str]:
-    """The splits that a sentence quotes: local and neighbour, or all that there are if the run has neither."""
-    return [split for split in (LOCAL, NEIGHBOUR) if split in v.scores] or list(v.scores)
 
 
 def _join_accuracies(values: Mapping[str, str]) -> str:
