@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.tokens.signals import TokenSignals, row_signals, stacked, unstacked
+from fedaudit.attacks.tokens.signals import TokenSignals, row_signals, stacked, unstacked
 
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]  # stored parts of an answer, by name

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.base import State
+from fedaudit.trainers.base import State
 
 OTHERS = 150  # records of other clients with which a target's model is queried
 SHADOWS_ASKED = 5  # shadow models that play the attacked model, from which thresholds are set

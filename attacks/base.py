@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from attacks.threats import require
+from fedaudit.attacks.threats import require
 from fedaudit.terms.term import find
 from fedaudit.terms.threat_models import THREAT_MODELS
-from trainers.base import Method, State
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method, State
+from fedaudit.trainers.transcript import Transcript
 
 if TYPE_CHECKING:
-    from attacks.probes import Probed
+    from fedaudit.attacks.probes import Probed
 
 
 class View:

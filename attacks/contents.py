@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge
 
 
 class Facts(AttackFacts):

@@ -34,8 +34,8 @@ from scipy.optimize import lsq_linear
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import ROUNDING, Attack, Floats, Knowledge, Mixture, mean_of_finite
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import ROUNDING, Attack, Floats, Knowledge, Mixture, mean_of_finite
 
 SUM = 1e3  # weight of the equation for the sum of the shares
 SAME = 1e-5  # times the longest gradient: gradients that differ by less are equal, and a shorter one is zero

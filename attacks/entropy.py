@@ -12,8 +12,8 @@ log 0 = 0; nothing is clamped, and 1 - p is not computed by subtraction.
 
 from dataclasses import dataclass
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge
 
 
 class Facts(AttackFacts):

@@ -75,4 +75,4 @@ class AttackFacts:
         return cls.on_texts if cls.on_texts and records == "texts" else cls.names()[:1]
 
 
-ATTACKS = Plugins("attack", "attacks", AttackFacts)
+ATTACKS = Plugins("attack", "fedaudit.attacks", AttackFacts)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge, mean_of_finite
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge, mean_of_finite
 
 
 class Facts(AttackFacts):

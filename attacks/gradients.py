@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.base import State
-from trainers.prompts import Learner, PromptMethod
-from trainers.protocols import Differentiable
+from fedaudit.trainers.base import State
+from fedaudit.trainers.prompts import Learner, PromptMethod
+from fedaudit.trainers.protocols import Differentiable
 
 
 def mean_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, records: Sequence[str]) -> Tensor:

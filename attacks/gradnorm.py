@@ -9,8 +9,8 @@ Needs a model through which the adversary can differentiate, the backbone includ
 
 from dataclasses import dataclass
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge
 
 
 class Facts(AttackFacts):

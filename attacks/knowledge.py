@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.answers import Arrays, ClassAnswers, Floats, ModelAnswers, log_odds, own_class
+from fedaudit.attacks.answers import Arrays, ClassAnswers, Floats, ModelAnswers, log_odds, own_class
 
 __all__ = ["Attack", "Floats", "Knowledge", "Mixture", "Rounds", "Shadows", "log_odds", "own_class"]
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from scipy.special import polygamma, psi
 from scipy.stats import norm, t
 
-from attacks.knowledge import Floats
+from fedaudit.attacks.knowledge import Floats
 
 SMALLEST = 1e-6  # least standard deviation: the precision of float32; equal values get a large finite score
 LARGEST_FREEDOM = 1e4  # degrees of freedom of the prior above which all records share one variance

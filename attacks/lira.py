@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
-from attacks.likelihood import likelihood_ratios, on_one_scale
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Floats, Knowledge
+from fedaudit.attacks.likelihood import likelihood_ratios, on_one_scale
 from fedaudit.machinery.parameters import Parameters, choice
 
 LARGEST = 100.0  # confidence, in absolute value

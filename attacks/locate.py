@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.knowledge import Floats
+from fedaudit.attacks.knowledge import Floats
 
 DRIFT = 0.1  # variance by which a squared distance changes from round to round; its prior variance is 1
 EXACT = 1e-6  # variance of the revealed distances: rounding errors

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attacks.answers import TextAnswers
-from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
-from attacks.loss import losses
-from attacks.settings import NovelRows
-from attacks.tokens.scores import all_scores, count
+from fedaudit.attacks.answers import TextAnswers
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Floats, Knowledge
+from fedaudit.attacks.loss import losses
+from fedaudit.attacks.settings import NovelRows
+from fedaudit.attacks.tokens.scores import all_scores, count
 from fedaudit.machinery.parameters import choice, whole
 
 

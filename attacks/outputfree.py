@@ -20,9 +20,9 @@ A record without gradient is NaN. So is one that all shadows or none were traine
 
 from dataclasses import dataclass
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge
-from attacks.likelihood import likelihood_ratios, on_one_scale
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge
+from fedaudit.attacks.likelihood import likelihood_ratios, on_one_scale
 
 
 class Facts(AttackFacts):

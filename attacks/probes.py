@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from attacks.knowledge import Attack, Mixture
-from attacks.messages.mixtures import mixture
-from trainers.base import Method, State
-from trainers.prompts import Learner, PromptMethod, stack_states
+from fedaudit.attacks.knowledge import Attack, Mixture
+from fedaudit.attacks.messages.mixtures import mixture
+from fedaudit.trainers.base import Method, State
+from fedaudit.trainers.prompts import Learner, PromptMethod, stack_states
 
 if TYPE_CHECKING:
-    from attacks.attacked_models import Target
-    from attacks.base import View
+    from fedaudit.attacks.attacked_models import Target
+    from fedaudit.attacks.base import View
 
 
 @dataclass(frozen=True)

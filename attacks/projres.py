@@ -18,8 +18,8 @@ Needs the server's view (uploads), and rounds in which the client sent A.
 
 from dataclasses import dataclass
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge, mean_of_finite
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge, mean_of_finite
 
 
 class Facts(AttackFacts):

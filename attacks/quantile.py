@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge
-from attacks.likelihood import Values, on_one_scale
-from attacks.loss import mean_over_states
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge
+from fedaudit.attacks.likelihood import Values, on_one_scale
+from fedaudit.attacks.loss import mean_over_states
 
 LARGEST = 100.0  # loss in nats, and confidence in absolute value
 

@@ -11,10 +11,10 @@ parts that are never sent are computed from the gradients that are.
 
 from dataclasses import dataclass
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge
-from attacks.loss import losses, over_rounds
-from attacks.settings import RebuiltWays
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge
+from fedaudit.attacks.loss import losses, over_rounds
+from fedaudit.attacks.settings import RebuiltWays
 
 
 class Facts(AttackFacts):

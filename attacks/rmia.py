@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Floats, Knowledge
 from fedaudit.machinery.parameters import Parameters, number
 
 TIE = 1e-10  # log-ratios that differ by less count as equal: rounding of sums in another order

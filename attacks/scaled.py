@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.base import View
-from attacks.decompose import solve
-from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge
-from attacks.probes import Probe
-from attacks.settings import Probing
+from fedaudit.attacks.base import View
+from fedaudit.attacks.decompose import solve
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Floats, Knowledge
+from fedaudit.attacks.probes import Probe
+from fedaudit.attacks.settings import Probing
 from fedaudit.machinery.parameters import number
 
 

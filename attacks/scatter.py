@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import SUMS, Attack, Floats, Knowledge, PooledSum
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import SUMS, Attack, Floats, Knowledge, PooledSum
 
 SUM = 1e3  # weight of the equations for the sums of the shares
 ITERATIONS = 30  # most iterations of the solver per unknown

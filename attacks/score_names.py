@@ -9,7 +9,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from attacks.facts import ATTACKS
+from fedaudit.attacks.facts import ATTACKS
 from fedaudit.machinery import plugins
 
 
@@ -50,7 +50,9 @@ def parts(signal: str) -> tuple[str, int | None, str]:
 def _declared() -> list[tuple[re.Pattern[str], tuple[str, str]]]:
     """All scores that attacks declare: a pattern for the score's name with a group per {field}, and (name in tables,
     name in sentences), as format strings of these fields."""
-    others = (plugins.literal(path, "SIGNALS") or () for path in plugins.package_folder("attacks").rglob("*.py"))
+    others = (
+        plugins.literal(path, "SIGNALS") or () for path in plugins.package_folder("fedaudit.attacks").rglob("*.py")
+    )
     return [
         (re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(signal))), (in_tables, in_sentences))
         for signals in (*(plugin.facts.signals for plugin in ATTACKS.values()), *others)

@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attacks.answers import ModelAnswers
-from attacks.facts import AttackFacts
-from attacks.knowledge import Floats, Knowledge, Shadows
+from fedaudit.attacks.answers import ModelAnswers
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Floats, Knowledge, Shadows
 from fedaudit.machinery.parameters import Parameters, whole
 
 LEARNING_RATE, WEIGHT_DECAY = 0.01, 1.0  # AdamW: weights shrink by 1 % a step

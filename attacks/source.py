@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge, Rounds, mean_of_finite
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge, Rounds, mean_of_finite
 
 
 class Facts(AttackFacts):

@@ -5,12 +5,12 @@ the classes, and records of the clients' distributions. Shadow models need no mo
 in its file (`Facts.needs`).
 """
 
-from attacks.facts import AttackFacts
+from fedaudit.attacks.facts import AttackFacts
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find
 from fedaudit.terms.threat_models import THREAT_MODELS
-from trainers.learners import LearnerFacts, every_learner, facts
+from fedaudit.trainers.learners import LearnerFacts, every_learner, facts
 
 
 class LacksCapability(PermissionError):

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge
-from attacks.likelihood import Values, likelihood_ratios, on_one_scale
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge
+from fedaudit.attacks.likelihood import Values, likelihood_ratios, on_one_scale
 
 LARGEST = 100.0  # confidence, in absolute value
 RIDGE = 1e-3  # times the mean variance, added to W: neighbouring rounds hardly differ

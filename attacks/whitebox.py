@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.facts import AttackFacts
-from attacks.knowledge import Attack, Floats, Knowledge, Mixture
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge, Mixture
 
 EXACT = 1e-6  # times a message's mean number: errors of gradients are about so large, and no noise is smaller
 

@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attacks.facts import ATTACKS, AttackFacts
-from audits.run_comparison import AuditedRun
+from fedaudit.attacks.facts import ATTACKS, AttackFacts
+from fedaudit.audits.run_comparison import AuditedRun
 from fedaudit.machinery import plugins
 from fedaudit.machinery.plugins import Plugin
 
@@ -50,7 +50,7 @@ def _used(attack: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _users(plugin: Plugin[AttackFacts]) -> dict[str, str]:
     """{path of a setting of the attack or adversary: `used_by`}: the name of the fact that attacks using it have;
     "rows" if it changes no score; "" if any attack may use it."""
-    adversary = plugins.dataclass_of(plugins.package_folder("attacks") / "settings.py", "Adversary")
+    adversary = plugins.dataclass_of(plugins.package_folder("fedaudit.attacks") / "settings.py", "Adversary")
     return {
         f"{prefix}.{field.name}": field.metadata.get("used_by", "")
         for prefix, params in ((f"attack.{plugin.name}", plugin.params), ("adversary", adversary))

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from audits.facts import AuditFacts
-from audits.measured import Hypothesis, bounds
-from audits.subject import COMPARABLE, Result, Subject
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.measured import Hypothesis, bounds
+from fedaudit.audits.subject import COMPARABLE, Result, Subject
 
 
 class Facts(AuditFacts):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from audits.subject import Result, Subject
-from trainers.base import size
-from trainers.transcript import Transcript
+from fedaudit.audits.subject import Result, Subject
+from fedaudit.trainers.base import size
+from fedaudit.trainers.transcript import Transcript
 
 COLUMNS = "round bytes_down bytes_up fedavg_bytes messages complete".split()
 

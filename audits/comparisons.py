@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from audits.statistics.regression import Message
-from audits.statistics.stratified import comparable
+from fedaudit.audits.statistics.regression import Message
+from fedaudit.audits.statistics.stratified import comparable
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import AT_THE_END, BEST_UTILITY, FINAL, ROUND
 from fedaudit.terms.nonmembers import BY_COIN, HELD_OUT, LEFT_OUT_CANARIES, NOVEL_OBJECTS, OTHER_CLIENTS, Nonmembers

@@ -17,8 +17,8 @@ from typing import Any
 
 import pandas as pd
 
-from audits.facts import AuditFacts
-from audits.run_comparison import METRICS, AuditedRun, Compared, Point, by_round, points, world_names
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.run_comparison import METRICS, AuditedRun, Compared, Point, by_round, points, world_names
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, number
 from fedaudit.terms.splits import SPLITS

@@ -23,9 +23,9 @@ from typing import Any
 import pandas as pd
 from scipy.stats import norm
 
-from audits.attack_labels import attack_labels
-from audits.facts import AuditFacts
-from audits.run_comparison import (
+from fedaudit.audits.attack_labels import attack_labels
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.run_comparison import (
     EPSILON,
     METRICS,
     AuditedRun,
@@ -36,9 +36,9 @@ from audits.run_comparison import (
     utility_names,
     world_names,
 )
-from audits.settings import Confident
-from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
-from audits.statistics.pareto import front_probability, on_front
+from fedaudit.audits.settings import Confident
+from fedaudit.audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
+from fedaudit.audits.statistics.pareto import front_probability, on_front
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import choice
 from fedaudit.terms.nonmembers import HELD_OUT

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.facts import AuditFacts
-from audits.run_comparison import METRICS, AuditedRun, Compared, points, world_names
-from audits.settings import Confident
-from audits.statistics.intervals import holm
-from audits.two_settings import LEAKAGE, rows
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.run_comparison import METRICS, AuditedRun, Compared, points, world_names
+from fedaudit.audits.settings import Confident
+from fedaudit.audits.statistics.intervals import holm
+from fedaudit.audits.two_settings import LEAKAGE, rows
 from fedaudit.terms.sentences import SENTENCES
 
 ALL_PAIRS = 4  # up to so many settings every two are compared

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.facts import AuditFacts
-from audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon, Names
-from audits.measured import Hypothesis, words
-from audits.measured import bounds as measured_bounds
-from audits.statistics.sampled import PoissonSampled
-from audits.statistics.trade_off import GAUSSIAN, Family
-from audits.subject import Result, Subject
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon, Names
+from fedaudit.audits.measured import Hypothesis, words
+from fedaudit.audits.measured import bounds as measured_bounds
+from fedaudit.audits.statistics.sampled import PoissonSampled
+from fedaudit.audits.statistics.trade_off import GAUSSIAN, Family
+from fedaudit.audits.subject import Result, Subject
 from fedaudit.privacy.accountant import noise_to_signal, provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
 from fedaudit.privacy.settings import Privacy
 from fedaudit.terms.threat_models import ACTIVE_SERVER, RELEASED_MODEL, SERVER
-from trainers.transcript import Transcript
+from fedaudit.trainers.transcript import Transcript
 
 COLUMNS = "threat_model whose claimed provable every_step replace_one delta why".split()
 NOISE = "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped".split()

@@ -54,4 +54,4 @@ class AuditFacts:
     """Whether it compares all runs of a page instead of looking at one."""
 
 
-AUDITS = Plugins("audit", "audits", AuditFacts)
+AUDITS = Plugins("audit", "fedaudit.audits", AuditFacts)

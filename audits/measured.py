@@ -20,12 +20,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from attacks.facts import ATTACKS
-from audits.comparisons import ScoredModel, ScoredRun
-from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES, MeasuredEpsilon, Names, OfRun
-from audits.statistics import one_run, trade_off
-from audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses
-from audits.statistics.regression import Coined, CoinRegression, regress
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES, MeasuredEpsilon, Names, OfRun
+from fedaudit.audits.statistics import one_run, trade_off
+from fedaudit.audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses
+from fedaudit.audits.statistics.regression import Coined, CoinRegression, regress
 from fedaudit.privacy.ledger import strict
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import FRESHEST

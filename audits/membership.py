@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.blind import FOLDS
-from audits.comparisons import Comparison, ScoredRun, comparisons
-from audits.facts import AuditFacts
-from audits.findings import NO_CANARIES, THESE, Claims, Ends, Finding, Names, OfAttack, OfScore, Place
-from audits.permutation_test import by_coin, row_of
-from audits.settings import Confident
-from audits.statistics import ranking, stratified
-from audits.statistics.intervals import CONSTANT, Interval, auroc_p_value, cross_fitted, detectable, holm
-from audits.statistics.one_run import canary_table
-from audits.statistics.thresholds import numbers, thresholded
-from audits.subject import Result, Subject
-from audits.verdicts import Largest, by_controls, control_p_value, corrected, least_leak, sentence, together
+from fedaudit.audits.blind import FOLDS
+from fedaudit.audits.comparisons import Comparison, ScoredRun, comparisons
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.findings import NO_CANARIES, THESE, Claims, Ends, Finding, Names, OfAttack, OfScore, Place
+from fedaudit.audits.permutation_test import by_coin, row_of
+from fedaudit.audits.settings import Confident
+from fedaudit.audits.statistics import ranking, stratified
+from fedaudit.audits.statistics.intervals import CONSTANT, Interval, auroc_p_value, cross_fitted, detectable, holm
+from fedaudit.audits.statistics.one_run import canary_table
+from fedaudit.audits.statistics.thresholds import numbers, thresholded
+from fedaudit.audits.subject import Result, Subject
+from fedaudit.audits.verdicts import Largest, by_controls, control_p_value, corrected, least_leak, sentence, together
 from fedaudit.terms.nonmembers import BY_COIN, NOVEL_OBJECTS
 
 # a control with a smaller p-value makes a row without coins *confounded*; there are two controls beside each row

@@ -22,20 +22,20 @@ import pandas as pd
 from scipy.special import entr
 from scipy.stats import rankdata
 
-from audits.comparisons import Comparison, ScoredRun, comparisons
-from audits.facts import AuditFacts
-from audits.findings import INFORMATION, Names, SharedInformation
-from audits.permutation_test import exchanges
-from audits.settings import Confident
-from audits.statistics import mutual_information as mi
-from audits.statistics.arrays import Bools, Floats
-from audits.statistics.permutation import exchanged
-from audits.subject import Result, Subject
+from fedaudit.audits.comparisons import Comparison, ScoredRun, comparisons
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.findings import INFORMATION, Names, SharedInformation
+from fedaudit.audits.permutation_test import exchanges
+from fedaudit.audits.settings import Confident
+from fedaudit.audits.statistics import mutual_information as mi
+from fedaudit.audits.statistics.arrays import Bools, Floats
+from fedaudit.audits.statistics.permutation import exchanged
+from fedaudit.audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
 from fedaudit.terms.held_models import BEST_UTILITY
 from fedaudit.terms.nonmembers import BY_COIN
 from fedaudit.terms.threat_models import PROMPT_USER
-from trainers.transcript import Transcript
+from fedaudit.trainers.transcript import Transcript
 
 EXCHANGES = 500
 INSIDE = 13  # the generator of places within ranks is seeded with (seed, INSIDE)

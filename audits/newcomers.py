@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from audits.facts import AuditFacts
-from audits.settings import Confident
-from audits.subject import Result, Subject
-from audits.utility import columns_over_clients
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.settings import Confident
+from fedaudit.audits.subject import Result, Subject
+from fedaudit.audits.utility import columns_over_clients
 
 
 class Facts(AuditFacts):

@@ -23,11 +23,18 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Comparison, ScoredRun, comparisons
-from audits.findings import NEAR_CHANCE, WHOLE_RANKING
-from audits.statistics.arrays import Bools, Floats
-from audits.statistics.highest import Highest, of_each
-from audits.statistics.permutation import PERMUTATIONS, Scored, exchanged, p_value, standardised, weighted_auroc
+from fedaudit.audits.comparisons import Comparison, ScoredRun, comparisons
+from fedaudit.audits.findings import NEAR_CHANCE, WHOLE_RANKING
+from fedaudit.audits.statistics.arrays import Bools, Floats
+from fedaudit.audits.statistics.highest import Highest, of_each
+from fedaudit.audits.statistics.permutation import (
+    PERMUTATIONS,
+    Scored,
+    exchanged,
+    p_value,
+    standardised,
+    weighted_auroc,
+)
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import WHOLE

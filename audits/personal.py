@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.facts import AuditFacts
-from audits.settings import Confident
-from audits.subject import Result, Subject
-from audits.utility import columns_over_clients
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.settings import Confident
+from fedaudit.audits.subject import Result, Subject
+from fedaudit.audits.utility import columns_over_clients
 
 COLUMNS = ("personal/accuracy", "personal/f1", "global/accuracy", "global/f1")
 GAINS = {"global-personal/accuracy": COLUMNS[::2], "global-personal/f1": COLUMNS[1::2]}

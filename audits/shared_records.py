@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import FEW, Comparison
-from audits.findings import THESE
-from audits.membership import difference, measure
-from audits.run_comparison import AuditedRun
-from audits.statistics.arrays import Floats
-from audits.statistics.classification import threshold
-from audits.statistics.highest import shares, within
-from audits.statistics.paired import Student, rate_difference
+from fedaudit.audits.comparisons import FEW, Comparison
+from fedaudit.audits.findings import THESE
+from fedaudit.audits.membership import difference, measure
+from fedaudit.audits.run_comparison import AuditedRun
+from fedaudit.audits.statistics.arrays import Floats
+from fedaudit.audits.statistics.classification import threshold
+from fedaudit.audits.statistics.highest import shares, within
+from fedaudit.audits.statistics.paired import Student, rate_difference
 from fedaudit.terms.populations import OWN_MEMBERS
 from fedaudit.terms.record_kinds import CANDIDATES, REFERENCE
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from audits.comparisons import ScoredRun
-from audits.findings import Claims, Names, OfRun
-from audits.measured import words
+from fedaudit.audits.comparisons import ScoredRun
+from fedaudit.audits.findings import Claims, Names, OfRun
+from fedaudit.audits.measured import words
 from fedaudit.privacy.settings import Privacy
-from trainers.base import Method
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method
+from fedaudit.trainers.transcript import Transcript
 
 ADD_OR_REMOVE = "add or remove"  # the relation of a run from elsewhere: who was left out by a coin was absent
 DELTA = 1e-5  # of bounds on epsilon beside which such a run claims none

@@ -18,12 +18,12 @@ from typing import Any
 
 import pandas as pd
 
-from audits.permutation_test import NAMED
-from audits.run_comparison import METRICS, UTILITIES, AuditedRun, utilities
-from audits.shared_records import Ends, Finding, OnShared, Shared, shared_records
-from audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
-from audits.statistics.paired import p_by_interval
-from audits.utility import mean_interval
+from fedaudit.audits.permutation_test import NAMED
+from fedaudit.audits.run_comparison import METRICS, UTILITIES, AuditedRun, utilities
+from fedaudit.audits.shared_records import Ends, Finding, OnShared, Shared, shared_records
+from fedaudit.audits.statistics.over_seeds import OfTraining, OverSeeds, over_seeds
+from fedaudit.audits.statistics.paired import p_by_interval
+from fedaudit.audits.utility import mean_interval
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import WHOLE

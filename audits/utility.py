@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from audits.facts import AuditFacts
-from audits.findings import Accuracy, Names
-from audits.settings import Confident
-from audits.statistics.intervals import quantile
-from audits.subject import Result, Subject
+from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.findings import Accuracy, Names
+from fedaudit.audits.settings import Confident
+from fedaudit.audits.statistics.intervals import quantile
+from fedaudit.audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
 from fedaudit.privacy.ledger import strict
 from fedaudit.terms.splits import SPLITS
-from trainers.transcript import Transcript
+from fedaudit.trainers.transcript import Transcript
 
 
 class Facts(AuditFacts):

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from attacks.score_names import name_of
-from audits.findings import THESE, WHOLE_RANKING
-from audits.statistics.intervals import CONSTANT, Interval, auroc_p_value
-from audits.statistics.permutation import critical, p_value
+from fedaudit.attacks.score_names import name_of
+from fedaudit.audits.findings import THESE, WHOLE_RANKING
+from fedaudit.audits.statistics.intervals import CONSTANT, Interval, auroc_p_value
+from fedaudit.audits.statistics.permutation import critical, p_value
 from fedaudit.terms.nonmembers import NONMEMBERS
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from attacks.attacked_models import Target
-from attacks.base import View
-from attacks.decompose import solve
-from attacks.probes import Probe, solvable
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.base import View
+from fedaudit.attacks.decompose import solve
+from fedaudit.attacks.probes import Probe, solvable
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
@@ -32,7 +32,7 @@ from fedaudit.pipeline.targets import batch_of, targets_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.terms.threat_models import ACTIVE_SERVER
-from trainers.rounds import answers_to
+from fedaudit.trainers.rounds import answers_to
 
 ROUNDS = (1, 5, 9)  # counted from 0: in round 0 the honest broadcast names everybody
 FACTORS = (1, 2, 10, 100, 1e3, 1e4)

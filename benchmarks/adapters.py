@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from attacks.base import View
-from attacks.knowledge import Floats, mean_of_finite
-from attacks.messages.adapters import AdapterMessages
-from attacks.messages.rebuild import round_start
-from attacks.messages.ridge import REFERENCES
+from fedaudit.attacks.base import View
+from fedaudit.attacks.knowledge import Floats, mean_of_finite
+from fedaudit.attacks.messages.adapters import AdapterMessages
+from fedaudit.attacks.messages.rebuild import round_start
+from fedaudit.attacks.messages.ridge import REFERENCES
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
@@ -36,7 +36,7 @@ from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.tasks.base import Federation
-from trainers.lora import Learner
+from fedaudit.trainers.lora import Learner
 
 SETTINGS = {
     "fedavg": "--method fedavg",

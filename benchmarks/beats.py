@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from attacks.score_names import signal_name
+from fedaudit.attacks.score_names import signal_name
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.run import run

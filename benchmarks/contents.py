@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attacks.base import View
-from attacks.knowledge import SolvedBatch
-from attacks.messages.prompts import ReplayedMessages
+from fedaudit.attacks.base import View
+from fedaudit.attacks.knowledge import SolvedBatch
+from fedaudit.attacks.messages.prompts import ReplayedMessages
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.answers import public_records
-from attacks.knowledge import Knowledge
-from attacks.maxrenyi import MaxRenyi, Params
-from attacks.questions.kinds import KINDS
-from audits.blind import blind_scores
-from audits.statistics.ranking import auroc
+from fedaudit.attacks.answers import public_records
+from fedaudit.attacks.knowledge import Knowledge
+from fedaudit.attacks.maxrenyi import MaxRenyi, Params
+from fedaudit.attacks.questions.kinds import KINDS
+from fedaudit.audits.blind import blind_scores
+from fedaudit.audits.statistics.ranking import auroc
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.facts import TASKS
-from trainers.base import generator
-from trainers.lora import Learner, Settings
+from fedaudit.trainers.base import generator
+from fedaudit.trainers.lora import Learner, Settings
 
 SIGNALS = ("loss", "renyi/2/10/caption")
 

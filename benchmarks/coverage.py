@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import norm
 
-from audits.statistics.ranking import auroc, client_auroc
+from fedaudit.audits.statistics.ranking import auroc, client_auroc
 
 DRAWS = 600
 SIZES = {

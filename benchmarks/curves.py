@@ -16,9 +16,9 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from scipy.stats import norm, t
 
-from audits.curves import Params, curves
+from fedaudit.audits.curves import Params, curves
 from fedaudit.pipeline.page import audited_run
-from reports import comparison, report
+from fedaudit.reports import comparison, report
 from tests.prompt_evidence import attacked, prompt_evidence
 
 DRAWS = 20_000

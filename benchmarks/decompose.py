@@ -27,12 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from attacks.answers import ClassAnswers
-from attacks.attacked_models import Target
-from attacks.base import View
-from attacks.decompose import Decompose, Params, Solution, solve
-from attacks.knowledge import Knowledge, Mixture, Rounds
-from attacks.messages.prompts import ReplayedMessages
+from fedaudit.attacks.answers import ClassAnswers
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.base import View
+from fedaudit.attacks.decompose import Decompose, Params, Solution, solve
+from fedaudit.attacks.knowledge import Knowledge, Mixture, Rounds
+from fedaudit.attacks.messages.prompts import ReplayedMessages
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
@@ -41,7 +41,7 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.targets import targets_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
-from trainers.base import Participation
+from fedaudit.trainers.base import Participation
 
 FREE = "--epsilon=none"
 PARTS: dict[str, dict[str, str]] = {

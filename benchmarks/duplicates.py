@@ -34,7 +34,7 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.pipeline.workers import Workshop, federation_of, make_bench
 from fedaudit.tasks import classification, drawings
 from fedaudit.tasks.base import Client, Federation
-from trainers.protocols import Bench
+from fedaudit.trainers.protocols import Bench
 
 TABLE = Path(__file__).with_suffix(".jsonl")
 CLASSES = drawings.CLASSES[:6]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 import fedaudit
-from trainers.learners import METHODS as TRAINERS
-from trainers.learners import facts
+from fedaudit.trainers.learners import METHODS as TRAINERS
+from fedaudit.trainers.learners import facts
 
 METHODS = {  # by words of the table: options
     "fedavg": {"method": "fedavg"},

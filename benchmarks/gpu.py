@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from attacks.questions.texts import _signals
 from benchmarks.prompts import Rounds, world
+from fedaudit.attacks.questions.texts import _signals
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip import load
 from fedaudit.backbones.clip_source import resolve_clip
@@ -33,8 +33,8 @@ from fedaudit.command import cli
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.workers import federation_of, make_bench
-from trainers.base import generator, plain
-from trainers.lora import Learner
+from fedaudit.trainers.base import generator, plain
+from fedaudit.trainers.lora import Learner
 
 ROOT = Path(__file__).parent.parent
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks import rmia, shadow
-from attacks.answers import ClassAnswers
-from attacks.knowledge import Shadows
-from attacks.likelihood import likelihood_ratios
+from fedaudit.attacks import rmia, shadow
+from fedaudit.attacks.answers import ClassAnswers
+from fedaudit.attacks.knowledge import Shadows
+from fedaudit.attacks.likelihood import likelihood_ratios
 from fedaudit.machinery.executor import one_thread
 from tests import inference_oracle as oracle
 

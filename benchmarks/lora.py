@@ -31,9 +31,9 @@ from fedaudit.machinery.progress import nothing
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.workers import federation_of, make_bench
-from trainers.base import Method, Schedule, State, generator, plain
-from trainers.protocols import Bench
-from trainers.rounds import train
+from fedaudit.trainers.base import Method, Schedule, State, generator, plain
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.rounds import train
 
 SETTINGS = ((8, 4e-3), (4, 4e-3), (8, 2e-3), (8, 8e-3), (16, 4e-3), (32, 4e-3))  # local steps and learning rate
 EVERY, OF_CLIENTS = (

@@ -20,9 +20,9 @@ from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.fewshots import Params as FewShots
 from fedaudit.tasks.fewshots import fewshots
-from trainers.base import Participation, generator
-from trainers.dp2fl import DP2FL, Params
-from trainers.maple import Learner, Settings
+from fedaudit.trainers.base import Participation, generator
+from fedaudit.trainers.dp2fl import DP2FL, Params
+from fedaudit.trainers.maple import Learner, Settings
 
 CLIENTS, STEPS, REPEATS = 10, 5, 3
 

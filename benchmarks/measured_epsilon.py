@@ -18,9 +18,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import expit
 
-from audits.statistics import one_run, trade_off
-from audits.statistics.guesses import number_of_guesses, right_guesses
-from audits.statistics.sampled import PoissonSampled
+from fedaudit.audits.statistics import one_run, trade_off
+from fedaudit.audits.statistics.guesses import number_of_guesses, right_guesses
+from fedaudit.audits.statistics.sampled import PoissonSampled
 from fedaudit.privacy.accountant import PoissonRun
 
 DELTA = 1e-5

@@ -42,12 +42,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.base import View
-from attacks.messages.prompts import ReplayedMessages
-from audits.epsilon import ledger_of
-from audits.statistics import one_run, trade_off
-from audits.statistics.guesses import number_of_guesses, right_guesses
-from audits.statistics.regression import Coined, Message, regress
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.prompts import ReplayedMessages
+from fedaudit.audits.epsilon import ledger_of
+from fedaudit.audits.statistics import one_run, trade_off
+from fedaudit.audits.statistics.guesses import number_of_guesses, right_guesses
+from fedaudit.audits.statistics.regression import Coined, Message, regress
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
@@ -57,8 +57,8 @@ from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.accountant import provable
 from fedaudit.privacy.clipping import add_noise, clipped_mean
 from fedaudit.privacy.ledger import Ledger, Mechanism
-from trainers.prompts import PromptMethod
-from trainers.protection import Protection
+from fedaudit.trainers.prompts import PromptMethod
+from fedaudit.trainers.protection import Protection
 
 SCORES = ("plain", "ridge", "unclipped")
 EPSILON, DELTA, BATCH, NORM = 1.0, 1e-5, 128, 0.1
@@ -141,7 +141,7 @@ FAULTS = {
 def planted(fault: Fault) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, wrong in fault.replaced.items():
-            stack.enter_context(mock.patch(f"trainers.protection.{name}", wrong))
+            stack.enter_context(mock.patch(f"fedaudit.trainers.protection.{name}", wrong))
         yield
 
 

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audits.statistics.regression import Coined, Message, regress
-from audits.statistics.trade_off import GAUSSIAN
 from benchmarks.measured_epsilon import DELTA, RATE, STEPS, sampled_mu
+from fedaudit.audits.statistics.regression import Coined, Message, regress
+from fedaudit.audits.statistics.trade_off import GAUSSIAN
 
 CLIENTS, CANDIDATES, REFERENCES, NUMBERS = 10, 80, 40, 1024
 EPSILONS = (0.5, 2.0, 8.0)

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from audits.epsilon import Params, epsilon
-from audits.findings import MeasuredEpsilon
+from fedaudit.audits.epsilon import Params, epsilon
+from fedaudit.audits.findings import MeasuredEpsilon
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.analysis import subject_of

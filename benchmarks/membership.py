@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from attacks.facts import ATTACKS
-from attacks.knowledge import Attack, Knowledge, Shadows
-from audits.statistics.stratified import stratified_auroc
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.knowledge import Attack, Knowledge, Shadows
+from fedaudit.audits.statistics.stratified import stratified_auroc
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.plugins import Plugin

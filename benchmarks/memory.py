@@ -99,7 +99,7 @@ def measure(folder: Path, dtype: str, batch: int) -> dict[str, Any]:
     from fedaudit.backbones.vlm import load
     from fedaudit.machinery.store import claim
     from fedaudit.tasks.base import Record
-    from trainers.lora import Learner, Settings
+    from fedaudit.trainers.lora import Learner, Settings
 
     torch.set_num_threads(1)
     marks = [memory()]

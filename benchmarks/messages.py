@@ -18,13 +18,13 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from attacks import facts
-from attacks.answers import public_records
-from attacks.base import View
-from attacks.knowledge import Knowledge, Rounds
-from attacks.messages.adapters import AdapterMessages
-from attacks.messages.rebuild import WAYS, rebuild
-from attacks.questions.kinds import KINDS
+from fedaudit.attacks import facts
+from fedaudit.attacks.answers import public_records
+from fedaudit.attacks.base import View
+from fedaudit.attacks.knowledge import Knowledge, Rounds
+from fedaudit.attacks.messages.adapters import AdapterMessages
+from fedaudit.attacks.messages.rebuild import WAYS, rebuild
+from fedaudit.attacks.questions.kinds import KINDS
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
@@ -32,7 +32,7 @@ from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
-from trainers.lora import Learner
+from fedaudit.trainers.lora import Learner
 
 ATTACKS = ("loss", "slope", "source", "fedmia", "cosine", "projres")
 Found = dict[tuple[str, str], list[float]]  # way and score to AUROCs of clients

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from fedaudit.command import cli
-from trainers import learners
+from fedaudit.trainers import learners
 
 METHODS = "fedavg,fedper,fedpara,fedrand"
 TRIALS = 7
@@ -65,7 +65,7 @@ def steps() -> None:
     """Cost of a local step of each method, as a ratio to FedAvg's."""
     from fedaudit.machinery.executor import one_thread
     from fedaudit.pipeline.workers import federation_of, make_bench
-    from trainers.base import Participation, generator
+    from fedaudit.trainers.base import Participation, generator
 
     one_thread()
     with tempfile.TemporaryDirectory() as out:

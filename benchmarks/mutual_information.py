@@ -26,12 +26,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import digamma
 
-from audits.mutual_information import Params
-from audits.statistics import mutual_information as mi
-from audits.statistics import secfpp_distance as distance
+from fedaudit.audits.mutual_information import Params
+from fedaudit.audits.statistics import mutual_information as mi
+from fedaudit.audits.statistics import secfpp_distance as distance
 from fedaudit.machinery.executor import one_thread
-from reports.papers import secfpp_figure2
-from reports.templates import csv
+from fedaudit.reports.papers import secfpp_figure2
+from fedaudit.reports.templates import csv
 from tests import closed_information as closed
 
 Floats = NDArray[np.float64]

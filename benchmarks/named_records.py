@@ -19,9 +19,9 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from audits.statistics.highest import of_each
-from audits.statistics.permutation import Scored, exchanged, p_value, standardised, weighted_auroc
-from audits.verdicts import corrected
+from fedaudit.audits.statistics.highest import of_each
+from fedaudit.audits.statistics.permutation import Scored, exchanged, p_value, standardised, weighted_auroc
+from fedaudit.audits.verdicts import corrected
 
 LEVEL = 0.05
 LOSES = 0.04  # power that the test may lose where all members leak a little

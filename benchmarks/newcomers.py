@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from audits.utility import mean_interval
+from fedaudit.audits.utility import mean_interval
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.compute import compute
-from reports.sections.newcomers import paper
-from reports.sections.personal import printed
+from fedaudit.reports.sections.newcomers import paper
+from fedaudit.reports.sections.personal import printed
 
 TABLE = Path(__file__).with_suffix(".jsonl")
 WORDS = "--method dp2fl --clients 11 --newcomers 1 --threads 1 --seed"

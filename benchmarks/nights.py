@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from audits.statistics.nights import judged
+from fedaudit.audits.statistics.nights import judged
 
 NIGHTS, CELLS, CLIENTS = 30, 6, 10
 ADVERSARIES = ("released-model", "server", "owner")

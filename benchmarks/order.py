@@ -17,8 +17,8 @@ from pathlib import Path
 import pandas as pd
 
 from fedaudit.command import cli
-from reports.beside_dpfpl import METHODS, SPLITS, agreement, printed
-from reports.formats import tau
+from fedaudit.reports.beside_dpfpl import METHODS, SPLITS, agreement, printed
+from fedaudit.reports.formats import tau
 
 TRAINING = "--method promptfl,fedotp,fedpgp:mu=0,dpfpl --epsilon none --seeds 3 --threads 1"
 LABELS = {method: "fedpgp:mu=0" if method == "fedpgp" else method for method in METHODS.values()}

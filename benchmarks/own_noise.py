@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 import fedaudit
-from audits.statistics.trade_off import GAUSSIAN
 from benchmarks.own_coins import LENGTH, classes_of, features, lines_of, written
+from fedaudit.audits.statistics.trade_off import GAUSSIAN
 from fedaudit.backbones.clip import load
 from fedaudit.backbones.clip_source import resolve_clip
 

@@ -38,11 +38,11 @@ from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell, Plan, Variant
 from fedaudit.pipeline.workers import federation_of, make_bench
 from fedaudit.tasks.base import Federation
-from trainers.base import State, generator
-from trainers.learners import METHODS
-from trainers.protocols import Bench
-from trainers.rounds import train
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import State, generator
+from fedaudit.trainers.learners import METHODS
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.rounds import train
+from fedaudit.trainers.transcript import Transcript
 
 MOVED = 1e-7  # of the largest entry
 DEFAULTS = "embedded"

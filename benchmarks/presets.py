@@ -23,10 +23,10 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from attacks.answers import Floats, public_records
-from attacks.attacked_models import Target
-from audits.statistics.stratified import stratified_auroc
-from audits.utility import accuracies
+from fedaudit.attacks.answers import Floats, public_records
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.audits.statistics.stratified import stratified_auroc
+from fedaudit.audits.utility import accuracies
 from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -37,9 +37,9 @@ from fedaudit.pipeline.targets import trained_records
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.privacy.settings import Privacy
-from trainers.base import Participation, generator
-from trainers.prompts import Cohort
-from trainers.protection import Protection
+from fedaudit.trainers.base import Participation, generator
+from fedaudit.trainers.prompts import Cohort
+from fedaudit.trainers.protection import Protection
 
 RATES = {"private-demo": (0.003, 0.01, 0.03), "memorising": (0.1, 0.3, 1.0)}
 EPSILONS = "none,10,1"

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from attacks.messages.adapters import projections
+from fedaudit.attacks.messages.adapters import projections
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.pipeline.workers import federation_of, make_bench
-from trainers.base import State, generator, plain
-from trainers.lora import Learner
+from fedaudit.trainers.base import State, generator, plain
+from fedaudit.trainers.lora import Learner
 
 CLIENTS, BATCH = 6, 8
 # optimiser, steps, records of the client that are trained on (0: all)

@@ -42,13 +42,13 @@ from fedaudit.machinery.store import Folder, claim
 from fedaudit.privacy.settings import Privacy
 from fedaudit.tasks import drawings
 from fedaudit.tasks.base import IMAGE, Record
-from trainers import dpfpl, fedotp
-from trainers.base import Participation, Schedule, generator
-from trainers.evaluations import Recognition
-from trainers.prompts import Cohort, Learner, PromptMethod, Settings
-from trainers.protocols import Bench
-from trainers.rounds import train
-from trainers.steps import epoch_batch
+from fedaudit.trainers import dpfpl, fedotp
+from fedaudit.trainers.base import Participation, Schedule, generator
+from fedaudit.trainers.evaluations import Recognition
+from fedaudit.trainers.prompts import Cohort, Learner, PromptMethod, Settings
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.rounds import train
+from fedaudit.trainers.steps import epoch_batch
 
 BATCH = 8  # |B|
 LENGTH = 16  # context vectors

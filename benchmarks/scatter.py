@@ -18,9 +18,9 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from attacks.base import View
-from attacks.messages import pooled
-from attacks.scatter import solve
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages import pooled
+from fedaudit.attacks.scatter import solve
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress
@@ -28,7 +28,7 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS
-from trainers import secfpp
+from fedaudit.trainers import secfpp
 
 RUNS = {
     "10 users of 4 classes": "--method=secfpp",

@@ -26,10 +26,10 @@ from fedaudit.command import cli
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.workers import federation_of, make_bench
 from fedaudit.privacy.clustering import Clusters, Floats, Rule
-from reports.papers.secfpp_figure3 import measured
-from reports.templates import csv
-from trainers.base import Participation, generator
-from trainers.secfpp import _inverse_root, _measured
+from fedaudit.reports.papers.secfpp_figure3 import measured
+from fedaudit.reports.templates import csv
+from fedaudit.trainers.base import Participation, generator
+from fedaudit.trainers.secfpp import _inverse_root, _measured
 
 SIZES = (
     (20, 150),

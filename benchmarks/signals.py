@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from attacks.tokens.signals import row_signals  # noqa: E402
+from fedaudit.attacks.tokens.signals import row_signals  # noqa: E402
 
 TURNS = 20
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from audits.statistics.classification import tpr_at_fpr
 from benchmarks.membership import shadow_seconds
+from fedaudit.audits.statistics.classification import tpr_at_fpr
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.progress import Progress

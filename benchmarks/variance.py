@@ -17,8 +17,8 @@ from collections.abc import Iterator
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from attacks.knowledge import Floats, Knowledge
-from attacks.likelihood import likelihood_ratios
+from fedaudit.attacks.knowledge import Floats, Knowledge
+from fedaudit.attacks.likelihood import likelihood_ratios
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.question_plan import QuestionPlan

@@ -21,10 +21,10 @@ import pandas as pd
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from audits.statistics.permutation import exchanged, p_value
-from audits.statistics.ranking import auroc, auroc_difference, client_auroc
-from audits.verdicts import by_controls, control_p_value, corrected
 from benchmarks.named_records import statistics
+from fedaudit.audits.statistics.permutation import exchanged, p_value
+from fedaudit.audits.statistics.ranking import auroc, auroc_difference, client_auroc
+from fedaudit.audits.verdicts import by_controls, control_p_value, corrected
 
 KEPT = Path(__file__).parent.parent / "docs" / "pictures" / "report"
 LEVEL = 0.05

@@ -37,10 +37,10 @@ from fedaudit.pipeline import analysis, compute
 from fedaudit.pipeline.page import read_evidence
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
+from fedaudit.reports.corrected_verdicts import with_verdicts
+from fedaudit.reports.evidence import Evidence
 from fedaudit.tasks.base import Federation
-from reports.corrected_verdicts import with_verdicts
-from reports.evidence import Evidence
-from trainers.protocols import Bench
+from fedaudit.trainers.protocols import Bench
 
 TABLE = Path(__file__).with_suffix(".jsonl")
 SMALL = {

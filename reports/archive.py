@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reports.templates import Write
+    from fedaudit.reports.templates import Write
 
 PAGE = "index.html"
 LINK = b'href="report.zip"'  # of templates: the macro `archive`

@@ -7,9 +7,9 @@ from typing import Any
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP
+from fedaudit.reports.formats import join_words
+from fedaudit.reports.section import Page
 from fedaudit.terms.verdicts import LEAKS
-from reports.formats import join_words
-from reports.section import Page
 
 QUESTION = (
     "Asked was whether scores can tell records that a client trained on from others of the same client that it did not."

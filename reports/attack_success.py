@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from audits.statistics.stratified import comparable, stratified_auroc_difference
+from fedaudit.audits.statistics.stratified import comparable, stratified_auroc_difference
+from fedaudit.reports.evidence import Evidence, Finding
+from fedaudit.reports.rows import MethodRow, Score, pooled
+from fedaudit.reports.verdict_cards import is_headline_auroc
 from fedaudit.terms.record_kinds import CANDIDATES
 from fedaudit.terms.threat_models import PROMPT_USER
-from reports.evidence import Evidence, Finding
-from reports.rows import MethodRow, Score, pooled
-from reports.verdict_cards import is_headline_auroc
 
 Measured = tuple[float, float | None, float | None]  # value, low and high
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.section import Row
-from reports.templates import render
-from reports.verdict_cards import SYMBOLS
+from fedaudit.reports.section import Row
+from fedaudit.reports.templates import render
+from fedaudit.reports.verdict_cards import SYMBOLS
 
 
 def render_page(rows: Sequence[Row], others: Sequence[str], state: str) -> bytes:

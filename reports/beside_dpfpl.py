@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedaudit.reports.formats import join_words, tau
+from fedaudit.reports.rows import MethodRow, closest_to_paper
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
-from reports.formats import join_words, tau
-from reports.rows import MethodRow, closest_to_paper
 
 METHODS = {"PromptFL": "promptfl", "FedOTP": "fedotp", "FedPGP": "fedpgp", "DP-FPL": "dpfpl"}
 EPSILONS = (math.inf, 0.4, 0.2, 0.1, 0.05, 0.01)

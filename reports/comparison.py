@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from audits.run_comparison import Compared
-from reports.archive import self_contained
-from reports.section import Page, sections, template_parts
-from reports.templates import Write, csv, render, write_drawings
+from fedaudit.audits.run_comparison import Compared
+from fedaudit.reports.archive import self_contained
+from fedaudit.reports.section import Page, sections, template_parts
+from fedaudit.reports.templates import Write, csv, render, write_drawings
 
 
 def build(results: Mapping[str, Compared], write: Write, *, runs: int, asked: Mapping[str, Mapping[str, Any]]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from audits.verdicts import SHARES, corrected, judged, together
-from reports.evidence import Evidence
+from fedaudit.audits.verdicts import SHARES, corrected, judged, together
+from fedaudit.reports.evidence import Evidence
 
 
 def with_verdicts(evidence: Sequence[Evidence]) -> list[Evidence]:

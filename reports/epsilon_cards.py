@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedaudit.reports.formats import epsilon, join_words
+from fedaudit.reports.measured import rows
+from fedaudit.reports.rows import MethodRow
 from fedaudit.terms.sentences import SENTENCES
-from reports.formats import epsilon, join_words
-from reports.measured import rows
-from reports.rows import MethodRow
-from trainers.learners import METHODS
+from fedaudit.trainers.learners import METHODS
 
 EMPTY = "–"
 ELSEWHERE = "by the run's own word"

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.score_names import name_of
-from audits.findings import BEFOREHAND, NEAR_CHANCE
+from fedaudit.attacks.score_names import name_of
+from fedaudit.audits.findings import BEFOREHAND, NEAR_CHANCE
+from fedaudit.reports.evidence import Finding
+from fedaudit.reports.formats import join_words
+from fedaudit.reports.verdict_cards import gravest
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import OWNER
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAKS, NO_LEAK_FOUND, REVERSED
-from reports.evidence import Finding
-from reports.formats import join_words
-from reports.verdict_cards import gravest
 
 NOT_MEASURED = "not measured"
 FURTHER = {  # what a page says of adversaries or runs that the first sentence leaves out, after their names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.templates import Write, render
+from fedaudit.reports.templates import Write, render
 
 HEADER_ENDS = b"</header>"
 

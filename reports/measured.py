@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES
+from fedaudit.audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES
 
 if TYPE_CHECKING:
-    from reports.evidence import Finding
+    from fedaudit.reports.evidence import Finding
 
 METRICS = {MEASURED: "any", MEASURED_GAUSSIAN: "gaussian", MEASURED_SCORES: "messages"}  # and the field of a row
 ERROR = 0.05  # chance that any contradiction in a report is false

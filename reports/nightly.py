@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 import pandas as pd
 from markupsafe import Markup, escape
 
-from attacks.score_names import signal_name
-from audits.findings import BEFOREHAND
-from audits.statistics.nights import BASE, BLIND, LEVEL, NEW_LEAK, VALUE, WINDOW, Series
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.audits.findings import BEFOREHAND
+from fedaudit.audits.statistics.nights import BASE, BLIND, LEVEL, NEW_LEAK, VALUE, WINDOW, Series
+from fedaudit.reports.archive import attach
+from fedaudit.reports.formats import is_missing, number, p_value
+from fedaudit.reports.templates import csv, render
 from fedaudit.terms.verdicts import LEAKS, VERDICTS
-from reports.archive import attach
-from reports.formats import is_missing, number, p_value
-from reports.templates import csv, render
 
 COMPUTED, REUSED, FAILED = "computed", "reused", "failed"
 LINES = 60  # of the Markdown summary, at most

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from reports.archive import attach
-from reports.rows import as_rows
-from reports.section import Row
-from reports.templates import csv, render
+from fedaudit.reports.archive import attach
+from fedaudit.reports.rows import as_rows
+from fedaudit.reports.section import Row
+from fedaudit.reports.templates import csv, render
 
 
 def render_files(asked: str, title: str, names: Sequence[str], rows: Sequence[Row]) -> dict[str, bytes]:

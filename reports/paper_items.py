@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, cast
 
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError, nearest
-from reports.archive import self_contained
+from fedaudit.reports.archive import self_contained
 
 if TYPE_CHECKING:
-    from reports.report import Evidence
-    from reports.templates import Write
+    from fedaudit.reports.report import Evidence
+    from fedaudit.reports.templates import Write
 
 ALL = "all"
 ITEMS = "Items"  # the class of a file that lists items
@@ -67,7 +67,7 @@ class PaperItem:
     def build(self, evidence: Mapping[str, Sequence[Evidence]], write: Write) -> str:
         """Write the item's files through `write(name, bytes)`, index.html last; `evidence` holds the runs by column or
         panel. Returns in a sentence how far ours agrees with the paper. ValueError: the runs have nothing to show."""
-        module = importlib.import_module(f"reports.papers.{self.module}")
+        module = importlib.import_module(f"fedaudit.reports.papers.{self.module}")
         name = self.title.rpartition(", ")[2].replace(" ", "").lower()
         return cast("Callable[..., str]", getattr(module, name))(evidence, self_contained(write))
 
@@ -77,7 +77,7 @@ def items() -> dict[str, PaperItem]:
     """All tables and figures of papers, {name: item}, such as "dpfpl:table2": grouped by paper, tables before figures,
     in the order of their numbers."""
     by_name = {}
-    for path in plugins.package_folder("reports.papers").glob("*.py"):
+    for path in plugins.package_folder("fedaudit.reports.papers").glob("*.py"):
         head, _, shows = plugins.summary(path).partition(": ")
         for name, item in vars(plugins.class_of(path, ITEMS) or object).items():
             if isinstance(item, PaperItem):

@@ -19,12 +19,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from reports import paper_items
-from reports.beside_dpfpl import Agreement, agreement, chunks, taus
-from reports.evidence import Evidence
-from reports.formats import number, tau
-from reports.rows import Score
-from reports.templates import Write, csv, render
+from fedaudit.reports import paper_items
+from fedaudit.reports.beside_dpfpl import Agreement, agreement, chunks, taus
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.formats import number, tau
+from fedaudit.reports.rows import Score
+from fedaudit.reports.templates import Write, csv, render
 
 PAPERS = Path(__file__).with_name("papers")
 CONFIDENCE = 0.95

@@ -15,21 +15,21 @@ from typing import Any
 
 import pandas as pd
 
-from audits.findings import RECORDING
-from audits.run_comparison import Compared
-from reports.archive import self_contained
-from reports.assessment import is_demonstration, paragraphs
-from reports.corrected_verdicts import with_verdicts
-from reports.epsilon_cards import cards
-from reports.evidence import METRICS, TABLES, Evidence, Finding, check
-from reports.figures.drawing import Each
-from reports.formats import join_words, plain
-from reports.runs import entries, runs
-from reports.section import Page, Section, sections, template_parts
-from reports.section_files import section_files
-from reports.templates import Write, csv, render, write_drawings
-from reports.use import before_and_after
-from reports.verdict_cards import SYMBOLS
+from fedaudit.audits.findings import RECORDING
+from fedaudit.audits.run_comparison import Compared
+from fedaudit.reports.archive import self_contained
+from fedaudit.reports.assessment import is_demonstration, paragraphs
+from fedaudit.reports.corrected_verdicts import with_verdicts
+from fedaudit.reports.epsilon_cards import cards
+from fedaudit.reports.evidence import METRICS, TABLES, Evidence, Finding, check
+from fedaudit.reports.figures.drawing import Each
+from fedaudit.reports.formats import join_words, plain
+from fedaudit.reports.runs import entries, runs
+from fedaudit.reports.section import Page, Section, sections, template_parts
+from fedaudit.reports.section_files import section_files
+from fedaudit.reports.templates import Write, csv, render, write_drawings
+from fedaudit.reports.use import before_and_after
+from fedaudit.reports.verdict_cards import SYMBOLS
 
 __all__ = ["TABLES", "Evidence", "build"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.reports.evidence import Evidence, Finding, concat_table
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, SPLITS
-from reports.evidence import Evidence, Finding, concat_table
-from trainers.learners import METHODS
+from fedaudit.trainers.learners import METHODS
 
 LINES_SHOWN = 8  # more lines in one panel hide each other
 ANSWERS = {"exact_match": "exact match (%)", "cider": "CIDEr"}  # utility of texts: the first one measured is quoted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from reports.evidence import Evidence
+from fedaudit.reports.evidence import Evidence
 
 
 def runs(evidence: Iterable[Evidence]) -> list[dict[str, Any]]:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from reports.section_files import PACKAGE, section_files
+from fedaudit.reports.section_files import PACKAGE, section_files
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from audits.run_comparison import Compared
-    from reports.evidence import Evidence, Finding
-    from reports.figures.drawing import Each, PrintedFigure
-    from reports.rows import MethodRow
+    from fedaudit.audits.run_comparison import Compared
+    from fedaudit.reports.evidence import Evidence, Finding
+    from fedaudit.reports.figures.drawing import Each, PrintedFigure
+    from fedaudit.reports.rows import MethodRow
 
 Row = dict[str, Any]
 
@@ -52,13 +52,13 @@ class Page:
 
     @functools.cached_property
     def runs(self) -> list[MethodRow]:
-        from reports.rows import variants
+        from fedaudit.reports.rows import variants
 
         return variants(self.evidence)
 
     @functools.cached_property
     def _selection(self) -> tuple[list[MethodRow], str]:
-        from reports.rows import select_detailed
+        from fedaudit.reports.rows import select_detailed
 
         return select_detailed(self.runs)
 
@@ -80,7 +80,7 @@ class Page:
     @functools.cached_property
     def looks(self) -> list[Row]:
         """`name`, `symbol` and `colour` of every run, as figures draw it; an empty symbol for runs left out of them."""
-        from reports.figures.drawing import INK, mark
+        from fedaudit.reports.figures.drawing import INK, mark
 
         titles = self.titles
         none = {"symbol": "", "colour": INK}
@@ -89,13 +89,13 @@ class Page:
     def table(self, name: str, *, seeds: int | None = 1) -> pd.DataFrame:
         """The table `name` of detailed runs, of the first `seeds` seeds of each (None: of all); its column `method`
         holds a run's title."""
-        from reports.evidence import concat_table
+        from fedaudit.reports.evidence import concat_table
 
         return concat_table([replace(e, method=v.title) for v in self.detailed for e in v.evidence[:seeds]], name)
 
     def files(self, *names: str) -> dict[str, pd.DataFrame]:
         """Tables of all runs and seeds by name, to be written as CSV; those without rows are left out."""
-        from reports.evidence import concat_table
+        from fedaudit.reports.evidence import concat_table
 
         return {name: table for name in names if len(table := concat_table(self.evidence, name))}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedaudit.machinery import plugins
 
-PACKAGE = "reports.sections"
+PACKAGE = "fedaudit.reports.sections"
 
 
 def section_files() -> dict[str, Path]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attacks.score_names import name_of
-from audits.findings import BEFOREHAND
+from fedaudit.attacks.score_names import name_of
+from fedaudit.audits.findings import BEFOREHAND
+from fedaudit.reports.evidence import Finding
+from fedaudit.reports.formats import number, p_value
+from fedaudit.reports.headline import FURTHER, AdversaryVerdict, Quotable, how_well, outcomes
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.verdicts import NO_LEAK_FOUND, REVERSED
-from reports.evidence import Finding
-from reports.formats import number, p_value
-from reports.headline import FURTHER, AdversaryVerdict, Quotable, how_well, outcomes
 
 LEFT, RIGHT = 0.4, 1.0  # ends of the scale; an AUROC further below is drawn at its left end
 MARGIN = 2.0  # percent of a strip that stay free at both ends

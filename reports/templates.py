@@ -12,10 +12,10 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas.api.types import is_numeric_dtype
 
-from attacks.score_names import signal_name
-from audits.verdicts import among
-from reports.figures.drawing import PrintedFigure
-from reports.formats import duration, epsilon, kind, number, p_value, percent, short, signed, tau
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.audits.verdicts import among
+from fedaudit.reports.figures.drawing import PrintedFigure
+from fedaudit.reports.formats import duration, epsilon, kind, number, p_value, percent, short, signed, tau
 
 Write = Callable[[str, bytes], None]  # name, content
 

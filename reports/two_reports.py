@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.score_names import signal_name
-from audits.differences import sentences
-from audits.run_comparison import METHOD, UTILITIES, AuditedRun, Compared, utilities
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.audits.differences import sentences
+from fedaudit.audits.run_comparison import METHOD, UTILITIES, AuditedRun, Compared, utilities
+from fedaudit.reports.archive import self_contained
+from fedaudit.reports.evidence import Finding, membership_findings
+from fedaudit.reports.formats import epsilon
+from fedaudit.reports.headline import headline
+from fedaudit.reports.rows import method_name
+from fedaudit.reports.section import Row
+from fedaudit.reports.sections.differences import digits, parts
+from fedaudit.reports.templates import Write, csv, render
+from fedaudit.reports.verdict_cards import SYMBOLS, gravest, quotable
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.archive import self_contained
-from reports.evidence import Finding, membership_findings
-from reports.formats import epsilon
-from reports.headline import headline
-from reports.rows import method_name
-from reports.section import Row
-from reports.sections.differences import digits, parts
-from reports.templates import Write, csv, render
-from reports.verdict_cards import SYMBOLS, gravest, quotable
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from fedaudit.reports.formats import join_words
+from fedaudit.reports.rows import ANSWERS, MethodRow
 from fedaudit.terms.splits import OVERALL
-from reports.formats import join_words
-from reports.rows import ANSWERS, MethodRow
 
 WORSE = "worse than untrained"
 LOSS = "loss"

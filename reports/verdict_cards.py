@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from attacks.score_names import signal_name
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.reports.evidence import Finding, ordered
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT, NONMEMBERS
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NO_LEAK_FOUND, REVERSED, VERDICTS
-from reports.evidence import Finding, ordered
 
 COMPARISON = ("threat_model", "way", "population", "nonmembers")  # a block of the leakage table has one value of each
 COUNTS = ("members", "nonmembers_n", "clients")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.attacked_models import AttackedModel, Target, Wanted
-from attacks.base import View
-from attacks.knowledge import Mixture, Rounds
-from attacks.questions.base import Messages
-from attacks.questions.texts import TextQuestions
-from attacks.settings import Adversary
+from fedaudit.attacks.attacked_models import AttackedModel, Target, Wanted
+from fedaudit.attacks.base import View
+from fedaudit.attacks.knowledge import Mixture, Rounds
+from fedaudit.attacks.questions.base import Messages
+from fedaudit.attacks.questions.texts import TextQuestions
+from fedaudit.attacks.settings import Adversary
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs

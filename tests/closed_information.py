@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import xlogy
 from scipy.stats import chi2, ncx2, norm
 
-from audits.statistics.arrays import Floats
-from audits.statistics.secfpp_distance import draws, gaussian_entropy, nodes
+from fedaudit.audits.statistics.arrays import Floats
+from fedaudit.audits.statistics.secfpp_distance import draws, gaussian_entropy, nodes
 
 __all__ = ["by_simulation", "entropy", "flipped_bit", "gaussian_entropy", "gaussian_information", "shifted_gaussian"]
 

@@ -43,5 +43,5 @@ def unsafe_but_quick() -> Iterator[None]:
     """For files that are not about a power cut or what a figure looks like."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda _: None)
-        patch.setattr("reports.figures.drawing.printed", unprinted)
+        patch.setattr("fedaudit.reports.figures.drawing.printed", unprinted)
         yield

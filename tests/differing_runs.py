@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from audits.run_comparison import AuditedRun
+from fedaudit.audits.run_comparison import AuditedRun
 
 SIGNAL = "loss/base"
 CLIENTS = 12

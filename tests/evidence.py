@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from audits.findings import Finding
-from reports.report import TABLES, Evidence, build
+from fedaudit.audits.findings import Finding
+from fedaudit.reports.report import TABLES, Evidence, build
 from tests.unprinted import nothing_printed
 
 Place = tuple[str, str, str, str]  # threat model, way, population and non-members: a row of the leakage table

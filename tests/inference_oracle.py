@@ -10,10 +10,10 @@ from scipy.optimize import brentq
 from scipy.special import polygamma, psi
 from scipy.stats import norm
 
-from attacks.likelihood import LARGEST_FREEDOM, SMALLEST
-from attacks.lira import LARGEST
-from attacks.rmia import TIE
-from attacks.shadow import LEARNING_RATE, SEED, WEIGHT_DECAY
+from fedaudit.attacks.likelihood import LARGEST_FREEDOM, SMALLEST
+from fedaudit.attacks.lira import LARGEST
+from fedaudit.attacks.rmia import TIE
+from fedaudit.attacks.shadow import LEARNING_RATE, SEED, WEIGHT_DECAY
 
 
 def phi(row, y):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from audits.findings import BEFOREHAND, WHOLE_RANKING
-from audits.verdicts import SHARES
+from fedaudit.audits.findings import BEFOREHAND, WHOLE_RANKING
+from fedaudit.audits.verdicts import SHARES
 
 OF_COINS = ("z", "t", "p", "part", "p_adjusted", "family", "family_n")
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from attacks.answers import ClassAnswers, TextAnswers
-from attacks.knowledge import (
+from fedaudit.attacks.answers import ClassAnswers, TextAnswers
+from fedaudit.attacks.knowledge import (
     SUMS,
     Floats,
     Knowledge,

@@ -16,26 +16,26 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from attacks.attacked_models import Target, Wanted
-from attacks.base import View
-from attacks.knowledge import Floats
-from attacks.messages.prompts import ReplayedMessages, losses
-from attacks.questions.classes import ClassQuestions
+from fedaudit.attacks.attacked_models import Target, Wanted
+from fedaudit.attacks.base import View
+from fedaudit.attacks.knowledge import Floats
+from fedaudit.attacks.messages.prompts import ReplayedMessages, losses
+from fedaudit.attacks.questions.classes import ClassQuestions
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.tasks.base import Record
 from fedaudit.tasks.metrics import caption_scores
+from fedaudit.trainers import lora, maple, prompts
+from fedaudit.trainers.base import Method, Participation, Schedule, Site, State
+from fedaudit.trainers.evaluations import Answers, Personalisation, Recognition
+from fedaudit.trainers.protocols import Bench, Evaluation
+from fedaudit.trainers.steps import PrivateMethod
+from fedaudit.trainers.transcript import Transcript
 from tests import maple_toy, prompt_toy, tiny_models
 from tests.asking_toy import Candidates, models, said
 from tests.toy import trained
-from trainers import lora, maple, prompts
-from trainers.base import Method, Participation, Schedule, Site, State
-from trainers.evaluations import Answers, Personalisation, Recognition
-from trainers.protocols import Bench, Evaluation
-from trainers.steps import PrivateMethod
-from trainers.transcript import Transcript
 
 CLIENTS, ROUNDS = 3, 2
 SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients

@@ -24,20 +24,20 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attacks import gradients
-from attacks.attacked_models import Target
-from attacks.facts import ATTACKS
-from attacks.messages.contents import refusal as refusal_of_contents
-from attacks.threats import lacks, refusal
+from fedaudit.attacks import gradients
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.messages.contents import refusal as refusal_of_contents
+from fedaudit.attacks.threats import lacks, refusal
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Method
+from fedaudit.trainers.learners import METHODS, facts
+from fedaudit.trainers.protection import Protection
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.steps import PrivateMethod
+from fedaudit.trainers.transcript import Transcript
 from tests import asking_toy, prompt_toy, standin
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
-from trainers.base import Method
-from trainers.learners import METHODS, facts
-from trainers.protection import Protection
-from trainers.protocols import Bench
-from trainers.steps import PrivateMethod
-from trainers.transcript import Transcript
 
 VARIANTS: Mapping[str, tuple[dict[str, Any], ...]] = {  # beside a method's own defaults
     "fedotp": ({"match": "ot"},),

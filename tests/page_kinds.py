@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from audits import curves
-from audits.findings import RECORDING
 from docs.pictures.night import NIGHTS
 from docs.pictures.paper import TABLES
 from docs.pictures.picture import PICTURES
-from reports import audit_index, comparison, paper_index
-from reports.report import Evidence
+from fedaudit.audits import curves
+from fedaudit.audits.findings import RECORDING
+from fedaudit.reports import audit_index, comparison, paper_index
+from fedaudit.reports.report import Evidence
 from tests.evidence import built, evidence
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_curves import runs

@@ -19,8 +19,8 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
-from reports.report import Evidence
-from reports.verdict_cards import SYMBOLS
+from fedaudit.reports.report import Evidence
+from fedaudit.reports.verdict_cards import SYMBOLS
 
 HOSTILE = "<script>alert(1)</script>\"'&amp; $\\frac{a}{$ \x07"
 THRESHOLDS = ("balanced_accuracy", "tpr@10%", "tpr@1%")

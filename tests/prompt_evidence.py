@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from audits.findings import Accuracy, Epsilon, Finding
-from reports.report import Evidence
+from fedaudit.audits.findings import Accuracy, Epsilon, Finding
+from fedaudit.reports.report import Evidence
 from tests.evidence import WIDTH, about_one_score, curve_rows, judged, png, table
 
 CLIENTS = [f"client-{k:02d}" for k in range(4)]

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Schedule, generator
+from fedaudit.trainers.prompts import Settings
+from fedaudit.trainers.transcript import Transcript
 from tests import tiny_clip
 from tests.prompt_toy import Federation, close
-from trainers.base import Schedule, generator
-from trainers.prompts import Settings
-from trainers.transcript import Transcript
 
 State = dict[str, Tensor]
 

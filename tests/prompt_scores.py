@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
 
 HELD = (("prompt-user", "prompt"), ("released-model", "final"), ("server", "rebuilt"), ("owner", "true state"))
 

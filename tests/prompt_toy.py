@@ -17,15 +17,15 @@ from torch import Tensor
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures, load
 from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers import learners
+from fedaudit.trainers.base import Participation, Schedule, Update
+from fedaudit.trainers.evaluations import Recognition
+from fedaudit.trainers.prompts import Learner, PromptMethod, Settings
+from fedaudit.trainers.protection import Protection
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.transcript import Transcript
 from tests import tiny_clip
 from tests.toy import trained
-from trainers import learners
-from trainers.base import Participation, Schedule, Update
-from trainers.evaluations import Recognition
-from trainers.prompts import Learner, PromptMethod, Settings
-from trainers.protection import Protection
-from trainers.protocols import Bench
-from trainers.transcript import Transcript
 
 NAMES = ("cat", "the big mountain lion", "digit seven", "dog", "small blue letter")
 SIZES = (10, 6, 3)  # records of the clients: two batches of four in an epoch, one, and fewer than a batch

@@ -13,7 +13,15 @@ from typing import Any
 
 from rich.console import Console
 
-from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES, THESE, WHOLE_RANKING, Finding, MeasuredEpsilon
+from fedaudit.audits.findings import (
+    MEASURED,
+    MEASURED_GAUSSIAN,
+    MEASURED_SCORES,
+    THESE,
+    WHOLE_RANKING,
+    Finding,
+    MeasuredEpsilon,
+)
 from fedaudit.command.terminal import show
 from fedaudit.terms.verdicts import LEAK, NO_LEAK_FOUND, REVERSED
 from tests.prompt_evidence import prompt_evidence

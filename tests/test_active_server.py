@@ -13,24 +13,24 @@ import pytest
 import torch
 
 import fedaudit
-from attacks.attacked_models import Target
-from attacks.base import View
-from attacks.decompose import solve
-from attacks.probes import Probe, solvable
-from attacks.scaled import Params, Scaled
-from attacks.threats import LacksCapability
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.base import View
+from fedaudit.attacks.decompose import solve
+from fedaudit.attacks.probes import Probe, solvable
+from fedaudit.attacks.scaled import Params, Scaled
+from fedaudit.attacks.threats import LacksCapability
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.probing import ProbeFile
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Participation, Schedule, State
+from fedaudit.trainers.prompts import PromptMethod
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.rounds import answers_to
+from fedaudit.trainers.transcript import Transcript
 from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise
-from trainers.base import Participation, Schedule, State
-from trainers.prompts import PromptMethod
-from trainers.protocols import Bench
-from trainers.rounds import answers_to
-from trainers.transcript import Transcript
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 PARAMS: dict[str, dict[str, Any]] = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}

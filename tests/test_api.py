@@ -14,7 +14,7 @@ from fedaudit.backbones import EMBEDDED
 from fedaudit.command import cli
 from fedaudit.command.argv import words_of
 from fedaudit.machinery.errors import InputError
-from reports.figures import drawing
+from fedaudit.reports.figures import drawing
 from tests.unprinted import unprinted
 from tests.warm import exit_code
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.answers import Classifications, Texts, public_records
-from attacks.knowledge import Mixture
-from attacks.tokens.signals import row_signals, stacked
+from fedaudit.attacks.answers import Classifications, Texts, public_records
+from fedaudit.attacks.knowledge import Mixture
+from fedaudit.attacks.tokens.signals import row_signals, stacked
 from fedaudit.command import cli
 from fedaudit.machinery import closure
 from fedaudit.machinery.progress import Progress
@@ -168,7 +168,7 @@ def imported_names(path: Path) -> set[str]:
 
 def test_after_asking_nobody_has_a_model() -> None:
     """Nor has an attack, which is a file that declares parameters."""
-    attacks = Path(closure.source_file("attacks") or "").parent
+    attacks = Path(closure.source_file("fedaudit.attacks") or "").parent
     own = [path for path in attacks.glob("*.py") if "class Params" in path.read_text()]
     assert len(own) > 10
     after = "scoring attacks question_set question_plan targets permitted analysis".split()
@@ -192,7 +192,7 @@ def test_no_file_of_the_pipeline_names_a_kind_of_records() -> None:
 def test_no_answer_knows_an_attack() -> None:
     """A changed or a new attack asks nothing again: what asking reaches is in the key of the answers."""
     reached = closure.closure("fedaudit.pipeline.questions")
-    attacks = Path(closure.source_file("attacks") or "").parent
+    attacks = Path(closure.source_file("fedaudit.attacks") or "").parent
     own = {f"attacks/{path.name}" for path in attacks.glob("*.py") if "class Params" in path.read_text()}
     assert own & set(reached) == set()
     assert not any(name.startswith("audits/") or "/tokens/scores" in name for name in reached)

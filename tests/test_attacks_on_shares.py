@@ -17,25 +17,25 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from attacks.base import View
-from attacks.collude import noise_free, recover_slices
-from attacks.decompose import solve
-from attacks.gradients import mean_gradient
-from attacks.locate import mutual_distances, trilaterate
-from attacks.messages.prompts import ReplayedMessages
-from attacks.threats import THREAT_MODELS, LacksCapability
+from fedaudit.attacks.base import View
+from fedaudit.attacks.collude import noise_free, recover_slices
+from fedaudit.attacks.decompose import solve
+from fedaudit.attacks.gradients import mean_gradient
+from fedaudit.attacks.locate import mutual_distances, trilaterate
+from fedaudit.attacks.messages.prompts import ReplayedMessages
+from fedaudit.attacks.threats import THREAT_MODELS, LacksCapability
 from fedaudit.command import cli
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.field import Field, Residues
 from fedaudit.privacy.secpc import Meeting, Protocol
 from fedaudit.privacy.sharing import Sharing, Tolerance
+from fedaudit.trainers.base import State
+from fedaudit.trainers.secfpp import Params, SecFPP
+from fedaudit.trainers.transcript import Transcript
 from tests.asking_toy import solved
 from tests.prompt_toy import federation, run
 from tests.test_secfpp import SCHEDULE, SETTINGS, SIZES, USERS, first_updates, secfpp
 from tests.test_secpc import plain_distances
-from trainers.base import State
-from trainers.secfpp import Params, SecFPP
-from trainers.transcript import Transcript
 
 Floats = NDArray[np.float64]
 PROTOCOL = Protocol(20, Tolerance(6), 10**5, 1536)  # four slices of distances

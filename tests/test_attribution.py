@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest, t
 
-from attacks.knowledge import Rounds
-from attacks.source import record_owner
-from audits.comparisons import ScoredRun
-from audits.tables.attribution import COLUMNS, attribution_table
+from fedaudit.attacks.knowledge import Rounds
+from fedaudit.attacks.source import record_owner
+from fedaudit.audits.comparisons import ScoredRun
+from fedaudit.audits.tables.attribution import COLUMNS, attribution_table
 from tests.prompt_scores import made_up
 
 TARGETS, OWNERS = 5, 4

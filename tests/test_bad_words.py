@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from audits.facts import AUDITS
+from fedaudit.audits.facts import AUDITS
 from fedaudit.command import cli, compare_runs, nightly, paper
 from fedaudit.command.flags import Parser
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.facts import TASKS
-from trainers.learners import METHODS
+from fedaudit.trainers.learners import METHODS
 
 LONG = "x" * 300  # more than a file's name may have
 LINES = {

@@ -16,11 +16,11 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.pipeline.trainings import BLOCK
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.prompts import Step
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.transcript import Transcript
 from tests import prompt_toy
-from trainers.base import Schedule
-from trainers.prompts import Step
-from trainers.protocols import Bench
-from trainers.transcript import Transcript
 
 SEED = 6
 PRIVATE = Privacy(epsilon=50.0)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import order
-from reports.beside_dpfpl import printed
+from fedaudit.reports.beside_dpfpl import printed
 
 METHODS = ("promptfl", "fedotp", "fedpgp:mu=0", "dpfpl")
 

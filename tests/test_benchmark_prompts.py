@@ -13,8 +13,8 @@ from benchmarks.prompts import KINDS, World
 from fedaudit.backbones.clip import load
 from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.machinery.store import claim
+from fedaudit.trainers.base import generator
 from tests import tiny_clip
-from trainers.base import generator
 
 NAMES = ("cat", "the big mountain lion", "digit seven", "dog", "small blue letter")
 

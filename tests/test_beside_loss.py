@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from audits.tables.beside_loss import COLUMNS, beside_loss_table
 from benchmarks.beats import mean_over
-from reports.section import Page
-from reports.sections.beside_loss import section
+from fedaudit.audits.tables.beside_loss import COLUMNS, beside_loss_table
+from fedaudit.reports.section import Page
+from fedaudit.reports.sections.beside_loss import section
 from tests.prompt_scores import changed, first_scores, made_up, with_scores
 from tests.test_report import ONE
 

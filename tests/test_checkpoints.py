@@ -27,7 +27,7 @@ from fedaudit.external.checkpoints import DUAL, PROMPTS, Checkpoint, find, read_
 from fedaudit.external.files import OwnFiles
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.torch_files import Inert, SavedTensor, read_objects
-from trainers.maple import visual_prompts
+from fedaudit.trainers.maple import visual_prompts
 
 C, B, D, E, LENGTH = 5, 4, 8, 12, 20  # classes, tokens, widths of text and image, context
 NAME = "model.pth.tar-50"

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import View
-from attacks.gradients import gradient_norms, mean_gradient
-from attacks.messages.mixtures import mixture
-from attacks.messages.prompts import ReplayedMessages
+from fedaudit.attacks.base import View
+from fedaudit.attacks.gradients import gradient_norms, mean_gradient
+from fedaudit.attacks.messages.mixtures import mixture
+from fedaudit.attacks.messages.prompts import ReplayedMessages
 from fedaudit.command import cli
 from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.clipping import clipped_mean, count_longer
+from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.prompts import PromptMethod
 from tests import prompt_oracle, prompt_toy
 from tests.prompt_toy import NAMES, PRIVACY, close, federation, made, named, run
 from tests.test_cli import refuse
-from trainers.base import Schedule
-from trainers.prompts import PromptMethod
 
 SETTINGS = dataclasses.replace(prompt_toy.SETTINGS, class_contexts=True)
 SHAPE = (len(NAMES), SETTINGS.prompt_length, 16)

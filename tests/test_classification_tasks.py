@@ -24,10 +24,10 @@ from fedaudit.tasks.digits import digits
 from fedaudit.tasks.glyphs import glyphs
 from fedaudit.tasks.images import images
 from fedaudit.tasks.imagesets import IMAGE_SETS, OF_DOMAINS, load
+from fedaudit.trainers.evaluations import own_test_chances
 from tests import miniimages
 from tests.bad_data import Sly
 from tests.minidata import picture, write
-from trainers.evaluations import own_test_chances
 
 PARAMS = digits_task.Params()
 WHOLE_SETS = {*OF_DOMAINS, *(name for name in IMAGE_SETS if not name.startswith(tuple(OF_DOMAINS)))}

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from scipy.optimize import approx_fprime, least_squares
 
 import fedaudit
-from attacks.answers import ClassAnswers
-from attacks.attacked_models import Target
-from attacks.base import View
-from attacks.contents import Contents, Params
-from attacks.gradients import text_products
-from attacks.knowledge import SolvedBatch
-from attacks.messages.contents import (
+from fedaudit.attacks.answers import ClassAnswers
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.base import View
+from fedaudit.attacks.contents import Contents, Params
+from fedaudit.attacks.gradients import text_products
+from fedaudit.attacks.knowledge import SolvedBatch
+from fedaudit.attacks.messages.contents import (
     References,
     Start,
     _solved,
@@ -33,13 +33,13 @@ from attacks.messages.contents import (
     refusal,
     solve_contents,
 )
-from attacks.messages.prompts import ReplayedMessages
+from fedaudit.attacks.messages.prompts import ReplayedMessages
 from fedaudit.pipeline.contents import judged
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Participation, Schedule
+from fedaudit.trainers.prompts import PromptMethod
 from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, PRIVACY, SETTINGS, Federation, federation, made, run, with_noise
-from trainers.base import Participation, Schedule
-from trainers.prompts import PromptMethod
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 PARAMS: dict[str, dict[str, Any]] = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from fedaudit.machinery import plugins
-from reports import paper_items
-from reports.printed_table import printed
-from reports.templates import contradictions
+from fedaudit.reports import paper_items
+from fedaudit.reports.printed_table import printed
+from fedaudit.reports.templates import contradictions
 
-FOLDER = plugins.package_folder("reports.papers")
+FOLDER = plugins.package_folder("fedaudit.reports.papers")
 NOTES = [
     (path.stem.partition("_")[0], row["items"].split(), row["text"])
     for path in sorted(FOLDER.glob("*_contradictions.csv"))

@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 
 import fedaudit
-from audits import cost as audit
-from audits.run_comparison import AuditedRun, points, utilities, world_names
+from fedaudit.audits import cost as audit
+from fedaudit.audits.run_comparison import AuditedRun, points, utilities, world_names
 from fedaudit.command import cli
 from fedaudit.machinery import resource_usage as spending
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.resource_usage import ResourceUsage
-from reports.comparison import build
-from reports.section import Page
-from reports.sections.cost import section
+from fedaudit.reports.comparison import build
+from fedaudit.reports.section import Page
+from fedaudit.reports.sections.cost import section
 from tests.whole_runs import contents
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reports import templates
-from reports.papers import dpfpl_figure3
-from reports.report import Evidence
+from fedaudit.reports import templates
+from fedaudit.reports.papers import dpfpl_figure3
+from fedaudit.reports.report import Evidence
 from tests.evidence import built, evidence
 from tests.prompt_evidence import attacked, prompt_evidence
 

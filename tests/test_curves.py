@@ -14,20 +14,20 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 import fedaudit
-from attacks.facts import ATTACKS
-from attacks.settings import Adversary, NovelRows, RebuiltWays, ThriftyAdversary
-from audits import curves as audit
-from audits import run_comparison
-from audits.attack_labels import attack_labels
-from audits.statistics.over_seeds import OfTraining, over_seeds
-from audits.statistics.pareto import front_probability, on_front
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.settings import Adversary, NovelRows, RebuiltWays, ThriftyAdversary
+from fedaudit.audits import curves as audit
+from fedaudit.audits import run_comparison
+from fedaudit.audits.attack_labels import attack_labels
+from fedaudit.audits.statistics.over_seeds import OfTraining, over_seeds
+from fedaudit.audits.statistics.pareto import front_probability, on_front
 from fedaudit.command import cli, compare_runs
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import runs_on_disk
 from fedaudit.pipeline.page import audited_run
-from reports.comparison import build
-from reports.section import Page
-from reports.sections.curves import section
+from fedaudit.reports.comparison import build
+from fedaudit.reports.section import Page
+from fedaudit.reports.sections.curves import section
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.unprinted import unprinted
 
@@ -379,7 +379,7 @@ TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "attack": "loss", "th
 def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reports.figures.drawing.printed", unprinted)
+        patch.setattr("fedaudit.reports.figures.drawing.printed", unprinted)
         fedaudit.audit(method="promptfl", epsilon=["none", 5], out=out, **TINY)
     return out
 

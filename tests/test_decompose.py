@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import decompose
-from attacks.base import View
-from attacks.decompose import Solution, solve
-from attacks.knowledge import Floats, Mixture
-from attacks.messages.mixtures import _epoch_shares
-from attacks.messages.prompts import ReplayedMessages, solved_rounds
+from fedaudit.attacks import decompose
+from fedaudit.attacks.base import View
+from fedaudit.attacks.decompose import Solution, solve
+from fedaudit.attacks.knowledge import Floats, Mixture
+from fedaudit.attacks.messages.mixtures import _epoch_shares
+from fedaudit.attacks.messages.prompts import ReplayedMessages, solved_rounds
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Participation, Schedule
+from fedaudit.trainers.prompts import PromptMethod, Settings
+from fedaudit.trainers.transcript import Transcript
 from tests.asking_toy import said, solved
 from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, PRIVACY, SETTINGS, Federation, federation, made, run, with_noise
-from trainers.base import Participation, Schedule
-from trainers.prompts import PromptMethod, Settings
-from trainers.transcript import Transcript
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 INF = math.inf

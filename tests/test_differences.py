@@ -12,11 +12,11 @@ import pytest
 from scipy.stats import binomtest, ttest_rel
 from sklearn.metrics import roc_auc_score
 
-from audits import differences as audit
-from audits.run_comparison import AuditedRun
-from audits.shared_records import Shared, shared_records
-from audits.statistics.intervals import quantile
-from audits.statistics.paired import LEAST, p_by_interval, rate_difference
+from fedaudit.audits import differences as audit
+from fedaudit.audits.run_comparison import AuditedRun
+from fedaudit.audits.shared_records import Shared, shared_records
+from fedaudit.audits.statistics.intervals import quantile
+from fedaudit.audits.statistics.paired import LEAST, p_by_interval, rate_difference
 from tests.differing_runs import SIGNAL, World
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -195,7 +195,7 @@ def test_a_difference_turned_round_is_its_negative():
 
 
 def test_p_values_are_corrected_for_all_differences_of_a_page():
-    from audits.statistics.intervals import holm
+    from fedaudit.audits.statistics.intervals import holm
 
     found = table(*(World().run(name, i, 0.1 * i) for i, name in enumerate("abc")))
     assert len(found) == 9

@@ -18,7 +18,7 @@ RUNS = {
     "LoRA": "--method fedavg --attack maxrenyi --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1",
     "prompts": "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 2",
 }
-ANALYSIS = {"LoRA": "fedaudit.pipeline.attacks:scoring_jobs", "prompts": "audits.epsilon:ledger_of"}
+ANALYSIS = {"LoRA": "fedaudit.pipeline.attacks:scoring_jobs", "prompts": "fedaudit.audits.epsilon:ledger_of"}
 Harm = Callable[[Path], None]
 
 
@@ -39,8 +39,8 @@ def start(folder: Path) -> None:
 
 # where the harm is done (before the function is called), how often at most, to the only folder of these, how, what is said of it
 DISTURBED: dict[str, tuple[str, int, str, Harm, str]] = {
-    "a start damaged in training": ("trainers.rounds:_round", 1, "runs", start, "initial.safetensors is damaged"),
-    "a training deleted in training": ("trainers.rounds:_round", 1, "runs", shutil.rmtree, "is not there"),
+    "a start damaged in training": ("fedaudit.trainers.rounds:_round", 1, "runs", start, "initial.safetensors is damaged"),
+    "a training deleted in training": ("fedaudit.trainers.rounds:_round", 1, "runs", shutil.rmtree, "is not there"),
     "a training deleted in analysis, again and again": ("analysis", 9, "runs", shutil.rmtree, "is not there"),
     "an analysis deleted before the report": ("fedaudit.pipeline.compute:read_evidence", 1, "analyses", shutil.rmtree, "is not there"),
 }  # fmt: skip

@@ -14,16 +14,16 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
+from fedaudit.trainers import promptfl
+from fedaudit.trainers.base import Schedule, Update
+from fedaudit.trainers.fedavg import FedAvg, Params
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.rounds import train
 from tests import prompt_toy
 from tests.test_bank import bench_of
 from tests.test_cli import TINY, refuse
 from tests.toy import EXAM, A, ToyLearner, toy_run
 from tests.whole_runs import contents
-from trainers import promptfl
-from trainers.base import Schedule, Update
-from trainers.fedavg import FedAvg, Params
-from trainers.protocols import Bench
-from trainers.rounds import train
 
 SCHEDULE = Schedule(rounds=4, clients=3, per_round=3, seed=7)
 PROMPTS = "--method promptfl --no-twin --rounds 3 --clients 4 --train 12 --test 2".split()

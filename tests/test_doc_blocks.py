@@ -23,7 +23,7 @@ import yaml
 from PIL import Image
 
 import fedaudit
-from attacks.maxrenyi import max_renyi
+from fedaudit.attacks.maxrenyi import max_renyi
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import FrozenVLM
 from fedaudit.command import exits, nightly

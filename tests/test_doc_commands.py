@@ -19,18 +19,18 @@ from pathlib import Path
 
 import pytest
 
-from attacks.facts import ATTACKS
-from audits import facts
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.audits import facts
 from fedaudit.command import choices, cli, compare_runs, exits, flags, nightly, paper
 from fedaudit.command.config import presets
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan
+from fedaudit.reports import paper_items
 from fedaudit.tasks.facts import TASKS
-from reports import paper_items
+from fedaudit.trainers.learners import METHODS, every_learner
 from tests.doc_blocks import PAGES, ROOT, anchors, commands, documented, inline, links
-from trainers.learners import METHODS, every_learner
 
 OTHERS = {".", "cd", "cp", "flwr", "hf", "mail", "mypy", "pip", "pytest", "ruff"}  # programs that are not ours
 OTHERS |= {
@@ -186,7 +186,7 @@ def known_flags() -> set[str]:
         flags.add_schedule(parser, learner)
         flags.add_backbone(parser, learner)
     names = {flag for action in parser._actions for flag in action.option_strings} | {"--no-twin", "--split"}
-    folders = [plugins.package_folder("trainers") / f"{learner}.py" for learner in every_learner()]
+    folders = [plugins.package_folder("fedaudit.trainers") / f"{learner}.py" for learner in every_learner()]
     params = [plugins.dataclass_of(path, "Settings") for path in folders]
     params += [plugin.params for kind in KINDS.values() for plugin in kind.values()]
     params += [choices.canaries_class(), choices.Privacy, choices.adversaries.Adversary]

@@ -12,14 +12,14 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from attacks import settings as adversaries
-from attacks.facts import ATTACKS
-from attacks.maxrenyi import Params as MaxRenyi
-from attacks.settings import RebuiltWays
-from attacks.threats import lacks, refusal
-from audits.findings import SCHEMA
-from audits.statistics import nights, one_run, trade_off
-from audits.verdicts import SHARES
+from fedaudit.attacks import settings as adversaries
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.maxrenyi import Params as MaxRenyi
+from fedaudit.attacks.settings import RebuiltWays
+from fedaudit.attacks.threats import lacks, refusal
+from fedaudit.audits.findings import SCHEMA
+from fedaudit.audits.statistics import nights, one_run, trade_off
+from fedaudit.audits.verdicts import SHARES
 from fedaudit.backbones.vlm import FrozenVLM
 from fedaudit.command import exits, gates, matrix
 from fedaudit.command.config import presets
@@ -27,14 +27,14 @@ from fedaudit.command.listing import KINDS
 from fedaudit.external import reading, round_notes
 from fedaudit.machinery import plugins
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
+from fedaudit.reports import paper_items
 from fedaudit.tasks.canaries import Canaries
 from fedaudit.tasks.facts import TASKS
 from fedaudit.tasks.imagesets import IMAGE_SETS
 from fedaudit.terms.held_models import AT_THE_END
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports import paper_items
+from fedaudit.trainers.learners import METHODS, LearnerFacts, facts, private
 from tests.doc_blocks import PAGES, ROOT, codes, inline, table
-from trainers.learners import METHODS, LearnerFacts, facts, private
 
 MESSAGES = {"uploads", "sums of uploads"}  # what an attack needs that looks at messages
 NUMBERS = dict(zip("one two three four five six seven eight nine ten eleven twelve".split(), range(1, 13), strict=True))
@@ -288,7 +288,7 @@ def test_settings_of_learners() -> None:
         ("prompts", "prompts", "--rounds 100 --clients"),
     ):
         (words,) = (code for code in inline(f"docs/{page}.md") if code.startswith(begins))
-        path = plugins.package_folder("trainers") / f"{learner}.py"
+        path = plugins.package_folder("fedaudit.trainers") / f"{learner}.py"
         known = fields_of(plugins.dataclass_of(path, "Settings")) | {
             "rounds": facts(learner).rounds,
             "clients": facts(learner).clients,

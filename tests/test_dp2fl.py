@@ -11,28 +11,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.attacked_models import Target, Wanted
-from attacks.base import View
-from attacks.messages.prompts import ReplayedMessages
-from attacks.questions.classes import ClassQuestions
-from attacks.threats import LacksCapability, require
-from audits.comparisons import comparisons
+from fedaudit.attacks.attacked_models import Target, Wanted
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.prompts import ReplayedMessages
+from fedaudit.attacks.questions.classes import ClassQuestions
+from fedaudit.attacks.threats import LacksCapability, require
+from fedaudit.audits.comparisons import comparisons
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import permitted
 from fedaudit.pipeline.methods import method_of
 from fedaudit.privacy.ledger import Ledger
 from fedaudit.terms.populations import MEMBERS_GIVEN_AWAY, MEMBERS_THAT_TRAINED
+from fedaudit.trainers.base import Participation, Schedule, State
+from fedaudit.trainers.dp2fl import DP2FL, Params, global_weights, local_weights
+from fedaudit.trainers.evaluations import Recognition
+from fedaudit.trainers.maple import DualStep, Settings
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.transcript import Transcript
 from tests import maple_toy, prompt_toy
 from tests.asking_toy import said
 from tests.prompt_scores import changed, made_up
 from tests.toy import trained
-from trainers.base import Participation, Schedule, State
-from trainers.dp2fl import DP2FL, Params, global_weights, local_weights
-from trainers.evaluations import Recognition
-from trainers.maple import DualStep, Settings
-from trainers.protocols import Bench
-from trainers.transcript import Transcript
 
 ALPHA, BETA = 1.2, 0.2
 METHOD = DP2FL(Params())

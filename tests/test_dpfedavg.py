@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from audits.epsilon import Params as EpsilonParams
-from audits.epsilon import epsilon, ledger_of, noise_table, privacy_table
-from audits.subject import Subject
+from fedaudit.audits.epsilon import Params as EpsilonParams
+from fedaudit.audits.epsilon import epsilon, ledger_of, noise_table, privacy_table
+from fedaudit.audits.subject import Subject
 from fedaudit.backbones.vlm import FrozenVLM, load
 from fedaudit.command import cli
 from fedaudit.machinery.errors import InputError
@@ -26,16 +26,16 @@ from fedaudit.machinery.store import claim
 from fedaudit.privacy.accountant import provable
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.base import Record
+from fedaudit.trainers.base import Participation, Schedule, State, generator, weighted_mean
+from fedaudit.trainers.dpfedavg import RELEASE, Descent, DPFedAvg, Params
+from fedaudit.trainers.learners import METHODS
+from fedaudit.trainers.lora import Facts, Learner, Settings
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.steps import epoch_batch, poisson_batch
+from fedaudit.trainers.transcript import Transcript
 from tests import tiny_models
 from tests.gaussian import gaussian_epsilon, sampled_epsilon
 from tests.toy import trained
-from trainers.base import Participation, Schedule, State, generator, weighted_mean
-from trainers.dpfedavg import RELEASE, Descent, DPFedAvg, Params
-from trainers.learners import METHODS
-from trainers.lora import Facts, Learner, Settings
-from trainers.protocols import Bench
-from trainers.steps import epoch_batch, poisson_batch
-from trainers.transcript import Transcript
 
 SCHEDULE = Schedule(rounds=2, clients=3, per_round=2, seed=1)
 SIZES = (7, 5, 2)  # batches of 3: 2, 1 and 1 steps of an epoch, and a client with less than a batch
@@ -94,7 +94,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Learner:
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Learner:
     """The same where the adapted weights are too many to have a second copy of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainers.lora_model.FOLD_BELOW", 0)
+        patch.setattr("fedaudit.trainers.lora_model.FOLD_BELOW", 0)
         learner = Learner(*opened(tmp_path_factory.mktemp("large")), SETTINGS)
     assert not learner._folded
     return doubled(learner)
@@ -214,12 +214,12 @@ def test_parts_hold_the_gradients_of_their_records(world: Learner, monkeypatch: 
     """A part's activations and copies of gradients fit into the memory that there is; one record always does."""
     each = 4 * sum(t.numel() for t in world.parameters.values())
     longest = world._bytes_per_token * max(len(world.data[record].ids) for record in RECORDS)
-    monkeypatch.setattr("trainers.lora.ACTIVATIONS", 3 * (longest + 2 * each))
+    monkeypatch.setattr("fedaudit.trainers.lora.ACTIVATIONS", 3 * (longest + 2 * each))
     assert [len(part) for part in world._parts(RECORDS, copies=2)] == [3, 3, 3, 3, 2]
     assert len(world._parts(RECORDS, copies=8)[0]) < 3  # fewer records where each needs more
     found = list(world.gradients(adapter(world), RECORDS[:7], each=True))
     assert [len(part) for part in found] == [3, 3, 1]
-    monkeypatch.setattr("trainers.lora.ACTIVATIONS", 1)
+    monkeypatch.setattr("fedaudit.trainers.lora.ACTIVATIONS", 1)
     assert len(list(world.gradients(adapter(world), RECORDS[:2], each=True))) == 2
     assert list(world.gradients(adapter(world), [], each=True)) == []
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attacks import loss
-from attacks.attacked_models import Target
-from attacks.knowledge import own_class
+from fedaudit.attacks import loss
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.knowledge import own_class
+from fedaudit.trainers.base import Schedule
 from tests import prompt_toy
 from tests.asking_toy import asking, attacked
 from tests.test_bank import bench_of, simulated
-from trainers.base import Schedule
 
 SCHEDULE = Schedule(rounds=6, clients=3, per_round=1, seed=1)
 

@@ -20,8 +20,8 @@ import pytest
 
 from fedaudit.terms.threat_models import ACTIVE_SERVER
 from fedaudit.terms.verdicts import VERDICTS
+from fedaudit.trainers.prompts import Facts
 from tests.whole_runs import Job, contents, report
-from trainers.prompts import Facts
 
 ADVERSARIES = tuple(t for t in Facts().threat_models if t != ACTIVE_SERVER)  # none of the attacks here acts
 SHADOWS = (

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 from scipy.stats import spearmanr
 
-from audits import membership
-from audits.comparisons import ScoredModel, ScoredRun
-from audits.statistics.classification import accuracy_at
-from audits.tables.records import CLASSES, evidence
-from audits.tables.tokens import panels
+from fedaudit.audits import membership
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.audits.statistics.classification import accuracy_at
+from fedaudit.audits.tables.records import CLASSES, evidence
+from fedaudit.audits.tables.tokens import panels
+from fedaudit.reports.evidence import TABLES
 from fedaudit.tasks.base import Record
-from reports.evidence import TABLES
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
 PLACE = {"threat_model": "prompt-user", "way": "prompt", "client": "client-00"}

@@ -9,21 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.facts import ATTACKS
-from attacks.threats import lacks
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.threats import lacks
 from fedaudit.command.cli import read_command
 from fedaudit.pipeline import permitted
+from fedaudit.trainers.base import Participation, Schedule, State
+from fedaudit.trainers.dp2fl import DP2FL
+from fedaudit.trainers.dp2fl import Params as ParamsOfDP2FL
+from fedaudit.trainers.fedmaple import FedMaPLe, Params
+from fedaudit.trainers.learners import facts
+from fedaudit.trainers.maple import Learner, Settings, visual_prompts
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.steps import epoch_batch, steps_of_round
+from fedaudit.trainers.transcript import Transcript
 from tests import maple_toy, prompt_toy
 from tests.toy import trained
-from trainers.base import Participation, Schedule, State
-from trainers.dp2fl import DP2FL
-from trainers.dp2fl import Params as ParamsOfDP2FL
-from trainers.fedmaple import FedMaPLe, Params
-from trainers.learners import facts
-from trainers.maple import Learner, Settings, visual_prompts
-from trainers.protocols import Bench
-from trainers.steps import epoch_batch, steps_of_round
-from trainers.transcript import Transcript
 
 METHOD = FedMaPLe(Params())
 SIZES = (5, 3, 1)

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from attacks.score_names import signal_name
-from reports.evidence import TABLES
-from reports.figures import membership, trade_offs
-from reports.figures.drawing import COLOURS, LOW, fold_titles, grid, look_of, mark, place_notes, styled
-from reports.papers import ablation
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.reports.evidence import TABLES
+from fedaudit.reports.figures import membership, trade_offs
+from fedaudit.reports.figures.drawing import COLOURS, LOW, fold_titles, grid, look_of, mark, place_notes, styled
+from fedaudit.reports.papers import ablation
 from tests.figure_texts import overlapping, texts
 
 METHODS = [f"Method {i}, {noise}" for i in range(4) for noise in ("no noise", "ε 10", "ε 0.1")]  # 12 runs

@@ -17,12 +17,12 @@ import pandas as pd
 import pytest
 
 import fedaudit
-from audits.findings import SCHEMA, Accuracy, Epsilon, Finding
+from fedaudit.audits.findings import SCHEMA, Accuracy, Epsilon, Finding
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.finished import COMPLETE, finish
-from reports.report import build
-from reports.runs import entries, runs
+from fedaudit.reports.report import build
+from fedaudit.reports.runs import entries, runs
 from tests.judged_rows import contradictory
 from tests.prompt_evidence import prompt_evidence
 

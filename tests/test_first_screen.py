@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from fedaudit.reports.assessment import paragraphs
+from fedaudit.reports.epsilon_cards import cards
+from fedaudit.reports.headline import FURTHER
+from fedaudit.reports.section import Page
+from fedaudit.reports.strips import place, strips
+from fedaudit.reports.use import before_and_after
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.verdicts import LEAKS, NO_LEAK_FOUND
-from reports.assessment import paragraphs
-from reports.epsilon_cards import cards
-from reports.headline import FURTHER
-from reports.section import Page
-from reports.strips import place, strips
-from reports.use import before_and_after
 from tests.evidence import built, evidence
 from tests.pages import Reader
 from tests.prompt_evidence import prompt_evidence

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from audits.findings import WHOLE_RANKING
+from fedaudit.audits.findings import WHOLE_RANKING
+from fedaudit.reports.headline import NOT_MEASURED, Headline, headline, times
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.verdicts import VERDICTS
-from reports.headline import NOT_MEASURED, Headline, headline, times
 
 LEAK, REVERSED, CONFOUNDED, INCONCLUSIVE, NO_LEAK = VERDICTS
 EIGHT = "of the 8 highest within clients, 8 were members, where 4.0 are expected; as a whole the ranking is near chance"

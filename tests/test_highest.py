@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from audits.statistics.highest import Highest, highest, of_each, shares, sizes, within
-from audits.statistics.permutation import Scored, critical, exchanged, p_value
 from benchmarks.named_records import LOSES, SHAPES, Shape, level_limit, power, share_found
+from fedaudit.audits.statistics.highest import Highest, highest, of_each, shares, sizes, within
+from fedaudit.audits.statistics.permutation import Scored, critical, exchanged, p_value
 
 
 def slow(members, scored, column, *, inside):

@@ -14,7 +14,7 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline import index, provenance
 from fedaudit.pipeline.finished import finish
 from fedaudit.pipeline.provenance import portable
-from reports.formats import duration
+from fedaudit.reports.formats import duration
 from tests.pages import HOSTILE, Reader
 
 NOTE = {

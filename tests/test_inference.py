@@ -16,15 +16,15 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks.attacked_models import OTHERS, SHADOWS_ASKED, Target
-from attacks.base import View
-from attacks.facts import ATTACKS
-from attacks.lira import LiRA
-from attacks.messages.prompts import ReplayedMessages
-from attacks.messages.rebuild import Rebuilt
-from attacks.questions import classes
-from audits import membership
-from audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.attacks.attacked_models import OTHERS, SHADOWS_ASKED, Target
+from fedaudit.attacks.base import View
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.lira import LiRA
+from fedaudit.attacks.messages.prompts import ReplayedMessages
+from fedaudit.attacks.messages.rebuild import Rebuilt
+from fedaudit.attacks.questions import classes
+from fedaudit.audits import membership
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
 from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
@@ -38,15 +38,15 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.terms.threat_models import ACTIVE_SERVER
+from fedaudit.trainers import maple
+from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.learners import METHODS
+from fedaudit.trainers.promptfl import PromptFL
+from fedaudit.trainers.prompts import Facts, PromptMethod, Settings
+from fedaudit.trainers.protocols import Bench
 from tests import asking_toy, maple_toy, prompt_toy
 from tests.asking_toy import Found
 from tests.toy import trained
-from trainers import maple
-from trainers.base import Schedule
-from trainers.learners import METHODS
-from trainers.promptfl import PromptFL
-from trainers.prompts import Facts, PromptMethod, Settings
-from trainers.protocols import Bench
 
 ADVERSARIES = tuple(t for t in Facts().threat_models if t != ACTIVE_SERVER)  # none of the attacks here acts
 WORDS = (

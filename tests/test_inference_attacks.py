@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from attacks import gradnorm, likelihood, lira, maxrenyi, outputfree, quantile, rmia, shadow, trajectory
-from attacks.answers import ClassAnswers, log_odds
-from attacks.facts import ATTACKS
-from attacks.knowledge import Knowledge, Shadows, own_class
-from attacks.likelihood import likelihood_ratios
+from fedaudit.attacks import gradnorm, likelihood, lira, maxrenyi, outputfree, quantile, rmia, shadow, trajectory
+from fedaudit.attacks.answers import ClassAnswers, log_odds
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.knowledge import Knowledge, Shadows, own_class
+from fedaudit.attacks.likelihood import likelihood_ratios
 from tests import inference_oracle as oracle
 from tests.knowledge_toy import auroc, by_chance, classified, log_probs_of, picked, scores_of, shadows_of, toy_seen
 

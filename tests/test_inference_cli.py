@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from attacks.facts import ATTACKS
-from attacks.settings import Adversary
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.settings import Adversary
 from fedaudit.command import attack_times, cli, dry_run
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import permitted
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.workers import federation_of, make_bench
+from fedaudit.reports import paper_items
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports import paper_items
 from tests.small_run import small_run
 from tests.test_cli import check_bad, refuse
 
@@ -411,7 +411,9 @@ def test_an_attack_that_runs_nowhere_is_said_with_the_methods_own_reason(
 ) -> None:
     """Where the other threat models merely see too little. What runs somewhere is not named."""
     words = f"--method promptfl,local --attack loss,decompose --epsilon none --rounds 1 --clients 2 --train 4 --out {tmp_path}"
-    monkeypatch.setattr("trainers.promptfl.PromptFL.refuses", {"explains": "its messages are riddles"}, raising=False)
+    monkeypatch.setattr(
+        "fedaudit.trainers.promptfl.PromptFL.refuses", {"explains": "its messages are riddles"}, raising=False
+    )
     plan = plan_of(words)
     assert permitted.never_run(plan.cells) == [
         "not run: decompose on promptfl: its messages are riddles",

@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports import paper_items
-from reports.attack_success import headline_signal, with_leakage
-from reports.evidence import TABLES
-from reports.figures.against_epsilon import against_epsilon
-from reports.papers import dpfpl_figure3
-from reports.report import Evidence
-from reports.rows import variants
-from reports.verdict_cards import SYMBOLS, card
+from fedaudit.reports import paper_items
+from fedaudit.reports.attack_success import headline_signal, with_leakage
+from fedaudit.reports.evidence import TABLES
+from fedaudit.reports.figures.against_epsilon import against_epsilon
+from fedaudit.reports.papers import dpfpl_figure3
+from fedaudit.reports.report import Evidence
+from fedaudit.reports.rows import variants
+from fedaudit.reports.verdict_cards import SYMBOLS, card
 from tests.evidence import WIDTH, built
 from tests.pages import (
     HOSTILE,

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits import mutual_information as audit
-from audits.findings import INFORMATION
-from audits.statistics import mutual_information as mi
+from fedaudit.audits import mutual_information as audit
+from fedaudit.audits.findings import INFORMATION
+from fedaudit.audits.statistics import mutual_information as mi
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
-from reports.section import Page
-from reports.sections.mutual_information import section
+from fedaudit.reports.section import Page
+from fedaudit.reports.sections.mutual_information import section
 from tests import closed_information as closed
 from tests.prompt_scores import changed, made_up, with_scores
 from tests.test_report import ONE

@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits.findings import WHOLE_RANKING
-from audits.membership import Params, cells, findings
-from audits.permutation_test import by_coin
-from audits.verdicts import SHARES
 from docs.pictures.evidence import evidence as kept_evidence
 from docs.pictures.picture import PICTURES
-from reports.corrected_verdicts import with_verdicts
-from reports.evidence import Evidence
-from reports.report import build
+from fedaudit.audits.findings import WHOLE_RANKING
+from fedaudit.audits.membership import Params, cells, findings
+from fedaudit.audits.permutation_test import by_coin
+from fedaudit.audits.verdicts import SHARES
+from fedaudit.reports.corrected_verdicts import with_verdicts
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.report import build
 from tests.judged_rows import contradictory
 from tests.test_membership import NAMES, SIGNALS, claims, made_up
 

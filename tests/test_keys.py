@@ -20,6 +20,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import key_of
 from fedaudit.pipeline import compute, keys, run
 from fedaudit.pipeline.plan import Cell, Plan
+from tests.test_rooms import FILES, ROOMS
 from tests.warm import Started
 from tests.whole_runs import contents
 
@@ -27,8 +28,7 @@ ROOT = Path(__file__).parents[1]
 LORA = "--method fedrand --attack maxrenyi --rounds 1 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1"
 PROMPTS = "--method dpfpl --attack lira,cosine --shadows 4 --rounds 2 --clients 3 --train 12 --test 2 --epsilon 1 --no-twin --canaries 3"
 COMMANDS = (LORA, LORA.replace("fedrand", "fedper"), PROMPTS, PROMPTS.replace("dpfpl", "promptfl"))
-SOURCES = sorted(path for top in closure.OURS for path in (ROOT / top).rglob("*.py"))
-MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
+MODULES = FILES
 OUTSIDE = [module for module in MODULES if closure.why_outside(module)]
 KINDS: dict[str, Callable[[Cell], tuple[str, ...]]] = {
     "training": keys.training_modules,
@@ -67,7 +67,7 @@ def test_a_changed_file_moves_the_keys_whose_closure_holds_it_and_no_other(
     (cell,) = plan(words).cells
     before = found(cell)
     reached = {kind: set(closure.closure(*modules(cell)).values()) for kind, modules in KINDS.items()}
-    for file in SOURCES:
+    for file in FILES.values():
         changed(file)
         moved = {kind for kind, key in found(cell).items() if key != before[kind]}
         assert moved == {kind for kind, files in reached.items() if file in files}, file
@@ -93,9 +93,9 @@ def test_a_training_reaches_no_audit_and_no_page(words: str) -> None:
     (cell,) = plan(words).cells
     reached = closure.closure(*keys.training_modules(cell))
     rooms = {
-        name for name in reached if name.split("/")[0] in ("audits", "reports") and not name.endswith("__init__.py")
+        name for name in reached if name.split("/")[1] in ("audits", "reports") and not name.endswith("__init__.py")
     }
-    assert rooms == {"reports/section_files.py"}
+    assert rooms == {"fedaudit/reports/section_files.py"}
     assert "fedaudit/terms/sentences.py" not in reached
 
 
@@ -109,7 +109,7 @@ def test_a_changed_template_moves_the_page_alone(name: str, changed: Callable[[P
 
 def test_every_template_and_table_of_reports_counts() -> None:
     figures = [path.stem for path in (ROOT / "reports/papers").glob("*.html")]
-    counted = {path for figure in ("", *figures) for path in keys.templates(figure).values()}
+    counted = {path.resolve() for figure in ("", *figures) for path in keys.templates(figure).values()}
     assert counted == {*ROOT.glob("reports/**/*.html"), *ROOT.glob("reports/**/*.csv")}
 
 
@@ -158,8 +158,8 @@ def test_no_file_that_makes_a_number_is_outside(words: str, tmp_path: Path, monk
     run.run(asked, Progress(quiet=True))
     outside = {MODULES[module].relative_to(ROOT).as_posix() for module in OUTSIDE}
     for kind, executed in parts.items():
-        ran = {name for name in executed.files if name.split("/")[0] in closure.OURS} - {
-            "reports/sections/__init__.py"
+        ran = {name for name in executed.files if name.split("/")[0] == "fedaudit"} - {
+            "fedaudit/reports/sections/__init__.py"
         }  # is empty
         assert (kind == "bank" and "lira" not in words) or len(ran) > 5
         assert ran <= outside | closure.closure(*KINDS[kind](cell)).keys() | keys.templates().keys(), kind
@@ -244,8 +244,8 @@ def test_no_number_of_a_longer_run_comes_from_modules_outside_the_keys(words: st
 
 def copied(place: Path) -> Path:
     """The project's code elsewhere."""
-    for top in closure.OURS:
-        shutil.copytree(ROOT / top, place / top, ignore=shutil.ignore_patterns("__pycache__"))
+    for top in ("fedaudit", *ROOMS):
+        shutil.copytree(ROOT / top, place / top, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "audit.py", place)
     return place
 

@@ -10,14 +10,14 @@ import pickle
 
 import pytest
 
-from attacks.facts import ATTACKS
-from attacks.threats import lacks
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.threats import lacks
 from fedaudit.command.cli import read_command
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery.parameters import Between
 from fedaudit.tasks.facts import TASKS
 from fedaudit.terms.threat_models import THREAT_MODELS
-from trainers.learners import METHODS, USUAL, LearnerFacts, every_learner, facts
+from fedaudit.trainers.learners import METHODS, USUAL, LearnerFacts, every_learner, facts
 
 LEARNERS = every_learner()
 each = pytest.mark.parametrize("learner", LEARNERS)
@@ -36,7 +36,7 @@ def test_its_usual_words_are_of_its_own_and_can_be_run(learner):
 
 @each
 def test_its_module_holds_what_a_plan_asks_of_it(learner):
-    module = importlib.import_module(f"trainers.{learner}")
+    module = importlib.import_module(f"fedaudit.trainers.{learner}")
     own, read = module.Facts(), facts(learner)  # imported, and read from the source
     assert all(getattr(own, name) == getattr(read, name) for name in LearnerFacts.__annotations__)
     for name in ("Settings", "Learner", "prepared", "evaluation"):
@@ -70,7 +70,7 @@ def test_every_plugins_parameters_reach_another_process(another_process):
 def test_parameters_beyond_their_bounds_are_refused_by_name():
     """Of every plugin and learner, each below and above what it states, and no number at all or no option."""
     checked = [plugin.params for kind in KINDS.values() for plugin in kind.values()]
-    checked += [importlib.import_module(f"trainers.{learner}").Settings for learner in LEARNERS]
+    checked += [importlib.import_module(f"fedaudit.trainers.{learner}").Settings for learner in LEARNERS]
     fields = [(of, field) for of in checked for field in dataclasses.fields(of) if "valid" in field.metadata]
     assert len(fields) > 100
     for of, field in fields:

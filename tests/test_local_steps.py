@@ -14,20 +14,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import View
-from attacks.messages.prompts import ReplayedMessages
-from audits.epsilon import ledger_of, privacy_table
-from audits.tables.coverage import coverage_table
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.prompts import ReplayedMessages
+from fedaudit.audits.epsilon import ledger_of, privacy_table
+from fedaudit.audits.tables.coverage import coverage_table
 from fedaudit.command.cli import read_command
 from fedaudit.pipeline.notes import cautions, limits
 from fedaudit.privacy.accountant import noise_stds, provable
 from fedaudit.privacy.ledger import Ledger
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Schedule, generator
+from fedaudit.trainers.prompts import Cohort, Facts, PromptMethod, Settings
 from tests import prompt_oracle
 from tests.gaussian import gaussian_epsilon, sampled_epsilon
 from tests.prompt_toy import METHODS, NONE, PRIVACY, SETTINGS, close, federation, made, on_a_line, run
-from trainers.base import Schedule, generator
-from trainers.prompts import Cohort, Facts, PromptMethod, Settings
 
 SCHEDULE = Schedule(rounds=2, clients=3, per_round=3, seed=1)
 LOCAL = {
@@ -201,7 +201,7 @@ def quadratic(inner: int, *, envelope: float, rates: tuple[float, float]) -> tup
 
 def test_pfedmes_fixed_points_on_a_quadratic(monkeypatch: pytest.MonkeyPatch) -> None:
     """argmin theta^2 / 2 + lambda / 2 (theta - w)^2 is lambda w / (1 + lambda), and w moves by eta times the envelope's gradient there."""
-    monkeypatch.setattr("trainers.prompts.Step.gradient", lambda step, prompt: prompt[None])
+    monkeypatch.setattr("fedaudit.trainers.prompts.Step.gradient", lambda step, prompt: prompt[None])
     world = on_a_line([[(0.0, 0)] * 4])
     for inner, envelope in ((1, 3.0), (4, 3.0), (80, 3.0), (80, 1.0)):
         settings = Settings(prompt_length=1, batch=4, global_rate=0.05, local_rate=0.1)

@@ -9,17 +9,17 @@ from fedaudit.backbones.vlm import load
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.captions import Params as Task
 from fedaudit.tasks.captions import captions
+from fedaudit.trainers.base import Participation, Schedule, generator
+from fedaudit.trainers.evaluations import Answers
+from fedaudit.trainers.fedpara import FedPara
+from fedaudit.trainers.fedpara import Params as ParaParams
+from fedaudit.trainers.learners import METHODS
+from fedaudit.trainers.lora import Learner, Settings, export_adapters
+from fedaudit.trainers.lowrank import train_as_one, train_beside
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.transcript import Transcript
 from tests import tiny_models
 from tests.toy import trained
-from trainers.base import Participation, Schedule, generator
-from trainers.evaluations import Answers
-from trainers.fedpara import FedPara
-from trainers.fedpara import Params as ParaParams
-from trainers.learners import METHODS
-from trainers.lora import Learner, Settings, export_adapters
-from trainers.lowrank import train_as_one, train_beside
-from trainers.protocols import Bench
-from trainers.transcript import Transcript
 
 torch.set_num_threads(1)
 LORA = [name for name, plugin in METHODS.items() if plugin.facts.learner == "lora"]

@@ -13,27 +13,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from audits.findings import Accuracy
-from audits.personal import Params as PersonalParams
-from audits.personal import personal
-from audits.subject import Subject
+from fedaudit.audits.findings import Accuracy
+from fedaudit.audits.personal import Params as PersonalParams
+from fedaudit.audits.personal import personal
+from fedaudit.audits.subject import Subject
 from fedaudit.backbones import clip as clips
 from fedaudit.backbones.clip import FrozenCLIP
 from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.section import Page
+from fedaudit.reports.sections import personal as personal_section
 from fedaudit.tasks.base import IMAGE, Record, client_name
-from reports.evidence import Evidence
-from reports.section import Page
-from reports.sections import personal as personal_section
+from fedaudit.trainers.base import Participation, Schedule, generator
+from fedaudit.trainers.dp2fl import DP2FL, Params
+from fedaudit.trainers.evaluations import Personalisation
+from fedaudit.trainers.maple import Learner, Settings, visual_prompts
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.transcript import Transcript
 from tests import maple_toy, prompt_toy, tiny_clip
-from trainers.base import Participation, Schedule, generator
-from trainers.dp2fl import DP2FL, Params
-from trainers.evaluations import Personalisation
-from trainers.maple import Learner, Settings, visual_prompts
-from trainers.protocols import Bench
-from trainers.transcript import Transcript
 
 METHOD = DP2FL(Params())
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attacks.maxrenyi import Facts, Params, max_renyi
-from attacks.tokens.scores import cell_names, record_scores, spans_of
-from attacks.tokens.signals import row_signals
+from fedaudit.attacks.maxrenyi import Facts, Params, max_renyi
+from fedaudit.attacks.tokens.scores import cell_names, record_scores, spans_of
+from fedaudit.attacks.tokens.signals import row_signals
 
 ENTROPIES = st.lists(st.floats(0, 20), min_size=1, max_size=60)
 

@@ -17,20 +17,20 @@ import pytest
 import torch
 
 import fedaudit
-from audits.comparisons import ScoredModel, ScoredRun
-from audits.epsilon import measured
-from audits.findings import MeasuredEpsilon
-from audits.measured import NOT_GUESSED, Hypothesis, bounds, guess, words
-from audits.statistics import one_run, trade_off
-from audits.statistics.regression import Message
-from audits.subject import Result, Subject
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.audits.epsilon import measured
+from fedaudit.audits.findings import MeasuredEpsilon
+from fedaudit.audits.measured import NOT_GUESSED, Hypothesis, bounds, guess, words
+from fedaudit.audits.statistics import one_run, trade_off
+from fedaudit.audits.statistics.regression import Message
+from fedaudit.audits.subject import Result, Subject
 from fedaudit.command.gates import parse
 from fedaudit.command.terminal import show
 from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.clipping import add_noise
+from fedaudit.reports.measured import contradictions, count_testable
+from fedaudit.reports.report import build
 from fedaudit.tasks.canaries import Canaries, insert, shares
-from reports.measured import contradictions, count_testable
-from reports.report import build
 from tests.pages import Reader
 from tests.prompt_evidence import prompt_evidence
 from tests.test_canaries import _federation
@@ -406,7 +406,7 @@ class TestFromMessages:
 @pytest.mark.parametrize("factor", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
 def test_through_the_whole_pipeline(tmp_path: Path, factor: float) -> None:
     """The preset of canaries, smaller, with the noise of its ledger, which proves epsilon 8, and with a tenth of it."""
-    with mock.patch("trainers.protection.add_noise", functools.partial(_scaled, factor)):
+    with mock.patch("fedaudit.trainers.protection.add_noise", functools.partial(_scaled, factor)):
         audit = fedaudit.audit(
             preset="canaries", canaries=120, clients=2, shots=10, epsilon=8, threads=1, quiet=True, out=str(tmp_path)
         )

@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from audits.blind import blind_scores
-from audits.comparisons import ScoredModel, ScoredRun, by_round, comparisons
-from audits.findings import Finding
-from audits.membership import Params, cells, findings
-from audits.permutation_test import by_coin
-from audits.statistics import ranking
-from audits.tables.curves import rounds_table
-from audits.verdicts import judged, together
+from fedaudit.audits.blind import blind_scores
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun, by_round, comparisons
+from fedaudit.audits.findings import Finding
+from fedaudit.audits.membership import Params, cells, findings
+from fedaudit.audits.permutation_test import by_coin
+from fedaudit.audits.statistics import ranking
+from fedaudit.audits.tables.curves import rounds_table
+from fedaudit.audits.verdicts import judged, together
 from fedaudit.tasks.base import Record
 from tests import prompt_scores
 

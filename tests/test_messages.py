@@ -14,21 +14,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.answers import Floats
-from attacks.base import View
-from attacks.gradients import gradient_norms
-from attacks.messages.prompts import ReplayedMessages, losses
-from attacks.questions.classes import ClassQuestions
-from attacks.threats import LacksCapability
-from audits.tables.coverage import coverage_table
+from fedaudit.attacks.answers import Floats
+from fedaudit.attacks.base import View
+from fedaudit.attacks.gradients import gradient_norms
+from fedaudit.attacks.messages.prompts import ReplayedMessages, losses
+from fedaudit.attacks.questions.classes import ClassQuestions
+from fedaudit.attacks.threats import LacksCapability
+from fedaudit.audits.tables.coverage import coverage_table
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers import dpfpl
+from fedaudit.trainers.base import Schedule, State
+from fedaudit.trainers.prompts import Learner, PromptMethod
+from fedaudit.trainers.transcript import Transcript
 from tests import prompt_oracle
 from tests.asking_toy import said
 from tests.prompt_toy import SCHEDULE, SETTINGS, close, federation, made, named, run, with_noise
-from trainers import dpfpl
-from trainers.base import Schedule, State
-from trainers.prompts import Learner, PromptMethod
-from trainers.transcript import Transcript
 
 FEW = replace(SCHEDULE, rounds=6, per_round=2)  # somebody is away in every round
 NOISY = Privacy(epsilon=1, clip_norm=0.5)

@@ -20,21 +20,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.base import View
+from fedaudit.attacks.base import View
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Method, Participation, Site, State, Update, Upload, generator
+from fedaudit.trainers.learners import METHODS, facts
+from fedaudit.trainers.maple import DualMessages, DualMethod
+from fedaudit.trainers.messages import MethodMessages
+from fedaudit.trainers.prompt_messages import PromptMessages
+from fedaudit.trainers.prompts import PromptMethod
+from fedaudit.trainers.protection import Protection
+from fedaudit.trainers.steps import PrivateMessages, PrivateMethod
+from fedaudit.trainers.transcript import Transcript
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World, with_rates
 from tests.whole_runs import contents
-from trainers.base import Method, Participation, Site, State, Update, Upload, generator
-from trainers.learners import METHODS, facts
-from trainers.maple import DualMessages, DualMethod
-from trainers.messages import MethodMessages
-from trainers.prompt_messages import PromptMessages
-from trainers.prompts import PromptMethod
-from trainers.protection import Protection
-from trainers.steps import PrivateMessages, PrivateMethod
-from trainers.transcript import Transcript
 
 # what others call, and a method overrides
 BASES = (Method, PrivateMethod, PromptMethod, DualMethod, MethodMessages, PrivateMessages, PromptMessages, DualMessages)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
 
-from audits.statistics import mutual_information as mi
-from audits.statistics import neighbours
+from fedaudit.audits.statistics import mutual_information as mi
+from fedaudit.audits.statistics import neighbours
 from tests import closed_information as closed
 from tests import information_oracle as oracle
 

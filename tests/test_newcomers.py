@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import torch
 
-from audits.findings import Accuracy
-from audits.newcomers import Params as AuditParams
-from audits.newcomers import newcomers as audit
-from audits.subject import Subject
+from fedaudit.audits.findings import Accuracy
+from fedaudit.audits.newcomers import Params as AuditParams
+from fedaudit.audits.newcomers import newcomers as audit
+from fedaudit.audits.subject import Subject
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
@@ -24,19 +24,19 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline import newcomers
 from fedaudit.pipeline.methods import schedule_of
 from fedaudit.pipeline.shadow_models import NoEvaluation
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.section import Page
+from fedaudit.reports.sections import newcomers as section
 from fedaudit.tasks.base import client_name
-from reports.evidence import Evidence
-from reports.section import Page
-from reports.sections import newcomers as section
+from fedaudit.trainers.base import Participation, Schedule, Site, State, Upload
+from fedaudit.trainers.dp2fl import DP2FL, Params
+from fedaudit.trainers.evaluations import Personalisation
+from fedaudit.trainers.newcomers import after_a_round, arrivals
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.rounds import train
+from fedaudit.trainers.transcript import Transcript
 from tests import maple_toy, prompt_toy
 from tests.whole_runs import Job, contents, report
-from trainers.base import Participation, Schedule, Site, State, Upload
-from trainers.dp2fl import DP2FL, Params
-from trainers.evaluations import Personalisation
-from trainers.newcomers import after_a_round, arrivals
-from trainers.protocols import Bench
-from trainers.rounds import train
-from trainers.transcript import Transcript
 
 METHOD = DP2FL(Params())
 

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import binom, norm, ttest_ind
 from scipy.stats import t as student
 
-from audits.statistics.nights import (
+from benchmarks.nights import JUMP, made_up
+from fedaudit.audits.statistics.nights import (
     BASE,
     BLIND,
     CHANGED,
@@ -36,8 +37,7 @@ from audits.statistics.nights import (
     spread,
     stouffer,
 )
-from audits.statistics.over_seeds import OfTraining
-from benchmarks.nights import JUMP, made_up
+from fedaudit.audits.statistics.over_seeds import OfTraining
 
 Z = float(norm.ppf(0.975))
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import fedaudit.pipeline.run
-from audits.statistics.nights import judged
+from fedaudit.audits.statistics.nights import judged
 from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
@@ -22,7 +22,7 @@ from fedaudit.pipeline.finished import finish, intact
 from fedaudit.pipeline.nights import frame
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.run import Outcome
-from reports.nightly import LINES
+from fedaudit.reports.nightly import LINES
 from tests.pages import held
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -283,7 +283,7 @@ class TestHistory:
     def test_two_nights_at_once_are_two_nights(self, audits: Audits, house: House) -> None:
         house.night()
         from fedaudit.pipeline.nights import Nights
-        from reports.nightly import CellOfNight
+        from fedaudit.reports.nightly import CellOfNight
 
         record = json.loads((house.place / "nights" / "0001.json").read_text())
         cells = [

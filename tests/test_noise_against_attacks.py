@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from reports.attack_success import fall, with_leakage
-from reports.evidence import Evidence
-from reports.papers import dpfpl_figure3
-from reports.rows import MethodRow, Score, variants
+from fedaudit.reports.attack_success import fall, with_leakage
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.papers import dpfpl_figure3
+from fedaudit.reports.rows import MethodRow, Score, variants
 from tests.pages import Reader
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_inference_report import INF, bare, drawn

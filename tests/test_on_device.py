@@ -20,9 +20,9 @@ import torch
 
 from fedaudit.command import plans
 from fedaudit.command.cli import read_command
+from fedaudit.trainers.learners import METHODS
 from tests import standin
 from tests.on_standin import difference
-from trainers.learners import METHODS
 
 ROOT = Path(__file__).parents[1]
 LEARNERS = ("prompts", "maple")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audits.statistics.one_run import ceiling, epsilon_lower_bound, needed_accuracy, p_value
+from fedaudit.audits.statistics.one_run import ceiling, epsilon_lower_bound, needed_accuracy, p_value
 
 REPETITIONS = 500
 TOO_OFTEN = 41  # of 500 at 5 %: 42 or more have probability 0.001

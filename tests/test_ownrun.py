@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from attacks.attacked_models import state_digest
-from attacks.base import View
+from fedaudit.attacks.attacked_models import state_digest
+from fedaudit.attacks.base import View
 from fedaudit.command import cli
 from fedaudit.command.argv import words_of
 from fedaudit.external import export as export_module
@@ -30,6 +30,17 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline.keys import training_modules
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores, caption_scores
+from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.fedavg import FedAvg
+from fedaudit.trainers.fedavg import Params as AvgParams
+from fedaudit.trainers.fedpara import FedPara
+from fedaudit.trainers.fedpara import Params as ParaParams
+from fedaudit.trainers.fedper import FedPer
+from fedaudit.trainers.fedper import Params as PerParams
+from fedaudit.trainers.fedrand import FedRand
+from fedaudit.trainers.fedrand import Params as RandParams
+from fedaudit.trainers.learners import facts
+from fedaudit.trainers.transcript import Transcript
 from tests.asking_toy import Candidates, models
 from tests.small_run import (
     MODEL,
@@ -52,17 +63,6 @@ from tests.small_run import (
     truncate,
 )
 from tests.toy import toy_run
-from trainers.base import Schedule
-from trainers.fedavg import FedAvg
-from trainers.fedavg import Params as AvgParams
-from trainers.fedpara import FedPara
-from trainers.fedpara import Params as ParaParams
-from trainers.fedper import FedPer
-from trainers.fedper import Params as PerParams
-from trainers.fedrand import FedRand
-from trainers.fedrand import Params as RandParams
-from trainers.learners import facts
-from trainers.transcript import Transcript
 
 DOCS = Path(__file__).parents[1] / "docs" / "own-runs.md"
 

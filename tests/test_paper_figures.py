@@ -11,10 +11,10 @@ import pytest
 
 from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
-from reports import paper_items
-from reports.figures import drawing
-from reports.papers import ablation, fedrand_figure2, secfpp_figure2, secfpp_figure3
-from reports.papers.secfpp_table3 import exponent
+from fedaudit.reports import paper_items
+from fedaudit.reports.figures import drawing
+from fedaudit.reports.papers import ablation, fedrand_figure2, secfpp_figure2, secfpp_figure3
+from fedaudit.reports.papers.secfpp_table3 import exponent
 from tests.prompt_evidence import ablation as made_up
 from tests.prompt_evidence import prompt_evidence
 from tests.test_report import TWO

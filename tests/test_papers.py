@@ -14,10 +14,10 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.papers import DrawnItem
-from reports import paper_items
-from reports.templates import contradictions
+from fedaudit.reports import paper_items
+from fedaudit.reports.templates import contradictions
 
-FOLDER = plugins.package_folder("reports.papers")
+FOLDER = plugins.package_folder("fedaudit.reports.papers")
 NAMES = list(paper_items.items())
 
 

@@ -9,12 +9,12 @@ from statistics import mean, stdev
 
 import pytest
 
-from audits.findings import Accuracy
+from fedaudit.audits.findings import Accuracy
 from fedaudit.command.cli import read_command
-from reports import paper_items
-from reports.evidence import Evidence
-from reports.papers import dp2fl
-from reports.printed_table import EVERY
+from fedaudit.reports import paper_items
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.papers import dp2fl
+from fedaudit.reports.printed_table import EVERY
 from tests.prompt_evidence import prompt_evidence
 
 STUDENT = 4.302653  # of two degrees of freedom, 95 %

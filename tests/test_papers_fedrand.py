@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from fedaudit.command.cli import read_command
-from reports import paper_items, printed_table
-from reports.evidence import Evidence
-from reports.papers import fedrand
-from reports.printed_table import Table
+from fedaudit.reports import paper_items, printed_table
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.papers import fedrand
+from fedaudit.reports.printed_table import Table
 from tests.test_report import TWO
 
 STUDENT = 12.706205  # of one degree of freedom, 95 %

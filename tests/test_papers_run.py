@@ -22,17 +22,17 @@ from fedaudit.pipeline import compute, papers
 from fedaudit.pipeline.page import read_evidence
 from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
-from reports import paper_items
-from reports.evidence import Evidence
-from reports.figures import drawing
-from reports.papers import secfpp_figure2, secfpp_figure3
-from reports.papers.common import EvidenceByTask
-from reports.printed_table import printed
-from reports.templates import contradictions
+from fedaudit.reports import paper_items
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.figures import drawing
+from fedaudit.reports.papers import secfpp_figure2, secfpp_figure3
+from fedaudit.reports.papers.common import EvidenceByTask
+from fedaudit.reports.printed_table import printed
+from fedaudit.reports.templates import contradictions
 from tests.pages import held
 from tests.unprinted import unprinted
 
-FOLDER = plugins.package_folder("reports.papers")
+FOLDER = plugins.package_folder("fedaudit.reports.papers")
 OTHERWISE = "--seeds 1 --rounds 1"
 FIGURES = {  # what a paper prints of a figure, in its tables or its text
     **{f"dpfpl:figure{i}": data for i, data in ((2, "Caltech101"), (4, "OxfordPets"), (5, "OxfordFlowers"), (6, "Food101"))},

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from fedaudit.command.cli import read_command
-from reports import paper_items
-from reports.evidence import Evidence
-from reports.papers import secfpp, secfpp_figure3, secfpp_table3
-from reports.printed_table import EVERY, Table, printed
+from fedaudit.reports import paper_items
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.papers import secfpp, secfpp_figure3, secfpp_table3
+from fedaudit.reports.printed_table import EVERY, Table, printed
 from tests.prompt_evidence import of_a_dirichlet_split, prompt_evidence
 
 STUDENT = 4.302653  # of two degrees of freedom, 95 %

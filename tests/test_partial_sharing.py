@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.base import View
-from attacks.messages.rebuild import rebuild, rebuild_all
-from attacks.threats import LacksCapability
-from audits.tables.coverage import distance_of
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.rebuild import rebuild, rebuild_all
+from fedaudit.attacks.threats import LacksCapability
+from fedaudit.audits.tables.coverage import distance_of
 from fedaudit.machinery.errors import InputError
+from fedaudit.trainers.base import Participation, Schedule, Site, Upload, size
+from fedaudit.trainers.evaluations import Answers
+from fedaudit.trainers.fedavg import FedAvg
+from fedaudit.trainers.fedavg import Params as AvgParams
+from fedaudit.trainers.fedpara import FedPara, hadamard_factors
+from fedaudit.trainers.fedpara import Params as ParaParams
+from fedaudit.trainers.fedper import FedPer, Params, layer
 from tests.toy import EXAM, ToyLearner, toy_run
-from trainers.base import Participation, Schedule, Site, Upload, size
-from trainers.evaluations import Answers
-from trainers.fedavg import FedAvg
-from trainers.fedavg import Params as AvgParams
-from trainers.fedpara import FedPara, hadamard_factors
-from trainers.fedpara import Params as ParaParams
-from trainers.fedper import FedPer, Params, layer
 
 LAYERS = ("layers.0.q", "layers.1.q", "layers.2.q")
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from audits.statistics.permutation import (
+from fedaudit.audits.statistics.permutation import (
     PERMUTATIONS,
     Scored,
     exchanged,

@@ -14,20 +14,20 @@ import pytest
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from PIL import Image
 
-from audits import verdicts
 from docs.pictures import __main__ as command
 from docs.pictures import evidence
 from docs.pictures.night import HISTORY, NIGHTS, NightPicture
 from docs.pictures.paper import EVIDENCE, TABLES, TablePicture
 from docs.pictures.photographs import BROWSERS, browser, digest, lines, photograph
 from docs.pictures.picture import HERE, PICTURES, WIDTH, Picture
+from fedaudit.audits import verdicts
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Damaged
 from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
-from reports.corrected_verdicts import with_verdicts
+from fedaudit.reports.corrected_verdicts import with_verdicts
 from tests.unprinted import unprinted
 
 ROOT = HERE.parent.parent
@@ -45,7 +45,7 @@ PAGE = b"<title>no</title><style>no {}</style><h1>One  &amp;\ntwo</h1><p>three <
 def picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Picture:
     """Its page without the figures' PDF; of LoRA's report no figure is among the words in the picture."""
     if request.param.name == "report":
-        monkeypatch.setattr("reports.figures.drawing.printed", unprinted)
+        monkeypatch.setattr("fedaudit.reports.figures.drawing.printed", unprinted)
     else:
         monkeypatch.setattr(FigureCanvasPdf, "print_pdf", lambda *_, **__: None)
     return request.param

@@ -13,20 +13,20 @@ from unittest import mock
 
 import pytest
 
-from attacks import score_names
-from attacks.facts import ATTACKS
-from attacks.threats import LacksCapability, lacks, refusal, require
-from attacks.tokens.scores import cell_names
-from audits.facts import AUDITS
+from fedaudit.attacks import score_names
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.threats import LacksCapability, lacks, refusal, require
+from fedaudit.attacks.tokens.scores import cell_names
+from fedaudit.audits.facts import AUDITS
 from fedaudit.command import cli, listing, splitting
 from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
+from fedaudit.reports import paper_items
+from fedaudit.reports.rows import method_name
 from fedaudit.terms.threat_models import THREAT_MODELS, ThreatModel
-from reports import paper_items
-from reports.rows import method_name
-from trainers.learners import METHODS, LearnerFacts, every_learner, facts
+from fedaudit.trainers.learners import METHODS, LearnerFacts, every_learner, facts
 
 EVERY = [plugin for kind in KINDS.values() for plugin in kind.values()]
 each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")
@@ -95,7 +95,7 @@ def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_
 def test_keeps_the_contract_of_its_kind(plugin):
     thing = plugin.load()
     if plugin.kind in ("method", "task"):
-        assert (plugins.package_folder("trainers") / f"{plugin.facts.learner}.py").is_file()
+        assert (plugins.package_folder("fedaudit.trainers") / f"{plugin.facts.learner}.py").is_file()
     if plugin.kind == "audit":
         assert list(inspect.signature(thing).parameters) == ["runs" if plugin.facts.across else "subject", "params"]
         assert plugin.facts.on_request or not plugin.facts.across or "several" in plugin.facts.needs
@@ -206,10 +206,12 @@ def test_a_file_that_says_nothing_has_the_usual_facts(tmp_path, kind):
 @pytest.mark.parametrize("words", [["--list"], ["--help"], ["--method", "promptfl", "--attack", "lira", "--dry-run"]])
 def test_the_command_refuses_a_misspelt_fact(tmp_path, monkeypatch, capsys, words):
     folder, places = tmp_path / "attacks", plugins.package_folder
-    shutil.copytree(places("attacks"), folder)
+    shutil.copytree(places("fedaudit.attacks"), folder)
     lira = folder / "lira.py"
     lira.write_text(lira.read_text().replace("shadows = True", "shadow = True"))
-    monkeypatch.setattr(plugins, "package_folder", lambda package: folder if package == "attacks" else places(package))
+    monkeypatch.setattr(
+        plugins, "package_folder", lambda package: folder if package == "fedaudit.attacks" else places(package)
+    )
     monkeypatch.delitem(vars(ATTACKS), "_plugins", raising=False)
     out = tmp_path / "out"
     assert cli.main([*words, *([] if words[0].startswith(("--list", "--help")) else ["--out", str(out)])]) == 2
@@ -306,7 +308,7 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
 
 
 def test_attacks_never_import_what_knows_the_truth():
-    for path in plugins.package_folder("attacks").glob("*.py"):
+    for path in plugins.package_folder("fedaudit.attacks").glob("*.py"):
         tree = ast.parse(path.read_text())
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         assert not any(name and (name.startswith(("audits", "fedaudit.tasks"))) for name in imported), path
@@ -340,7 +342,9 @@ def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for(name):
     assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listing.listing(), re.MULTILINE)
     assert (figure.preset is None) == (not figure.tasks)
     assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
-    assert callable(getattr(importlib.import_module(f"reports.papers.{figure.module}"), name.partition(":")[2]))
+    assert callable(
+        getattr(importlib.import_module(f"fedaudit.reports.papers.{figure.module}"), name.partition(":")[2])
+    )
 
 
 @pytest.mark.parametrize(
@@ -367,7 +371,7 @@ def test_help_parses_no_file_to_its_end(monkeypatch, capsys):
 
 
 def test_a_new_figure_is_found_without_a_line_elsewhere(tmp_path, monkeypatch):
-    lists = "from reports.paper_items import PaperItem\nimport missing\n\nclass Items:\n    figure2 = PaperItem(preset='p')\n"
+    lists = "from fedaudit.reports.paper_items import PaperItem\nimport missing\n\nclass Items:\n    figure2 = PaperItem(preset='p')\n"
     (tmp_path / "fedrand_figure2.py").write_text(f'"""FedRand, Figure 2: what leaks."""\n{lists}')
     (tmp_path / "helper.py").write_text('"""No figure."""\n')
     monkeypatch.setattr(plugins, "package_folder", lambda package: tmp_path)

@@ -21,8 +21,8 @@ from fedaudit.command import cli, config, listing
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
-from reports import paper_items
-from trainers.base import generator
+from fedaudit.reports import paper_items
+from fedaudit.trainers.base import generator
 
 SMALL = "--clients=3 --train=8 --test=1 --rounds=3 --threads=1".split()
 

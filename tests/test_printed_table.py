@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
-from reports import printed_table
-from reports.printed_table import EVERY, Column, OurNumber, Table
-from reports.rows import Score
+from fedaudit.reports import printed_table
+from fedaudit.reports.printed_table import EVERY, Column, OurNumber, Table
+from fedaudit.reports.rows import Score
 
 ROWS = ["a", "b", "c"]
 PAPER = {

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from attacks.score_names import name_of
-from audits import membership
-from audits.blind import blind_controls
-from audits.comparisons import comparisons
-from audits.membership import Params, cells, simultaneous
-from audits.statistics.classification import best_threshold
-from audits.statistics.stratified import stratified_auroc
+from fedaudit.attacks.score_names import name_of
+from fedaudit.audits import membership
+from fedaudit.audits.blind import blind_controls
+from fedaudit.audits.comparisons import comparisons
+from fedaudit.audits.membership import Params, cells, simultaneous
+from fedaudit.audits.statistics.classification import best_threshold
+from fedaudit.audits.statistics.stratified import stratified_auroc
 from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 

@@ -20,6 +20,12 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers import dpfpl, fedotp
+from fedaudit.trainers.base import Schedule, Site, Upload, generator
+from fedaudit.trainers.dpfpl import DPFPL, full_gradient, power_iteration
+from fedaudit.trainers.fedotp import _on_device, _on_host, transport_plan, transport_scores
+from fedaudit.trainers.prompts import Settings
+from fedaudit.trainers.transcript import Transcript
 from tests import prompt_oracle, prompt_toy
 from tests.prompt_toy import (
     METHODS,
@@ -34,12 +40,6 @@ from tests.prompt_toy import (
     run,
     with_noise,
 )
-from trainers import dpfpl, fedotp
-from trainers.base import Schedule, Site, Upload, generator
-from trainers.dpfpl import DPFPL, full_gradient, power_iteration
-from trainers.fedotp import _on_device, _on_host, transport_plan, transport_scores
-from trainers.prompts import Settings
-from trainers.transcript import Transcript
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dpfpl": [{"rank": 0}, *({"rank": k, "residual": kept} for k in (1, 4) for kept in (True, False))],

@@ -13,12 +13,12 @@ from fedaudit.machinery.store import claim
 from fedaudit.privacy.settings import Privacy
 from fedaudit.tasks import drawings
 from fedaudit.tasks.classification import Labelled, federate
-from trainers.base import Schedule
-from trainers.dpfpl import DPFPL, Params
-from trainers.evaluations import Recognition
-from trainers.prompts import Learner, Settings
-from trainers.protocols import Bench
-from trainers.rounds import train
+from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.dpfpl import DPFPL, Params
+from fedaudit.trainers.evaluations import Recognition
+from fedaudit.trainers.prompts import Learner, Settings
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.rounds import train
 
 CLASSES, TRAIN, TEST = 4, 8, 2
 

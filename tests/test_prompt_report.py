@@ -15,11 +15,11 @@ from scipy.stats import kendalltau
 
 from fedaudit.command.gates import parse
 from fedaudit.command.terminal import show
-from reports import beside_dpfpl as beside
-from reports.formats import epsilon, join_words, short, signed, tau
-from reports.report import Evidence
-from reports.rows import MethodRow, closest_to_paper, noise_free_twin, variants
-from reports.sections.utility import sentence
+from fedaudit.reports import beside_dpfpl as beside
+from fedaudit.reports.formats import epsilon, join_words, short, signed, tau
+from fedaudit.reports.report import Evidence
+from fedaudit.reports.rows import MethodRow, closest_to_paper, noise_free_twin, variants
+from fedaudit.reports.sections.utility import sentence
 from tests.evidence import built
 from tests.evidence import evidence as lora_evidence
 from tests.pages import Reader, check_files, check_page, check_same_bytes, figure, words_of

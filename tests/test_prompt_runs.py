@@ -25,12 +25,12 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores
+from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.learners import METHODS
+from fedaudit.trainers.transcript import Transcript
 from tests.method_worlds import CLIENTS, ROUNDS, WORLDS
 from tests.prompt_toy import NAMES
 from tests.test_ownrun import EPSILON, assert_same_transcripts
-from trainers.base import Schedule
-from trainers.learners import METHODS
-from trainers.transcript import Transcript
 
 PLUGINS = {
     name: plugin

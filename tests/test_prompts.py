@@ -13,11 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from audits.epsilon import noise_table
+from fedaudit.audits.epsilon import noise_table
 from fedaudit.machinery.executor import Executor
 from fedaudit.privacy.accountant import provable
 from fedaudit.privacy.ledger import Ledger, RoundNoise
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Participation, Schedule, Site, Upload, generator
+from fedaudit.trainers.evaluations import Recognition
+from fedaudit.trainers.prompts import Cohort, PromptMethod, Settings, Step
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.steps import epoch_batch, poisson_batch
 from tests import prompt_oracle, prompt_toy
 from tests.prompt_oracle import transport_similarity
 from tests.prompt_toy import (
@@ -32,11 +37,6 @@ from tests.prompt_toy import (
     run,
     with_noise,
 )
-from trainers.base import Participation, Schedule, Site, Upload, generator
-from trainers.evaluations import Recognition
-from trainers.prompts import Cohort, PromptMethod, Settings, Step
-from trainers.protocols import Bench
-from trainers.steps import epoch_batch, poisson_batch
 
 RECORD = Privacy(epsilon=10, clip_norm=2)
 BATCH = Privacy(epsilon=10, clip_norm=2, clip="batch")

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from attacks.facts import ATTACKS
-from attacks.settings import Adversary
-from audits.facts import AUDITS
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.settings import Adversary
+from fedaudit.audits.facts import AUDITS
 from fedaudit.command import cli
 from fedaudit.command.flags import presets
 from fedaudit.machinery.errors import InputError
 from fedaudit.privacy.accountant import _sampled_epsilon, gaussian_epsilon, noise_multiplier, nominal_std
 from fedaudit.privacy.settings import AdapterPrivacy, Privacy
 from fedaudit.tasks.facts import TASKS
+from fedaudit.trainers import lora, maple, prompts
+from fedaudit.trainers.learners import METHODS
 from tests.test_cli import refuse
-from trainers import lora, maple, prompts
-from trainers.learners import METHODS
 
 CLASSES = {f"{k.kind} {name}": p.params for k in (METHODS, ATTACKS, AUDITS) for name, p in k.items()}
 CLASSES |= {f"task {name}": p.params for name, p in TASKS.items() if name in ("captions", "vqa", "glyphs")}

@@ -12,11 +12,11 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 from statsmodels.stats.multitest import multipletests
 
-from audits.statistics.classification import balanced_accuracy, tpr_at_fpr
-from audits.statistics.intervals import auroc_p_value, detectable, holm
-from audits.statistics.ranking import auroc, auroc_difference, client_auroc, client_auroc_difference
-from audits.statistics.roc_curves import roc_band
 from benchmarks import coverage
+from fedaudit.audits.statistics.classification import balanced_accuracy, tpr_at_fpr
+from fedaudit.audits.statistics.intervals import auroc_p_value, detectable, holm
+from fedaudit.audits.statistics.ranking import auroc, auroc_difference, client_auroc, client_auroc_difference
+from fedaudit.audits.statistics.roc_curves import roc_band
 
 COVERED = 179  # of 200
 

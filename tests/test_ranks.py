@@ -17,11 +17,11 @@ from fedaudit.external.run import OwnRun
 from fedaudit.external.tensors import TensorFile
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
+from fedaudit.trainers.base import State
+from fedaudit.trainers.lora import Settings
 from tests.small_run import MODEL, UPLOAD, A, B, Change, delete, edit, line, linked, put, small_run
 from tests.small_run import replace as exchanged
 from tests.test_recording import what_is_said
-from trainers.base import State
-from trainers.lora import Settings
 
 ALPHA, WIDTH, OUT = 6.0, 7, 5
 LAYERS = ("layers.0.q_proj", "layers.1.v_proj")

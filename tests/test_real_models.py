@@ -17,9 +17,9 @@ from fedaudit.backbones.vlm import FrozenVLM, load
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
+from fedaudit.trainers.lora import Learner, Settings
 from tests import tiny_models
 from tests.whole_runs import contents
-from trainers.lora import Learner, Settings
 
 torch.set_num_threads(1)
 

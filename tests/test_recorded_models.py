@@ -18,10 +18,10 @@ from benchmarks.recordings import both, counts, permuted, plain_mean, served
 from fedaudit.external.reading import read
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import recorded
+from fedaudit.trainers.base import Schedule, State
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.transcript import Transcript
 from tests.test_recording import right
-from trainers.base import Schedule, State
-from trainers.protocols import Bench
-from trainers.transcript import Transcript
 
 assert right  # a fixture
 

@@ -28,6 +28,7 @@ import fedaudit_recorder
 from fedaudit.external import adapters, reading
 from fedaudit.external.reading import read
 from fedaudit.machinery.errors import InputError
+from fedaudit.trainers.transcript import Transcript
 from fedaudit_recorder import Recorder
 from tests.method_worlds import CLIENTS, ROUNDS
 from tests.recorder_loops import LOOPS, SAID, model, plain, recorder, sent, train_round, uploaded
@@ -36,7 +37,6 @@ from tests.test_ownrun import ABOUT, EPSILON, METHODS, SCHEDULE, assert_same_tra
 from tests.test_prompt_runs import PLUGINS, trained, transcript_of
 from tests.test_prompt_runs import exported as exported_prompts
 from tests.toy import toy_run
-from trainers.transcript import Transcript
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "fedaudit_recorder.py"

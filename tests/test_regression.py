@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, nct
 
-from attacks.knowledge import Mixture
-from audits.statistics.regression import Coined, CoinRegression, Floats, Message, regress
-from audits.statistics.trade_off import GAUSSIAN
+from fedaudit.attacks.knowledge import Mixture
+from fedaudit.audits.statistics.regression import Coined, CoinRegression, Floats, Message, regress
+from fedaudit.audits.statistics.trade_off import GAUSSIAN
 from fedaudit.pipeline.noised_messages import message_of
 
 NUMBERS, RECORDS, CANARIES = 60, 12, 8  # canaries are the last records

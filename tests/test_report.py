@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits.findings import RECORDING
-from reports.figures import membership as figures
-from reports.figures import tokens as heatmap
-from reports.formats import number, plain
-from reports.report import TABLES, Evidence, build, rows_as_json
+from fedaudit.audits.findings import RECORDING
+from fedaudit.reports.figures import membership as figures
+from fedaudit.reports.figures import tokens as heatmap
+from fedaudit.reports.formats import number, plain
+from fedaudit.reports.report import TABLES, Evidence, build, rows_as_json
 from tests.evidence import ASKED, ATTACK, CLIENTS, SIBLING, built, evidence
 from tests.pages import (
     HOSTILE,

@@ -13,21 +13,21 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 
-from attacks.attacked_models import Target
-from attacks.base import View
-from attacks.decompose import Decompose, Params
-from attacks.knowledge import Explained, Floats
-from attacks.messages import ridge
-from attacks.messages.adapters import AdapterMessages
-from attacks.messages.rebuild import round_start
-from attacks.messages.ridge import Regression, count_sketch
-from attacks.questions.texts import TextQuestions
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.base import View
+from fedaudit.attacks.decompose import Decompose, Params
+from fedaudit.attacks.knowledge import Explained, Floats
+from fedaudit.attacks.messages import ridge
+from fedaudit.attacks.messages.adapters import AdapterMessages
+from fedaudit.attacks.messages.rebuild import round_start
+from fedaudit.attacks.messages.ridge import Regression, count_sketch
+from fedaudit.attacks.questions.texts import TextQuestions
+from fedaudit.trainers import learners
+from fedaudit.trainers.base import State
+from fedaudit.trainers.transcript import Transcript
 from tests.method_worlds import WORLDS
 from tests.test_adapter_messages import with_settings
 from tests.test_text_attacks import texts
-from trainers import learners
-from trainers.base import State
-from trainers.transcript import Transcript
 
 CLIENT = 1
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from audits.epsilon import hypotheses, privacy_table
-from audits.measured import Hypothesis
-from audits.statistics import trade_off
-from audits.statistics.guesses import number_of_guesses, right_guesses
-from audits.statistics.sampled import PoissonSampled
-from audits.statistics.trade_off import gaussian, of_profile, p_value
+from fedaudit.audits.epsilon import hypotheses, privacy_table
+from fedaudit.audits.measured import Hypothesis
+from fedaudit.audits.statistics import trade_off
+from fedaudit.audits.statistics.guesses import number_of_guesses, right_guesses
+from fedaudit.audits.statistics.sampled import PoissonSampled
+from fedaudit.audits.statistics.trade_off import gaussian, of_profile, p_value
 from fedaudit.privacy.accountant import PoissonRun, provable
 from fedaudit.privacy.ledger import Ledger, Mechanism, RoundNoise, Turn
 from fedaudit.privacy.settings import Privacy

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score
 
-from attacks.base import View
-from attacks.facts import ATTACKS
-from attacks.knowledge import PooledSum
-from attacks.messages.distances import UserVector, _slopes, from_distances
-from attacks.messages.pooled import (
+from fedaudit.attacks.base import View
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.knowledge import PooledSum
+from fedaudit.attacks.messages.distances import UserVector, _slopes, from_distances
+from fedaudit.attacks.messages.pooled import (
     between_classes,
     inverse_root,
     pooled_sums,
@@ -28,15 +28,15 @@ from attacks.messages.pooled import (
     told_distances,
     user_vectors,
 )
-from attacks.scatter import solve
+from fedaudit.attacks.scatter import solve
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment
 from fedaudit.privacy.sharing import Tolerance
+from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.prompts import Settings
+from fedaudit.trainers.secfpp import FEW, SecFPP, largest_rank
 from tests.prompt_toy import METHODS, NONE, federation, made, run
 from tests.test_secfpp import SCHEDULE, SIZES, USERS, secfpp
-from trainers.base import Schedule
-from trainers.prompts import Settings
-from trainers.secfpp import FEW, SecFPP, largest_rank
 
 Floats = NDArray[np.float64]
 EACH = 12  # candidates of a class, half of them members

@@ -16,14 +16,14 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.notes import cautions
 from fedaudit.privacy.secpc import Meeting
 from fedaudit.privacy.settings import Privacy
+from fedaudit.trainers.base import Schedule, Update
+from fedaudit.trainers.prompts import Cohort, Settings
+from fedaudit.trainers.secfpp import Params, SecFPP, _inverse_root, _measured
+from fedaudit.trainers.transcript import Transcript
 from tests.prompt_oracle import SecFPP as SlowSecFPP
 from tests.prompt_toy import METHODS, NONE, federation, made, run
 from tests.prompt_toy import close as prompt_close
 from tests.test_secpc import plain_distances
-from trainers.base import Schedule, Update
-from trainers.prompts import Cohort, Settings
-from trainers.secfpp import Params, SecFPP, _inverse_root, _measured
-from trainers.transcript import Transcript
 
 USERS, ROUNDS = 10, 5
 SCHEDULE = Schedule(rounds=ROUNDS, clients=USERS, per_round=USERS, seed=1)

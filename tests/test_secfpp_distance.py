@@ -8,8 +8,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import chi2, ncx2
 
-from audits.statistics import mutual_information as mi
-from audits.statistics import secfpp_distance as distance
+from fedaudit.audits.statistics import mutual_information as mi
+from fedaudit.audits.statistics import secfpp_distance as distance
 from tests.closed_information import by_simulation
 
 

@@ -13,11 +13,11 @@ from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.run import run
-from reports.evidence import TABLES
-from reports.section import Page, Section, sections
-from reports.section_files import PACKAGE, section_files
-from reports.sections import batches
-from reports.sections.communication import section
+from fedaudit.reports.evidence import TABLES
+from fedaudit.reports.section import Page, Section, sections
+from fedaudit.reports.section_files import PACKAGE, section_files
+from fedaudit.reports.sections import batches
+from fedaudit.reports.sections.communication import section
 from tests.pages import Reader
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_report import ONE

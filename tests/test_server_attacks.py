@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from attacks import cosine, fedmia, slope, source
-from attacks.knowledge import Floats, Knowledge, Rounds
+from fedaudit.attacks import cosine, fedmia, slope, source
+from fedaudit.attacks.knowledge import Floats, Knowledge, Rounds
 from tests.knowledge_toy import classified, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.base import View
+from fedaudit.attacks.base import View
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.terms.threat_models import THREAT_MODELS
+from fedaudit.trainers.base import Schedule, State
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.transcript import Transcript
 from tests.asking_toy import Candidates, models
 from tests.examples import loaded
 from tests.toy import A, B, ToyLearner, toy_run
-from trainers.base import Schedule, State
-from trainers.protocols import Bench
-from trainers.transcript import Transcript
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 

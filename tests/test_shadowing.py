@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from fedaudit.command.import_shadowing import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent

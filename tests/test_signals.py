@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.tokens import signals
-from attacks.tokens.signals import row_signals, token_signals
+from fedaudit.attacks.tokens import signals
+from fedaudit.attacks.tokens.signals import row_signals, token_signals
 
 INF = math.inf
 

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 from scipy.stats import binomtest
 
-from audits import claim as claim_audit
-from audits.comparisons import ScoredModel, ScoredRun
-from audits.subject import DELTA, Subject
+from fedaudit.audits import claim as claim_audit
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.audits.subject import DELTA, Subject
 from fedaudit.command import cli
 from fedaudit.external.coins import Coins, commitment_of, draw
 from fedaudit.external.reading import read

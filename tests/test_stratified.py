@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from audits.statistics.classification import accuracy_at, balanced_accuracy, best_threshold, tpr_at_fpr
-from audits.statistics.intervals import auroc_p_value
-from audits.statistics.ranking import auroc, client_auroc
-from audits.statistics.roc_curves import client_roc_band, roc_band, tprs_on
-from audits.statistics.stratified import comparable, stratified_auroc, stratified_auroc_difference
+from fedaudit.audits.statistics.classification import accuracy_at, balanced_accuracy, best_threshold, tpr_at_fpr
+from fedaudit.audits.statistics.intervals import auroc_p_value
+from fedaudit.audits.statistics.ranking import auroc, client_auroc
+from fedaudit.audits.statistics.roc_curves import client_roc_band, roc_band, tprs_on
+from fedaudit.audits.statistics.stratified import comparable, stratified_auroc, stratified_auroc_difference
 from tests.test_ranking import covered, delong_by_loops, psi
 
 COVERED = 179  # of 200

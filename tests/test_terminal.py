@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from attacks.score_names import signal_name
+from fedaudit.attacks.score_names import signal_name
 from fedaudit.command import listing, window
 from fedaudit.command.window import WindowColumn, lines
 from tests.terminal_windows import CASES, HERE, WIDTHS, kept, printed

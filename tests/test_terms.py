@@ -11,11 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedaudit.machinery import closure
 from fedaudit.terms.held_models import AT_THE_END, FRESHEST
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import Term, find
 from fedaudit.terms.threat_models import SERVER, STRONGEST, THREAT_MODELS
+from tests.test_rooms import ROOMS
 
 
 def test_a_word_is_the_text_that_files_hold(tmp_path):
@@ -56,7 +56,7 @@ ROOT = Path(__file__).parents[1]
 HERE = "fedaudit/terms"
 SOURCES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
-    for top in (*closure.OURS, "audit.py")
+    for top in ("fedaudit", *ROOMS, "audit.py")
     for path in ([ROOT / top] if top.endswith(".py") else sorted((ROOT / top).rglob("*.py")))
     if not path.is_relative_to(ROOT / HERE)
 }

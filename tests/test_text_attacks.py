@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from attacks.answers import ClassAnswers, TextAnswers
-from attacks.facts import ATTACKS
-from attacks.knowledge import Explained, Knowledge, Rounds, Shadows
-from attacks.tokens.signals import row_signals, stacked, unstacked
+from fedaudit.attacks.answers import ClassAnswers, TextAnswers
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.knowledge import Explained, Knowledge, Rounds, Shadows
+from fedaudit.attacks.tokens.signals import row_signals, stacked, unstacked
 from tests import inference_oracle as oracle
 from tests import knowledge_toy
 from tests.knowledge_toy import auroc, by_chance, picked, some_of

@@ -15,10 +15,10 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
+from fedaudit.trainers import fedavg, fedpara, fedper, fedrand
+from fedaudit.trainers.base import Schedule, generator
+from fedaudit.trainers.protocols import Bench
 from tests.toy import ToyLearner
-from trainers import fedavg, fedpara, fedper, fedrand
-from trainers.base import Schedule, generator
-from trainers.protocols import Bench
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 

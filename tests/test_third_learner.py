@@ -20,8 +20,8 @@ METHOD = '''"""FedHeads: the mean of linear heads that clients train on their ow
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
-from trainers.learners import MethodFacts
+from fedaudit.trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from fedaudit.trainers.learners import MethodFacts
 
 
 class Facts(MethodFacts):
@@ -46,7 +46,7 @@ class FedHeads(Method[Participation]):
 
 SECTION = '''"""Greeting: who is audited."""
 
-from reports.section import Page, Section
+from fedaudit.reports.section import Page, Section
 
 ORDER = 50
 

@@ -9,9 +9,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from audits.statistics import one_run
-from audits.statistics.guesses import number_of_guesses, right_guesses
-from audits.statistics.trade_off import (
+from fedaudit.audits.statistics import one_run
+from fedaudit.audits.statistics.guesses import number_of_guesses, right_guesses
+from fedaudit.audits.statistics.trade_off import (
     GAUSSIAN,
     ceiling,
     epsilon_lower_bound,

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from fedaudit.machinery.errors import InputError
+from fedaudit.trainers.base import Participation, Schedule, Site, Upload, generator, size, weighted_mean
+from fedaudit.trainers.fedavg import FedAvg
+from fedaudit.trainers.fedavg import Params as AvgParams
+from fedaudit.trainers.fedrand import FedRand, Params
 from tests.toy import A, B, ToyLearner, state, toy_run
 from tests.whole_runs import contents
-from trainers.base import Participation, Schedule, Site, Upload, generator, size, weighted_mean
-from trainers.fedavg import FedAvg
-from trainers.fedavg import Params as AvgParams
-from trainers.fedrand import FedRand, Params
 
 SITE = Site(seed=0, round=0)
 SCHEDULE = Schedule(rounds=6, clients=5, per_round=2, seed=3)

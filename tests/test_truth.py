@@ -9,7 +9,7 @@ from fedaudit.command import cli
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import compute, workers
 from fedaudit.pipeline.run import run
-from trainers.protocols import AttackBench
+from fedaudit.trainers.protocols import AttackBench
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 

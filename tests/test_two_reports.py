@@ -18,8 +18,8 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import two_reports
 from fedaudit.pipeline.finished import finish
-from reports.evidence import Evidence
-from reports.made import noting
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.made import noting
 from tests.evidence import SIBLING, built, evidence
 from tests.pages import HOSTILE, Reader
 

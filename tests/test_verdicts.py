@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audits.comparisons import comparisons
-from audits.findings import WHOLE_RANKING
-from audits.membership import Params, findings
-from audits.permutation_test import FAMILIES, by_coin, named_row, primary_rows
-from audits.statistics.intervals import cross_fitted
-from audits.statistics.permutation import PERMUTATIONS
-from audits.statistics.ranking import auroc
-from audits.verdicts import (
+from fedaudit.audits.comparisons import comparisons
+from fedaudit.audits.findings import WHOLE_RANKING
+from fedaudit.audits.membership import Params, findings
+from fedaudit.audits.permutation_test import FAMILIES, by_coin, named_row, primary_rows
+from fedaudit.audits.statistics.intervals import cross_fitted
+from fedaudit.audits.statistics.permutation import PERMUTATIONS
+from fedaudit.audits.statistics.ranking import auroc
+from fedaudit.audits.verdicts import (
     SHARES,
     by_controls,
     by_the_coin,

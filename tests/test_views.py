@@ -6,18 +6,18 @@ import math
 import pytest
 import torch
 
-from attacks.attacked_models import state_digest
-from attacks.base import View
-from attacks.messages.rebuild import rebuild, rebuild_all
-from attacks.threats import LacksCapability
-from audits.tables.coverage import distance_of
+from fedaudit.attacks.attacked_models import state_digest
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.rebuild import rebuild, rebuild_all
+from fedaudit.attacks.threats import LacksCapability
+from fedaudit.audits.tables.coverage import distance_of
 from fedaudit.terms.threat_models import PROMPT_USER, THREAT_MODELS
+from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.fedavg import FedAvg
+from fedaudit.trainers.fedavg import Params as AvgParams
+from fedaudit.trainers.fedrand import FedRand, Params
 from tests.asking_toy import Candidates, models
 from tests.toy import A, B, state, toy_run
-from trainers.base import Schedule
-from trainers.fedavg import FedAvg
-from trainers.fedavg import Params as AvgParams
-from trainers.fedrand import FedRand, Params
 
 SCHEDULE = Schedule(rounds=12, clients=6, per_round=2, seed=1)
 CANDIDATES = Candidates(
@@ -170,7 +170,7 @@ def test_models_of_each_threat_model(fedrand, fedavg):
 
 
 def test_some_candidates_of_every_round_where_nobody_looks_at_all_states(fedavg, monkeypatch):
-    monkeypatch.setattr("attacks.questions.texts.PER_ROUND", 3)
+    monkeypatch.setattr("fedaudit.attacks.questions.texts.PER_ROUND", 3)
     view = View(fedavg, "released-model")
     for states, asked in ((False, 3), (True, 5)):
         found = [m for m in models(view, CANDIDATES, states=states) if m.way == "round"]

@@ -17,10 +17,10 @@ from fedaudit.backbones.vlm_prefix import shared
 from fedaudit.machinery.store import claim
 from fedaudit.tasks import questions
 from fedaudit.tasks.captions import INSTRUCTION, Params, captions
+from fedaudit.trainers.lora import Learner, Settings
 from recipes import vlm_model, vlm_quality, vlm_training
 from recipes.vlm import data_fingerprint
 from tests import tiny_models
-from trainers.lora import Learner, Settings
 
 torch.set_num_threads(1)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from attacks.knowledge import Floats, Knowledge, Mixture
-from attacks.messages.mixtures import compress
-from attacks.whitebox import Params, Whitebox
+from fedaudit.attacks.knowledge import Floats, Knowledge, Mixture
+from fedaudit.attacks.messages.mixtures import compress
+from fedaudit.attacks.whitebox import Params, Whitebox
 from tests.knowledge_toy import toy_seen
 
 NUMBERS, RECORDS, KNOWN = 80, 30, 6

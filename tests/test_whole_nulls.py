@@ -17,7 +17,7 @@ from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import Executor
 from fedaudit.pipeline.workers import Workshop, federation_of, make_bench
 from fedaudit.tasks.base import Federation
-from trainers.protocols import Bench
+from fedaudit.trainers.protocols import Bench
 
 BY_HEART = {
     "dp2fl": "--method dp2fl --shots 12 --train 18 --test 1 --clients 3 --rounds 1 --local-epochs 20 --rate 0.1"

@@ -7,7 +7,7 @@ import pytest
 import fedaudit
 from fedaudit.command import browser, cli, listing, nightly, owners
 from fedaudit.machinery.errors import InputError
-from trainers.learners import METHODS
+from fedaudit.trainers.learners import METHODS
 
 
 def test_the_version(capsys):

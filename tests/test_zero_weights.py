@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from audits.epsilon import ledger_of, noise_table
+from fedaudit.audits.epsilon import ledger_of, noise_table
+from fedaudit.trainers.base import Participation, State, generator
+from fedaudit.trainers.lora import Learner
+from fedaudit.trainers.prompts import PromptMethod
 from tests import prompt_oracle
 from tests.method_worlds import WORLDS
 from tests.prompt_toy import (
@@ -27,9 +30,6 @@ from tests.prompt_toy import (
 )
 from tests.test_local_steps import LOCAL, PARAMS, SCHEDULE, TRAINING
 from tests.whole_runs import contents
-from trainers.base import Participation, State, generator
-from trainers.lora import Learner
-from trainers.prompts import PromptMethod
 
 LEFT_OUT = frozenset({"0-1", "0-2", "0-7", "1-0", "1-5", "2-0"})
 STEPS = {"1 step": SETTINGS, "2 steps": LOCAL["2 steps"]}

@@ -10,9 +10,9 @@ import torch
 from fedaudit.backbones.clip import load
 from fedaudit.machinery.store import claim
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
-from trainers.evaluations import Recognition
-from trainers.learners import LearnerFacts
-from trainers.protocols import OneByOne
+from fedaudit.trainers.evaluations import Recognition
+from fedaudit.trainers.learners import LearnerFacts
+from fedaudit.trainers.protocols import OneByOne
 
 
 class Facts(LearnerFacts):

@@ -13,11 +13,11 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.tasks.metrics import caption_scores
-from trainers.base import Method, Schedule, State
-from trainers.evaluations import Answers
-from trainers.protocols import Bench, Evaluation, OneByOne
-from trainers.rounds import train
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method, Schedule, State
+from fedaudit.trainers.evaluations import Answers
+from fedaudit.trainers.protocols import Bench, Evaluation, OneByOne
+from fedaudit.trainers.rounds import train
+from fedaudit.trainers.transcript import Transcript
 
 A, B = "layers.0.q.A", "layers.0.q.B"
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reports.figures.drawing import Plot, PrintedFigure
+    from fedaudit.reports.figures.drawing import Plot, PrintedFigure
 
 
 def unprinted(name: str, alt: str, plot: Plot, caption: str = "") -> PrintedFigure | None:
     """A figure with the table behind it, and nothing to be seen."""
-    from reports.figures.drawing import PrintedFigure
+    from fedaudit.reports.figures.drawing import PrintedFigure
 
     return plot and PrintedFigure(name, alt, b'<svg viewBox="0 0 1 1"></svg>', b"%PDF", plot[1], caption)
 
@@ -20,7 +20,7 @@ def unprinted(name: str, alt: str, plot: Plot, caption: str = "") -> PrintedFigu
 @contextmanager
 def nothing_printed(but: bool = False) -> Iterator[None]:
     """Within it no figure is printed, `but` where somebody looks at it."""
-    from reports.figures import drawing
+    from fedaudit.reports.figures import drawing
 
     whole = drawing.printed
     drawing.printed = whole if but else unprinted

@@ -109,7 +109,7 @@ def _main_in(cwd: Path, printing: bool) -> Callable[[Sequence[str]], int]:
     from fedaudit.__main__ import main
 
     if not printing:
-        from reports.figures import drawing
+        from fedaudit.reports.figures import drawing
 
         drawing.printed = unprinted
     assert Path(sys.modules["fedaudit"].__path__[0]).parent == cwd

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fedaudit.privacy.ledger import Mechanism, Turn
-from trainers.generators import generator as generator  # from here, too
-from trainers.messages import MethodMessages
+from fedaudit.trainers.generators import generator as generator  # from here, too
+from fedaudit.trainers.messages import MethodMessages
 
 State = dict[str, Tensor]
 

@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, number
-from trainers.base import Arrival, Participation, Site, State, Update, Upload, generator
-from trainers.learners import MethodFacts
-from trainers.maple import DualCohort, DualMessages, DualMethod, Learner
+from fedaudit.trainers.base import Arrival, Participation, Site, State, Update, Upload, generator
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.maple import DualCohort, DualMessages, DualMethod, Learner
 
 
 class Facts(MethodFacts):

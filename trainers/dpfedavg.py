@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
-from trainers.base import Participation, Site, State, Update, Upload, weighted_mean
-from trainers.learners import MethodFacts
-from trainers.lora import Settings
-from trainers.steps import LocalStep, PrivateMethod, Work
+from fedaudit.trainers.base import Participation, Site, State, Update, Upload, weighted_mean
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.lora import Settings
+from fedaudit.trainers.steps import LocalStep, PrivateMethod, Work
 
 RELEASE = "A and B"  # all tensors, clipped and noised as one vector
 

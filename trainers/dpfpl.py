@@ -20,10 +20,10 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, flag, whole
-from trainers.base import Site, State, Update, Upload
-from trainers.learners import MethodFacts
-from trainers.prompt_messages import PromptMessages
-from trainers.prompts import Cohort, PromptMethod, Step
+from fedaudit.trainers.base import Site, State, Update, Upload
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.prompt_messages import PromptMessages
+from fedaudit.trainers.prompts import Cohort, PromptMethod, Step
 
 # Draws of a client's unknown Q over which `replay` averages. After 100 noise-free rounds of rank 8 the replayed p_L is
 # off by 0.43 of its length; with one draw by 0.59, with 64 by 0.42.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import Federation, client_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
-from trainers.base import Method, Model, State, pack, plain, unpack
-from trainers.protocols import Answering, Bench, Naming, Recognising
+from fedaudit.trainers.base import Method, Model, State, pack, plain, unpack
+from fedaudit.trainers.protocols import Answering, Bench, Naming, Recognising
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]

@@ -7,8 +7,8 @@ trained.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
-from trainers.learners import MethodFacts
+from fedaudit.trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
+from fedaudit.trainers.learners import MethodFacts
 
 
 class Facts(MethodFacts):

@@ -10,9 +10,9 @@ learn and leak without DP2FL's mixtures.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainers.base import Site, State, Update, Upload, mean_by_records
-from trainers.learners import MethodFacts
-from trainers.maple import DualCohort, DualMethod
+from fedaudit.trainers.base import Site, State, Update, Upload, mean_by_records
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.maple import DualCohort, DualMethod
 
 
 class Facts(MethodFacts):

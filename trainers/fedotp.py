@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
-from trainers.base import State, Update
-from trainers.learners import MethodFacts
-from trainers.prompt_messages import PromptMessages
-from trainers.prompt_model import Scores
-from trainers.prompts import Cohort, PromptMethod
+from fedaudit.trainers.base import State, Update
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.prompt_messages import PromptMessages
+from fedaudit.trainers.prompt_model import Scores
+from fedaudit.trainers.prompts import Cohort, PromptMethod
 
 REGULARISATION = 0.1  # eps of the entropic term (FedOTP)
 MASS = 0.8  # gamma: the share of the patches' mass that is transported

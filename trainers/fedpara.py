@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, choice
-from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
-from trainers.learners import MethodFacts
+from fedaudit.trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
+from fedaudit.trainers.learners import MethodFacts
 
 OWN = ".own"  # marks the private pair: layers.0.self_attn.q_proj.own.A
 

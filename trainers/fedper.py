@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, whole
-from trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
-from trainers.learners import MethodFacts
+from fedaudit.trainers.base import Method, Participation, Site, State, Update, Upload, mean_by_records
+from fedaudit.trainers.learners import MethodFacts
 
 
 class Facts(MethodFacts):

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, number, whole
-from trainers.base import Site, State, Update, Upload
-from trainers.dpfpl import check_rank
-from trainers.learners import MethodFacts
-from trainers.prompt_messages import PromptMessages
-from trainers.prompts import Cohort, Learner, PromptMethod
+from fedaudit.trainers.base import Site, State, Update, Upload
+from fedaudit.trainers.dpfpl import check_rank
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.prompt_messages import PromptMessages
+from fedaudit.trainers.prompts import Cohort, Learner, PromptMethod
 
 
 class Facts(MethodFacts):

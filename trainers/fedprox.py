@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, number
-from trainers.base import State, Update
-from trainers.learners import MethodFacts
-from trainers.prompt_messages import PromptMessages, unit_moves
-from trainers.prompts import Cohort, PromptMethod
+from fedaudit.trainers.base import State, Update
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.prompt_messages import PromptMessages, unit_moves
+from fedaudit.trainers.prompts import Cohort, PromptMethod
 
 
 class Facts(MethodFacts):

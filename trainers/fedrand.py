@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from fedaudit.machinery.parameters import Parameters, flag, number
-from trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
-from trainers.learners import MethodFacts
+from fedaudit.trainers.base import Method, Participation, Site, State, Update, Upload, weighted_mean
+from fedaudit.trainers.learners import MethodFacts
 
 
 class Facts(MethodFacts):

@@ -23,7 +23,7 @@ class MethodFacts:
     newcomers: bool = False  # whether clients can join after the run (`Method.arrivals`)
 
 
-METHODS = Plugins("method", "trainers", MethodFacts)
+METHODS = Plugins("method", "fedaudit.trainers", MethodFacts)
 
 
 class LearnerFacts:
@@ -89,4 +89,4 @@ def privacy_of(learner: str) -> type[settings.Privacy]:
 @functools.cache
 def facts(learner: str) -> LearnerFacts:
     """The facts of the learner in trainers/`learner`.py."""
-    return facts_of(package_folder("trainers") / f"{learner}.py", LearnerFacts)
+    return facts_of(package_folder("fedaudit.trainers") / f"{learner}.py", LearnerFacts)

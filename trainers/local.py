@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from trainers.base import State, Update
-from trainers.learners import MethodFacts
-from trainers.prompts import Cohort, PromptMethod
+from fedaudit.trainers.base import State, Update
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.prompts import Cohort, PromptMethod
 
 
 class Facts(MethodFacts):

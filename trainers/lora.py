@@ -23,13 +23,13 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.base import Federation, client_name
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL, SERVER
-from trainers.base import Method, Model, State
-from trainers.evaluations import Answers
-from trainers.learners import LearnerFacts
-from trainers.lora_model import LoraModel
-from trainers.protocols import Bench, OneByOne
-from trainers.resources import Resources
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method, Model, State
+from fedaudit.trainers.evaluations import Answers
+from fedaudit.trainers.learners import LearnerFacts
+from fedaudit.trainers.lora_model import LoraModel
+from fedaudit.trainers.protocols import Bench, OneByOne
+from fedaudit.trainers.resources import Resources
+from fedaudit.trainers.transcript import Transcript
 
 ACTIVATIONS = 2_000_000_000  # bytes that a backward pass may hold on a processor, roughly
 OF_CARD = 0.8  # of what the weights leave of a GPU's memory, for a backward pass

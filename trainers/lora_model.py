@@ -22,11 +22,11 @@ from fedaudit.backbones.vlm import Encoded, FrozenVLM
 from fedaudit.backbones.vlm_prefix import Prefix, shared
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import write_atomic
-from trainers.base import State
-from trainers.lowrank import train_as_one, train_beside
+from fedaudit.trainers.base import State
+from fedaudit.trainers.lowrank import train_as_one, train_beside
 
 if TYPE_CHECKING:
-    from trainers.lora import Settings
+    from fedaudit.trainers.lora import Settings
 
 FOLD_BELOW = 50_000_000  # adapted weights
 KEPT = 5  # numbers that a pass keeps per token and output feature of the linear layers, measured on Llama

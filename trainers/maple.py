@@ -42,16 +42,16 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import OWNER, PEER, PROMPT_USER, RELEASED_MODEL, SERVER
-from trainers import prompts
-from trainers.base import Method, Noised, Participation, State
-from trainers.evaluations import Personalisation
-from trainers.learners import LearnerFacts
-from trainers.messages import MethodMessages
-from trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
-from trainers.prompt_settings import PromptSettings
-from trainers.prompts import INITIAL_STD, Cohort, PromptMethod
-from trainers.resources import Resources
-from trainers.steps import epoch_batch, steps_of_round
+from fedaudit.trainers import prompts
+from fedaudit.trainers.base import Method, Noised, Participation, State
+from fedaudit.trainers.evaluations import Personalisation
+from fedaudit.trainers.learners import LearnerFacts
+from fedaudit.trainers.messages import MethodMessages
+from fedaudit.trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
+from fedaudit.trainers.prompt_settings import PromptSettings
+from fedaudit.trainers.prompts import INITIAL_STD, Cohort, PromptMethod
+from fedaudit.trainers.resources import Resources
+from fedaudit.trainers.steps import epoch_batch, steps_of_round
 
 
 class Facts(LearnerFacts):

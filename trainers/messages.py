@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 import torch
 from torch import Tensor
 
-from trainers.generators import generator
+from fedaudit.trainers.generators import generator
 
 if TYPE_CHECKING:
-    from trainers.base import Method, State
+    from fedaudit.trainers.base import Method, State
 
 Known = TypeVar("Known", bound="Method[Any]")
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from trainers.base import Arrival, Method, Participation, Site, State, Upload
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Arrival, Method, Participation, Site, State, Upload
+from fedaudit.trainers.transcript import Transcript
 
 
 def arrivals(method: Method[Any], transcript: Transcript) -> dict[str, Arrival]:

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaudit.machinery.parameters import Parameters, number, whole
-from trainers.base import Site, State, Update, Upload
-from trainers.learners import MethodFacts
-from trainers.prompt_messages import PromptMessages
-from trainers.prompts import Cohort, PromptMethod
+from fedaudit.trainers.base import Site, State, Update, Upload
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.prompt_messages import PromptMessages
+from fedaudit.trainers.prompts import Cohort, PromptMethod
 
 
 class Facts(MethodFacts):

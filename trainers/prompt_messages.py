@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.base import Site, State, Upload
-from trainers.protection import Protection
-from trainers.steps import PrivateMessages
+from fedaudit.trainers.base import Site, State, Upload
+from fedaudit.trainers.protection import Protection
+from fedaudit.trainers.steps import PrivateMessages
 
 if TYPE_CHECKING:
-    from trainers.prompts import Learner, PromptMethod
+    from fedaudit.trainers.prompts import Learner, PromptMethod
 
 KnownPrompts = TypeVar("KnownPrompts", bound="PromptMethod")
 

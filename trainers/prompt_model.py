@@ -20,11 +20,11 @@ from torch import Tensor
 
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures
 from fedaudit.machinery.errors import InputError
-from trainers.base import State
+from fedaudit.trainers.base import State
 
 if TYPE_CHECKING:
-    from trainers.prompt_settings import PromptSettings
-    from trainers.prompts import PromptMethod
+    from fedaudit.trainers.prompt_settings import PromptSettings
+    from fedaudit.trainers.prompts import PromptMethod
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
 ROWS = 8  # least number of prompts times records in a backward pass; measured on two kinds of text encoder

@@ -42,14 +42,14 @@ from fedaudit.terms.threat_models import (
     RELEASED_MODEL,
     SERVER,
 )
-from trainers.base import Participation, Site, State, Update, Upload, plugin_name, weighted_mean
-from trainers.evaluations import Recognition
-from trainers.learners import LearnerFacts
-from trainers.prompt_messages import PromptMessages
-from trainers.prompt_model import PromptModel, backward_through, cosine_scores
-from trainers.prompt_settings import PromptSettings
-from trainers.resources import Resources
-from trainers.steps import LocalStep, PrivateMethod, Work
+from fedaudit.trainers.base import Participation, Site, State, Update, Upload, plugin_name, weighted_mean
+from fedaudit.trainers.evaluations import Recognition
+from fedaudit.trainers.learners import LearnerFacts
+from fedaudit.trainers.prompt_messages import PromptMessages
+from fedaudit.trainers.prompt_model import PromptModel, backward_through, cosine_scores
+from fedaudit.trainers.prompt_settings import PromptSettings
+from fedaudit.trainers.resources import Resources
+from fedaudit.trainers.steps import LocalStep, PrivateMethod, Work
 
 INITIAL_STD = 0.02  # of each coordinate of the random start (CoOp)
 

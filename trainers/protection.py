@@ -15,7 +15,7 @@ from torch import Tensor
 from fedaudit.privacy.clipping import add_noise, clipped_mean, count_longer
 from fedaudit.privacy.ledger import Mechanism, sensitivity
 from fedaudit.privacy.settings import Privacy
-from trainers.base import Noised
+from fedaudit.trainers.base import Noised
 
 
 class Party(Protocol):

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.base import Method, Participation, State, Update
+from fedaudit.trainers.base import Method, Participation, State, Update
 
 if TYPE_CHECKING:
     from fedaudit.backbones.vlm import Encoded

@@ -17,7 +17,7 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.resource_usage import ResourceUsage, forget_peak, peak_memory
 from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.tasks.base import client_name
-from trainers.base import (
+from fedaudit.trainers.base import (
     Method,
     Noised,
     Participation,
@@ -32,8 +32,8 @@ from trainers.base import (
     size,
     unpack,
 )
-from trainers.protocols import Bench, Evaluation
-from trainers.transcript import Transcript, noise_record, round_files
+from fedaudit.trainers.protocols import Bench, Evaluation
+from fedaudit.trainers.transcript import Transcript, noise_record, round_files
 
 
 def train(

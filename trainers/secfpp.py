@@ -41,11 +41,11 @@ from fedaudit.privacy.clustering import Clusters, Floats, Rule
 from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment, secpc
 from fedaudit.privacy.settings import Privacy
 from fedaudit.privacy.sharing import Tolerance
-from trainers.base import Participation, Schedule, Site, State, Update, Upload, generator
-from trainers.learners import MethodFacts
-from trainers.messages import MethodMessages
-from trainers.prompt_messages import PromptMessages
-from trainers.prompts import Cohort, PromptMethod
+from fedaudit.trainers.base import Participation, Schedule, Site, State, Update, Upload, generator
+from fedaudit.trainers.learners import MethodFacts
+from fedaudit.trainers.messages import MethodMessages
+from fedaudit.trainers.prompt_messages import PromptMessages
+from fedaudit.trainers.prompts import Cohort, PromptMethod
 
 RIDGE = 0.01  # added to the scatter of every direction, as a share of the mean scatter
 FEW = 3  # a class of n records has weight n / (n + FEW)

@@ -21,9 +21,9 @@ from torch import Tensor
 from fedaudit.privacy.accountant import noise_stds
 from fedaudit.privacy.ledger import Turn, epoch_length, sensitivity
 from fedaudit.privacy.settings import Privacy
-from trainers.base import Client, Method, Noised, Participation, Schedule, generator
-from trainers.messages import MethodMessages
-from trainers.protection import Protection
+from fedaudit.trainers.base import Client, Method, Noised, Participation, Schedule, generator
+from fedaudit.trainers.messages import MethodMessages
+from fedaudit.trainers.protection import Protection
 
 OneStep = TypeVar("OneStep", bound="LocalStep")
 

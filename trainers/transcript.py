@@ -15,7 +15,7 @@ import torch
 
 from fedaudit.machinery.store import Folder
 from fedaudit.privacy.ledger import RoundNoise
-from trainers.base import Method, Model, Noised, Revealed, Schedule, State, Upload, plain, size
+from fedaudit.trainers.base import Method, Model, Noised, Revealed, Schedule, State, Upload, plain, size
 
 
 @dataclass(frozen=True)

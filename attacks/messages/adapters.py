@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor, linalg
 
-from attacks.answers import Arrays, Floats
-from attacks.base import View
-from attacks.messages import ridge
-from attacks.messages.rebuild import rebuild, round_start
+from fedaudit.attacks.answers import Arrays, Floats
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages import ridge
+from fedaudit.attacks.messages.rebuild import rebuild, round_start
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
-from trainers.base import State
-from trainers.protocols import AdaptedModel
+from fedaudit.trainers.base import State
+from fedaudit.trainers.protocols import AdaptedModel
 
 STILL = 1e-6  # times the norm of A: a smaller change is weight decay or rounding
 FLAT = 1e-6  # times the largest singular value: smaller ones are rounding

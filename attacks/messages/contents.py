@@ -22,8 +22,8 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import lsq_linear
 from scipy.special import softmax
 
-from attacks.knowledge import Floats, SolvedBatch
-from trainers.prompts import PromptMethod
+from fedaudit.attacks.knowledge import Floats, SolvedBatch
+from fedaudit.trainers.prompts import PromptMethod
 
 Labels = NDArray[np.int64]
 

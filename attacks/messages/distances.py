@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attacks.knowledge import Floats, PooledSum
-from attacks.locate import GroupDistances
-from attacks.messages.mixtures import compress
-from trainers.secfpp import class_weights
+from fedaudit.attacks.knowledge import Floats, PooledSum
+from fedaudit.attacks.locate import GroupDistances
+from fedaudit.attacks.messages.mixtures import compress
+from fedaudit.trainers.secfpp import class_weights
 
 SECOND_ORDER = 0.01  # variance of what is no first order, by that of the distances around their expected values
 

@@ -4,10 +4,10 @@ client's batches."""
 import numpy as np
 from torch import Tensor
 
-from attacks.knowledge import Floats, Mixture
+from fedaudit.attacks.knowledge import Floats, Mixture
 from fedaudit.privacy.clipping import clipped
 from fedaudit.privacy.ledger import epoch_length
-from trainers.prompts import PromptMethod
+from fedaudit.trainers.prompts import PromptMethod
 
 SHORT = 0.999  # times the clip norm: a shorter mean was not clipped
 

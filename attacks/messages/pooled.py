@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.base import View
-from attacks.knowledge import PooledSum
-from attacks.locate import GroupDistances
-from attacks.messages.distances import UserVector
-from attacks.messages.mixtures import compress
-from trainers.prompts import Learner
-from trainers.secfpp import RIDGE, SecFPP, class_weights, public_directions
+from fedaudit.attacks.base import View
+from fedaudit.attacks.knowledge import PooledSum
+from fedaudit.attacks.locate import GroupDistances
+from fedaudit.attacks.messages.distances import UserVector
+from fedaudit.attacks.messages.mixtures import compress
+from fedaudit.trainers.prompts import Learner
+from fedaudit.trainers.secfpp import RIDGE, SecFPP, class_weights, public_directions
 
 EXACT = 1e-6  # times the mean eigenvalue of a sum: what is less is rounding
 ROUNDED = 1e-5  # the same of a sum that was computed from its metric, in single precision

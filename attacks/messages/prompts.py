@@ -25,19 +25,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.answers import Arrays, Floats, own_class
-from attacks.base import View
-from attacks.gradients import directions, mean_gradient, text_products
-from attacks.knowledge import Mixture
-from attacks.messages.contents import References, Start, solve_contents
-from attacks.messages.mixtures import SHORT, mixture, of_sum
-from attacks.messages.rebuild import Rebuilt
+from fedaudit.attacks.answers import Arrays, Floats, own_class
+from fedaudit.attacks.base import View
+from fedaudit.attacks.gradients import directions, mean_gradient, text_products
+from fedaudit.attacks.knowledge import Mixture
+from fedaudit.attacks.messages.contents import References, Start, solve_contents
+from fedaudit.attacks.messages.mixtures import SHORT, mixture, of_sum
+from fedaudit.attacks.messages.rebuild import Rebuilt
 from fedaudit.privacy.ledger import epoch_length
 from fedaudit.terms.held_models import ESTIMATED, REBUILT
-from trainers.base import Method, Participation, State, generator
-from trainers.messages import Sending
-from trainers.prompts import Learner, PromptMethod, stack_states
-from trainers.protocols import Classifier, Differentiable
+from fedaudit.trainers.base import Method, Participation, State, generator
+from fedaudit.trainers.messages import Sending
+from fedaudit.trainers.prompts import Learner, PromptMethod, stack_states
+from fedaudit.trainers.protocols import Classifier, Differentiable
 
 MOSTLY = 0.9  # a message is solved for what it held if this share of references' gradients is not clipped
 EPOCHS = 2  # epochs of a client whose messages are solved by default

@@ -18,9 +18,9 @@ never sent: `server-fill` gives the shared pair alone.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attacks.base import View
+from fedaudit.attacks.base import View
 from fedaudit.terms.held_models import EXACT, LITERAL, NEWEST, REBUILDINGS, SERVER_FILL
-from trainers.base import State
+from fedaudit.trainers.base import State
 
 
 @dataclass(frozen=True)

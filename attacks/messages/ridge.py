@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.answers import Floats
-from attacks.knowledge import Explained
-from trainers.generators import generator
+from fedaudit.attacks.answers import Floats
+from fedaudit.attacks.knowledge import Explained
+from fedaudit.trainers.generators import generator
 
 DAMPING = 1e-3  # times the mean of v, added to v: numbers that hardly move do not count more than others
 RIDGE = 0.1  # times the mean of K's diagonal

@@ -4,11 +4,11 @@ these classes bring attacks and trained models together."""
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from attacks.answers import Arrays, PublicRecords
-from attacks.attacked_models import AttackedModel, Target, Wanted
-from attacks.base import View
-from attacks.messages.rebuild import Rebuilt
-from trainers.base import State
+from fedaudit.attacks.answers import Arrays, PublicRecords
+from fedaudit.attacks.attacked_models import AttackedModel, Target, Wanted
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.rebuild import Rebuilt
+from fedaudit.trainers.base import State
 
 
 class Messages(Protocol):

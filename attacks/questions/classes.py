@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from attacks.answers import Arrays, Classifications, PublicRecords
-from attacks.attacked_models import AttackedModel, Read, Target, Wanted, evenly_spaced
-from attacks.base import View
-from attacks.messages.prompts import ReplayedMessages, solved_rounds
-from attacks.messages.rebuild import Rebuilt
+from fedaudit.attacks.answers import Arrays, Classifications, PublicRecords
+from fedaudit.attacks.attacked_models import AttackedModel, Read, Target, Wanted, evenly_spaced
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.prompts import ReplayedMessages, solved_rounds
+from fedaudit.attacks.messages.rebuild import Rebuilt
 from fedaudit.terms.held_models import FINAL
-from trainers.base import Method, State
-from trainers.protocols import Classifier
+from fedaudit.trainers.base import Method, State
+from fedaudit.trainers.protocols import Classifier
 
 
 class ClassQuestions:

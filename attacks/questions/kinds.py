@@ -1,7 +1,7 @@
 """The kinds of records, by name."""
 
-from attacks.questions.base import Questions
-from attacks.questions.classes import ClassQuestions
-from attacks.questions.texts import TextQuestions
+from fedaudit.attacks.questions.base import Questions
+from fedaudit.attacks.questions.classes import ClassQuestions
+from fedaudit.attacks.questions.texts import TextQuestions
 
 KINDS: dict[str, Questions] = {"texts": TextQuestions(), "classes": ClassQuestions()}

@@ -9,19 +9,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from attacks.answers import Arrays, PublicRecords, Texts, spans_of
-from attacks.attacked_models import NOVEL_PER_CLIENT, PER_ROUND, AttackedModel, Read, Target, Wanted, evenly_spaced
-from attacks.base import View
-from attacks.messages.adapters import AdapterMessages
-from attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
-from attacks.messages.ridge import REFERENCES
-from attacks.tokens.signals import TokenSignals, row_signals, stacked
+from fedaudit.attacks.answers import Arrays, PublicRecords, Texts, spans_of
+from fedaudit.attacks.attacked_models import (
+    NOVEL_PER_CLIENT,
+    PER_ROUND,
+    AttackedModel,
+    Read,
+    Target,
+    Wanted,
+    evenly_spaced,
+)
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.adapters import AdapterMessages
+from fedaudit.attacks.messages.rebuild import Rebuilt, rebuild, rebuild_all
+from fedaudit.attacks.messages.ridge import REFERENCES
+from fedaudit.attacks.tokens.signals import TokenSignals, row_signals, stacked
 from fedaudit.machinery.errors import InputError
 from fedaudit.terms.held_models import BEST_UTILITY, FINAL, REBUILDINGS, ROUND, TRUE_STATE
 from fedaudit.terms.populations import MEMBERS_THAT_TRAINED
 from fedaudit.terms.threat_models import OWNER, RELEASED_MODEL
-from trainers.base import Method, State
-from trainers.protocols import AdaptedModel, LanguageModel
+from fedaudit.trainers.base import Method, State
+from fedaudit.trainers.protocols import AdaptedModel, LanguageModel
 
 
 class TextQuestions:

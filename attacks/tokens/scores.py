@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.answers import LEARNT, TextAnswers, spans_of
-from attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
+from fedaudit.attacks.answers import LEARNT, TextAnswers, spans_of
+from fedaudit.attacks.tokens.signals import MODIFIED_ORDERS, ORDERS, TokenSignals
 
 # scores, and their names in tables and in sentences
 SIGNALS = (

@@ -14,9 +14,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from audits.statistics.arrays import Bools, Floats, Ints, Labels
-from audits.statistics.intervals import CONSTANT, Interval, clopper_pearson, point_interval, proportion, wald_interval
-from audits.statistics.placements import basis_of, checked, checked_scores, clustered_error, groups_with_both_kinds
+from fedaudit.audits.statistics.arrays import Bools, Floats, Ints, Labels
+from fedaudit.audits.statistics.intervals import (
+    CONSTANT,
+    Interval,
+    clopper_pearson,
+    point_interval,
+    proportion,
+    wald_interval,
+)
+from fedaudit.audits.statistics.placements import (
+    basis_of,
+    checked,
+    checked_scores,
+    clustered_error,
+    groups_with_both_kinds,
+)
 
 _FOLD_SEED = 20_240_229  # folds are a fixed function of the order of the records, so that a report can be regenerated
 _SLACK = 1e-9  # 0.29 * 100 is 28.999999999999996

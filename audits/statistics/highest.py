@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from audits.statistics.arrays import Bools, Floats, Ints
-from audits.statistics.permutation import Scored, standardised
+from fedaudit.audits.statistics.arrays import Bools, Floats, Ints
+from fedaudit.audits.statistics.permutation import Scored, standardised
 
 FEWEST = 4  # smallest number of highest scores that is looked at
 AT_ONCE = 16  # scores of one matrix product, whose counts stay in the processor's cache

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from audits.statistics.arrays import Floats, Ints
+from fedaudit.audits.statistics.arrays import Floats, Ints
 
 CONSTANT = "constant score"  # how the interval of one was made, which is the point 0.5
 ZERO = 1e-10  # a smaller standard error is rounding

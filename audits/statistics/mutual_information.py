@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma
 
-from audits.statistics.arrays import Floats, Ints
-from audits.statistics.intervals import quantile
-from audits.statistics.neighbours import Engine, counts, counts_within, kth_distance, kth_on_a_line, stretch
+from fedaudit.audits.statistics.arrays import Floats, Ints
+from fedaudit.audits.statistics.intervals import quantile
+from fedaudit.audits.statistics.neighbours import Engine, counts, counts_within, kth_distance, kth_on_a_line, stretch
 
 BITS = 1 / math.log(2)  # bits per nat
 NEIGHBOURS = 3

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from audits.statistics.arrays import Bools, Floats, Ints
+from fedaudit.audits.statistics.arrays import Bools, Floats, Ints
 
 # Points about a point, in x: nearer than its k-th neighbour is in (x, y) (cube); at most as far as that (closed cube);
 # at most as far as the farthest of its k neighbours is in x (rectangle)

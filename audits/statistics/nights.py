@@ -28,9 +28,9 @@ from typing import NamedTuple
 import pandas as pd
 from scipy.special import ndtr, stdtr, stdtrit
 
-from audits.findings import BEFOREHAND
-from audits.statistics.intervals import quantile
-from audits.statistics.over_seeds import OfTraining, over_seeds
+from fedaudit.audits.findings import BEFOREHAND
+from fedaudit.audits.statistics.intervals import quantile
+from fedaudit.audits.statistics.over_seeds import OfTraining, over_seeds
 
 LEVEL = 0.05  # share of nights without a change that report one
 WINDOW = 14  # largest number of earlier nights that tonight is compared with

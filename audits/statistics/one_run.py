@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import bdtr, expit
 
-from audits.statistics import trade_off
-from audits.statistics.guesses import CONFIDENCE, check, largest_refuted, number_of_guesses
+from fedaudit.audits.statistics import trade_off
+from fedaudit.audits.statistics.guesses import CONFIDENCE, check, largest_refuted, number_of_guesses
 
 SHOWN = 0.5  # the epsilon of `canary_table`'s column `needed`
 

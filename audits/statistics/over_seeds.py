@@ -17,7 +17,7 @@ from statistics import mean
 
 import numpy as np
 
-from audits.statistics.intervals import quantile
+from fedaudit.audits.statistics.intervals import quantile
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from audits.statistics.arrays import Floats, Labels
-from audits.statistics.intervals import check_confidence, quantile
-from audits.statistics.placements import clustered_error, codes_of
+from fedaudit.audits.statistics.arrays import Floats, Labels
+from fedaudit.audits.statistics.intervals import check_confidence, quantile
+from fedaudit.audits.statistics.placements import clustered_error, codes_of
 
 LEAST = 1e-12  # smaller p-values are not told apart
 

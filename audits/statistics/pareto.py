@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from audits.statistics.arrays import Bools, Floats
+from fedaudit.audits.statistics.arrays import Bools, Floats
 
 DRAWS = 2000
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from audits.statistics.arrays import Bools, Floats, Ints
+from fedaudit.audits.statistics.arrays import Bools, Floats, Ints
 
 PERMUTATIONS = 2000
 _TIE = 1e-9  # statistics that differ by less are equal: their sums were rounded in another order

@@ -13,8 +13,8 @@ from collections.abc import Hashable
 import numpy as np
 import numpy.typing as npt
 
-from audits.statistics.arrays import Bools, Floats, Ints, Labels
-from audits.statistics.intervals import ZERO, Basis, check_confidence
+from fedaudit.audits.statistics.arrays import Bools, Floats, Ints, Labels
+from fedaudit.audits.statistics.intervals import ZERO, Basis, check_confidence
 
 
 def checked(

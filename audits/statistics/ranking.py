@@ -16,8 +16,8 @@ from collections.abc import Hashable
 import numpy as np
 import numpy.typing as npt
 
-from audits.statistics.arrays import Labels
-from audits.statistics.intervals import (
+from fedaudit.audits.statistics.arrays import Labels
+from fedaudit.audits.statistics.intervals import (
     CONSTANT,
     Interval,
     mean_with_error,
@@ -25,7 +25,7 @@ from audits.statistics.intervals import (
     square_and_add,
     wald_interval,
 )
-from audits.statistics.placements import (
+from fedaudit.audits.statistics.placements import (
     basis_of,
     checked,
     clustered_error,

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from audits.statistics.guesses import CONFIDENCE
+from fedaudit.audits.statistics.guesses import CONFIDENCE
 
 Floats = NDArray[np.float64]
 LARGEST = 1e3  # a mu beyond it is not told apart

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from audits.statistics.arrays import Bools, Floats, Ints, Labels
-from audits.statistics.intervals import quantile
-from audits.statistics.placements import checked, dense_ranks, groups_with_both_kinds
+from fedaudit.audits.statistics.arrays import Bools, Floats, Ints, Labels
+from fedaudit.audits.statistics.intervals import quantile
+from fedaudit.audits.statistics.placements import checked, dense_ranks, groups_with_both_kinds
 
 _SLACK = 1e-9  # a rate of the grid may be rounded
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from audits.statistics.trade_off import Inverse, of_profile
+from fedaudit.audits.statistics.trade_off import Inverse, of_profile
 from fedaudit.privacy.accountant import PoissonRun
 from fedaudit.privacy.ledger import Ledger
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.special import digamma, gammaln
 from scipy.stats import chi, ncx2
 
-from audits.statistics.arrays import Floats
+from fedaudit.audits.statistics.arrays import Floats
 
 _NODES = 400
 _REACH = 10.0  # a density is 0 so many standard deviations from its mean

@@ -13,9 +13,17 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from audits.statistics.arrays import Bools, Floats, Ints, Labels
-from audits.statistics.intervals import CONSTANT, ZERO, Basis, Interval, point_interval, square_and_add, wald_interval
-from audits.statistics.placements import (
+from fedaudit.audits.statistics.arrays import Bools, Floats, Ints, Labels
+from fedaudit.audits.statistics.intervals import (
+    CONSTANT,
+    ZERO,
+    Basis,
+    Interval,
+    point_interval,
+    square_and_add,
+    wald_interval,
+)
+from fedaudit.audits.statistics.placements import (
     basis_of,
     checked,
     codes_of,

@@ -13,10 +13,16 @@ import math
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Comparison
-from audits.findings import Ends, Finding, OfScore
-from audits.statistics.classification import TprAtFpr, accuracy_at, balanced_accuracy, best_threshold, tpr_at_fpr
-from audits.statistics.intervals import Interval
+from fedaudit.audits.comparisons import Comparison
+from fedaudit.audits.findings import Ends, Finding, OfScore
+from fedaudit.audits.statistics.classification import (
+    TprAtFpr,
+    accuracy_at,
+    balanced_accuracy,
+    best_threshold,
+    tpr_at_fpr,
+)
+from fedaudit.audits.statistics.intervals import Interval
 
 FPRS = (0.1, 0.01, 0.001)
 # Least number of reference records above a threshold: with n records the expected FPR is (floor(fpr n) + 1) / (n + 1),

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol
 
-from audits.statistics.guesses import CONFIDENCE, TOLERANCE, check, largest_refuted
+from fedaudit.audits.statistics.guesses import CONFIDENCE, TOLERANCE, check, largest_refuted
 
 # The inverse of a curve f: by rate of true positives the smallest rate of false positives, that is the smallest x for
 # which 1 - f(x) is at least that rate

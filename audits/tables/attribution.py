@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pandas as pd
 from scipy.stats import binomtest
 
-from audits.comparisons import FEW, ScoredModel, ScoredRun
-from audits.statistics.intervals import quantile
+from fedaudit.audits.comparisons import FEW, ScoredModel, ScoredRun
+from fedaudit.audits.statistics.intervals import quantile
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.record_kinds import CANDIDATES

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import Comparison, ScoredRun, comparisons
-from audits.membership import difference, measure, simultaneous
+from fedaudit.audits.comparisons import Comparison, ScoredRun, comparisons
+from fedaudit.audits.membership import difference, measure, simultaneous
 from fedaudit.terms.held_models import BEST_UTILITY, FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import WHOLE

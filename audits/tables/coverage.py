@@ -9,8 +9,8 @@ import pandas as pd
 from torch import Tensor
 
 from fedaudit.tasks.base import client_name
-from trainers.base import State
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import State
+from fedaudit.trainers.transcript import Transcript
 
 COVERAGE = "way client reconstructable why stale_rounds stale_participations distance".split()
 

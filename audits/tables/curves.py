@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from audits.comparisons import Comparison, ScoredRun, by_round
-from audits.membership import measure
-from audits.statistics.ranking import client_auroc
-from audits.statistics.roc_curves import Band, client_roc_band, mean_roc_band, roc_band
+from fedaudit.audits.comparisons import Comparison, ScoredRun, by_round
+from fedaudit.audits.membership import measure
+from fedaudit.audits.statistics.ranking import client_auroc
+from fedaudit.audits.statistics.roc_curves import Band, client_roc_band, mean_roc_band, roc_band
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 

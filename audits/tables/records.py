@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from audits.comparisons import ScoredModel, ScoredRun, comparisons
-from audits.membership import cells
-from audits.statistics.arrays import Floats
-from audits.statistics.classification import accuracy_at
-from audits.tables.attribution import attribution_table
-from audits.tables.beside_loss import beside_loss_table
-from audits.tables.curves import clients_table, curve, rounds_table
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun, comparisons
+from fedaudit.audits.membership import cells
+from fedaudit.audits.statistics.arrays import Floats
+from fedaudit.audits.statistics.classification import accuracy_at
+from fedaudit.audits.tables.attribution import attribution_table
+from fedaudit.audits.tables.beside_loss import beside_loss_table
+from fedaudit.audits.tables.curves import clients_table, curve, rounds_table
 from fedaudit.tasks.base import IMAGE, Record, client_name
 from fedaudit.terms.held_models import AT_THE_END, FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS

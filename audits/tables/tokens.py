@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.record_kinds import HELD_OUT_RECORD
 

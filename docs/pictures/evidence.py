@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from audits import epsilon, membership, utility
-from audits.comparisons import ScoredModel, ScoredRun
-from audits.epsilon import ledger_of, privacy_table
-from audits.subject import in_words
+from fedaudit.audits import epsilon, membership, utility
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.audits.epsilon import ledger_of, privacy_table
+from fedaudit.audits.subject import in_words
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import attacks
@@ -27,7 +27,7 @@ from fedaudit.pipeline.plan import Cell, Plan
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.privacy.ledger import Ledger
 from fedaudit.privacy.settings import Privacy
-from reports.report import Evidence, flatten_setting
+from fedaudit.reports.report import Evidence, flatten_setting
 
 PLACES = ["threat_model", "way", "client", "round"]  # of a model
 NOBODY = -1  # the client of what is no single client's

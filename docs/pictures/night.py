@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from audits.statistics.nights import judged
 from docs.pictures.picture import Picture
+from fedaudit.audits.statistics.nights import judged
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
 from fedaudit.pipeline.nights import Nights, frame
-from reports.nightly import CellOfNight, render_files
+from fedaudit.reports.nightly import CellOfNight, render_files
 
 HISTORY, RECORDS = "history.parquet", "records.json"
 SHOWN = 12  # nights that are kept

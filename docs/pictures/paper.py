@@ -15,8 +15,8 @@ from fedaudit.machinery.store import Folder
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.page import read_evidence, setting_of
 from fedaudit.pipeline.plan import Plan
-from reports import paper_items
-from reports.report import Evidence, flatten_setting
+from fedaudit.reports import paper_items
+from fedaudit.reports.report import Evidence, flatten_setting
 
 EVIDENCE = "evidence.json"
 

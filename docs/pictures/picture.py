@@ -18,7 +18,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, write_atomic
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.run import run
-from reports.report import build
+from fedaudit.reports.report import build
 
 HERE = Path(__file__).parent
 WIDTH = 1180

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from attacks.attacked_models import Target
-from attacks.base import View
-from attacks.decompose import solve
-from attacks.knowledge import Mixture
-from attacks.messages.rebuild import Rebuilt
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.base import View
+from fedaudit.attacks.decompose import solve
+from fedaudit.attacks.knowledge import Mixture
+from fedaudit.attacks.messages.rebuild import Rebuilt
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress, nothing
 from fedaudit.machinery.store import Folder, claim
@@ -29,10 +29,10 @@ from fedaudit.pipeline.questions import MessageQuestion, ModelQuestion, ModelWor
 from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe
 from fedaudit.tasks.base import Federation
-from trainers.base import State, generator, pack
-from trainers.protocols import Bench
-from trainers.rounds import train
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import State, generator, pack
+from fedaudit.trainers.protocols import Bench
+from fedaudit.trainers.rounds import train
+from fedaudit.trainers.transcript import Transcript
 
 ROUNDS = 2  # rounds of the timed training: a client that uploads halves in turn can upload both
 KINDS_OF_WORK = ("solved", "messages", "gradients", "answers", "replays")  # the slowest first

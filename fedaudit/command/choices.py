@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attacks import settings as adversaries
-from attacks.facts import ATTACKS, AttackFacts
-from attacks.threats import lacks
-from audits.facts import AUDITS
+from fedaudit.attacks import settings as adversaries
+from fedaudit.attacks.facts import ATTACKS, AttackFacts
+from fedaudit.attacks.threats import lacks
+from fedaudit.audits.facts import AUDITS
 from fedaudit.command import sweeps
 from fedaudit.command.argv import given_fields
 from fedaudit.machinery import plugins
@@ -19,7 +19,7 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Plan
 from fedaudit.privacy.settings import Privacy
 from fedaudit.tasks.facts import TASKS, TaskFacts
-from trainers.learners import METHODS, USUAL, LearnerFacts, facts, private, trained_by
+from fedaudit.trainers.learners import METHODS, USUAL, LearnerFacts, facts, private, trained_by
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

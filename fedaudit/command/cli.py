@@ -17,8 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from attacks.facts import ATTACKS, AttackFacts
 from fedaudit import __version__
+from fedaudit.attacks.facts import ATTACKS, AttackFacts
 from fedaudit.command import (
     browser,
     choices,
@@ -46,7 +46,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import index
 from fedaudit.pipeline.plan import Plan
 from fedaudit.tasks.facts import TaskFacts
-from trainers.learners import facts, privacy_of, private
+from fedaudit.trainers.learners import facts, privacy_of, private
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -326,7 +326,7 @@ def training_parser(
     swept: Classes = {f"method {p.name}": cls for p, _ in methods.values() for cls in sweeps.classes(p)[:1]}
     if noised := trained.private or any(private(plugin.facts) for plugin, _ in methods.values()):
         swept["privacy"] = privacy_of(learner)
-    settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
+    settings = plugins.dataclass_of(plugins.package_folder("fedaudit.trainers") / f"{learner}.py", "Settings")
     groups: Classes = {
         "local training": settings,
         f"task {task.name}": task.params,

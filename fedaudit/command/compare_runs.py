@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audits.facts import AUDITS
+from fedaudit.audits.facts import AUDITS
 from fedaudit.command.argv import check
 from fedaudit.command.flags import DEFAULT_PRESET, Parser, add_choices, add_fields, add_place, params_from_options
 from fedaudit.machinery.errors import InputError

@@ -9,16 +9,16 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attacks.facts import ATTACKS
-from audits.facts import AUDITS
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.audits.facts import AUDITS
 from fedaudit.command import choices, flags
 from fedaudit.command.config import preset_summaries, preset_words
 from fedaudit.command.listing import PARTS
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugins
+from fedaudit.reports import paper_items
 from fedaudit.tasks.facts import TASKS
-from reports import paper_items
-from trainers.learners import METHODS
+from fedaudit.trainers.learners import METHODS
 
 Names = Mapping[str, str]  # what stands for each name beside it, where a shell shows that
 TrainingParser = Callable[..., tuple[flags.Parser, Mapping[str, type[Any]], Mapping[str, type[Any]]]]

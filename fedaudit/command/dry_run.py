@@ -23,7 +23,7 @@ from fedaudit.pipeline.plan import Cell, Plan
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
     from fedaudit.tasks.base import Federation
-    from trainers.protocols import Bench, Evaluation
+    from fedaudit.trainers.protocols import Bench, Evaluation
 
 TRIAL_ROUNDS = 3
 LONG = 1.0  # seconds: if the first round takes longer, it is the measurement; a shorter one counts as warm-up
@@ -170,7 +170,7 @@ def _trial(
     from fedaudit.machinery.store import claim
     from fedaudit.pipeline.methods import method_of, schedule_of
     from fedaudit.pipeline.shadow_models import NoEvaluation
-    from trainers.rounds import train
+    from fedaudit.trainers.rounds import train
 
     plan, clients_per_batch = cell.plan, bench.learner.clients_per_batch
     jobs = math.ceil(plan.per_round / clients_per_batch)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from fedaudit.command.argv import number, seed, whole
 from fedaudit.command.config import presets
 from fedaudit.machinery.errors import InputError
-from trainers.learners import facts
+from fedaudit.trainers.learners import facts
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

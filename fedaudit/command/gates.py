@@ -19,18 +19,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attacks.facts import AttackFacts
-from attacks.threats import refusal
-from audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES
+from fedaudit.attacks.facts import AttackFacts
+from fedaudit.attacks.threats import refusal
+from fedaudit.audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES
 from fedaudit.command.argv import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
+from fedaudit.reports.measured import P_VALUES, can_refute, count_testable, refutes, sentence
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.splits import SPLITS
 from fedaudit.terms.threat_models import THREAT_MODELS
 from fedaudit.terms.verdicts import LEAK, LEAKS
-from reports.measured import P_VALUES, can_refute, count_testable, refutes, sentence
-from trainers.learners import facts
+from fedaudit.trainers.learners import facts
 
 MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
 ACCURACY = tuple(split.metric for split in SPLITS)

@@ -7,20 +7,20 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from attacks.facts import ATTACKS
-from attacks.threats import lacks, refusal
-from audits.facts import AUDITS, AuditFacts
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.threats import lacks, refusal
+from fedaudit.audits.facts import AUDITS, AuditFacts
 from fedaudit.command.config import preset_summaries
 from fedaudit.command.window import UNSEEN, WindowColumn, hanging, lines, listed
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin, Plugins
+from fedaudit.reports import paper_items
+from fedaudit.reports.section_files import section_files
 from fedaudit.tasks.facts import TASKS
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports import paper_items
-from reports.section_files import section_files
-from trainers.learners import METHODS, every_learner, facts
+from fedaudit.trainers.learners import METHODS, every_learner, facts
 
 KINDS: dict[str, Plugins[Any]] = {of_kind.kind: of_kind for of_kind in (METHODS, ATTACKS, AUDITS, TASKS)}
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attacks.facts import ATTACKS
+from fedaudit.attacks.facts import ATTACKS
 from fedaudit.command import gates
 from fedaudit.command.argv import LARGEST_SEED, short_repr, words_of
 from fedaudit.command.gates import Gate

@@ -30,7 +30,7 @@ from fedaudit.pipeline.nights import Nights
 from fedaudit.pipeline.plan import Plan
 
 if TYPE_CHECKING:
-    from reports.nightly import CellOfNight
+    from fedaudit.reports.nightly import CellOfNight
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # variable with the path of a file that a CI job shows on its page
 
@@ -96,7 +96,7 @@ def main(request: NightlyRequest) -> int:
             tell(part)
         return exits.DONE
     from fedaudit.pipeline.nights import write_pages
-    from reports.nightly import FAILED, limit_rows
+    from fedaudit.reports.nightly import FAILED, limit_rows
 
     started = datetime.datetime.now(datetime.UTC)
     cells = []
@@ -127,7 +127,7 @@ def _run(cell: MatrixCell, request: NightlyRequest, progress: Progress) -> CellO
     """Run a cell, and return what came of it; an error is caught and becomes its `why`, except after a signal to
     stop."""
     from fedaudit.pipeline.run import run
-    from reports.nightly import COMPUTED, FAILED, REUSED, CellOfNight
+    from fedaudit.reports.nightly import COMPUTED, FAILED, REUSED, CellOfNight
 
     started = time.monotonic()
     try:

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from attacks.facts import ATTACKS
-from audits.facts import AUDITS
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.audits.facts import AUDITS
 from fedaudit.command import flags, splitting
 from fedaudit.command.choices import adversary_class
 from fedaudit.machinery import plugins
 from fedaudit.privacy.settings import Privacy
 from fedaudit.tasks.facts import TASKS
-from trainers.learners import METHODS, every_learner, facts
+from fedaudit.trainers.learners import METHODS, every_learner, facts
 
 FEW = 4  # names of one kind that a sentence lists
 
@@ -53,7 +53,7 @@ def _owners(name: str) -> Iterator[str]:
 
 def _of_learner(learner: str) -> set[str]:
     """Names of the parameters that come with what a method trains: its settings, and its frozen model."""
-    settings = plugins.dataclass_of(plugins.package_folder("trainers") / f"{learner}.py", "Settings")
+    settings = plugins.dataclass_of(plugins.package_folder("fedaudit.trainers") / f"{learner}.py", "Settings")
     return _fields(settings) | flags.dests(lambda parser: flags.add_backbone(parser, learner))
 
 

@@ -19,8 +19,8 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import index, papers
 from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
-from reports import paper_items
-from reports.paper_items import PaperItem
+from fedaudit.reports import paper_items
+from fedaudit.reports.paper_items import PaperItem
 
 LIST = "list"
 REAL = "paper"  # name of the preset that stands for each paper's own settings

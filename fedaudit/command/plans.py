@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audits.facts import AUDITS
+from fedaudit.audits.facts import AUDITS
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource, resolve_clip
 from fedaudit.backbones.resolve import resolve
@@ -25,7 +25,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Plan, Variant
 from fedaudit.tasks.facts import TaskFacts
-from trainers.learners import METHODS, LearnerFacts, facts
+from fedaudit.trainers.learners import METHODS, LearnerFacts, facts
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -115,7 +115,7 @@ def external_run(run: str, options: argparse.Namespace) -> OwnRun:
 
 def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any], external: OwnRun, faults: list[str]) -> Plan:
     """The plan that audits an external run; `faults` as in `_frozen_model`."""
-    folder, trained = plugins.package_folder("trainers"), external.trained
+    folder, trained = plugins.package_folder("fedaudit.trainers"), external.trained
     settings: Callable[..., DataclassInstance] = plugins.dataclass_of(folder / f"{external.learner}.py", "Settings")
     variant = Variant(trained.rule, trained.params, trained.privacy) if isinstance(trained, Prompts) else None
     return Plan(

@@ -85,9 +85,9 @@ def add_help(parser: argparse.ArgumentParser) -> None:
 
 def main(request: SplitRequest) -> int:
     """Deal the records, print what was done, and return the exit code 0."""
-    from audits.statistics import one_run
-    from audits.statistics.guesses import number_of_guesses
-    from audits.subject import DELTA
+    from fedaudit.audits.statistics import one_run
+    from fedaudit.audits.statistics.guesses import number_of_guesses
+    from fedaudit.audits.subject import DELTA
     from fedaudit.external.records import CANDIDATES
     from fedaudit.external.split import split
 

@@ -16,7 +16,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.pipeline.plan import Variant
 from fedaudit.privacy.settings import Privacy
-from trainers.learners import METHODS, MethodFacts, facts, privacy_of, private, trained_by
+from fedaudit.trainers.learners import METHODS, MethodFacts, facts, privacy_of, private, trained_by
 
 Named = dict[str, tuple[Plugin[MethodFacts], dict[str, Any]]]  # method and parameters in its label, by label
 LONGEST = 150  # characters of a label, which is part of the names of folders

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from attacks.score_names import signal_name
-from audits.findings import THESE
-from audits.verdicts import FEW_NAMED, SHARES, few_members
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.audits.findings import THESE
+from fedaudit.audits.verdicts import FEW_NAMED, SHARES, few_members
 from fedaudit.command.window import WindowColumn, fits, open_console, print_table
+from fedaudit.reports.formats import epsilon, number, p_value, short
+from fedaudit.reports.measured import contradictions
+from fedaudit.reports.measured import rows as measured_rows
 from fedaudit.terms.nonmembers import BY_COIN
 from fedaudit.terms.splits import SPLITS
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
 from fedaudit.terms.verdicts import NO_LEAK_FOUND
-from reports.formats import epsilon, number, p_value, short
-from reports.measured import contradictions
-from reports.measured import rows as measured_rows
 
 if TYPE_CHECKING:
     from rich.console import Console

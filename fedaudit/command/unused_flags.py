@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from attacks.facts import ATTACKS
+from fedaudit.attacks.facts import ATTACKS
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline.plan import Plan, Variant
-from trainers.learners import facts
+from fedaudit.trainers.learners import facts
 
 
 @dataclass(frozen=True)

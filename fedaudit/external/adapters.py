@@ -20,7 +20,7 @@ from fedaudit.external.tensors import ROUNDING, Shape, TensorFile, numbered, pre
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
-    from trainers.base import State
+    from fedaudit.trainers.base import State
 
 _HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.(?P<name>\w+))?\.weight)", re.ASCII)
 _OF_PICTURES = re.compile(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 if TYPE_CHECKING:
-    from trainers.base import State
+    from fedaudit.trainers.base import State
 
 Matrix = NDArray[np.float64]
 

@@ -17,10 +17,10 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import write_atomic
 
 if TYPE_CHECKING:
-    from audits.findings import Claims
+    from fedaudit.audits.findings import Claims
     from fedaudit.tasks.base import Federation, Record
-    from trainers.base import State
-    from trainers.transcript import Transcript
+    from fedaudit.trainers.base import State
+    from fedaudit.trainers.transcript import Transcript
 
 _SCORES = {"caption_scores": SCORES[0], "answer_scores": SCORES[1]}  # by functions of tasks.metrics
 
@@ -130,7 +130,7 @@ def _notes(transcript: Transcript) -> dict[str, Any]:
 
 
 def _tensors(state: State) -> bytes:
-    from trainers.base import pack
+    from fedaudit.trainers.base import pack
 
     return pack(state)
 

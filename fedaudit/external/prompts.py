@@ -20,13 +20,13 @@ from fedaudit.external.schema import RUN, one_line
 from fedaudit.external.tensors import ROUNDING, TensorFile, precision_of, size_of
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import dataclass_of, package_folder
-from trainers.learners import METHODS, facts, privacy_of, private
+from fedaudit.trainers.learners import METHODS, facts, privacy_of, private
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from fedaudit.privacy.settings import Privacy
-    from trainers.base import State
+    from fedaudit.trainers.base import State
 
 SHARED, OWN = "p_G", "p_L"
 SGD = "sgd"
@@ -188,7 +188,7 @@ def describe(
         stated = {"rank": _factor_rank(private), "mu": 0.0}
     recipe = dict(about.get("recipe", {}))
     optimizer = recipe.pop("optimizer", SGD)
-    settings = dataclass_of(package_folder("trainers") / f"{learner}.py", "Settings")
+    settings = dataclass_of(package_folder("fedaudit.trainers") / f"{learner}.py", "Settings")
     # where clients compute on shares the server keeps a prompt per group, and their number changes
     shape = {} if plugin.facts.on_shares else _shape(path, models, about["classes"])
     noise = about.get("privacy", {})

@@ -20,7 +20,7 @@ from fedaudit.external.tensors import Shape, TensorFile, numbered
 from fedaudit.machinery.errors import InputError
 
 if TYPE_CHECKING:
-    from trainers.base import State
+    from fedaudit.trainers.base import State
 
 BASE = "base"  # folder of what was merged into the backbone
 MOST = 4096  # rank of a learner's adapter

@@ -17,7 +17,7 @@ from fedaudit.machinery.errors import InputError
 if TYPE_CHECKING:
     from fedaudit.external.explain import Fit, Tensor
     from fedaudit.external.run import OwnRun
-    from trainers.base import State
+    from fedaudit.trainers.base import State
 
 MEAN, PARTIAL = "mean", "partial mean"  # aggregations that are checked
 AGGREGATIONS = (

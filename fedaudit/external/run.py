@@ -28,7 +28,7 @@ from fedaudit.machinery.errors import InputError
 if TYPE_CHECKING:
     from fedaudit.machinery.store import Folder
     from fedaudit.tasks.base import Federation
-    from trainers.base import State
+    from fedaudit.trainers.base import State
 
 NOT_STATED, UNKNOWN = "not stated", "unknown: the run has no ledger of noise"  # an epsilon, in words
 

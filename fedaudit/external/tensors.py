@@ -19,7 +19,7 @@ from fedaudit.machinery.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trainers.base import State
+    from fedaudit.trainers.base import State
 
 ROUNDING = {"F64": 2**-24, "F32": 2**-24, "F16": 2**-11, "BF16": 2**-8}  # relative, as tensors are read in float32
 LARGEST = 10_000  # absolute value of a number: trained ones lie far below; above it a model's activations overflow

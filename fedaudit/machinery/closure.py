@@ -16,7 +16,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-OURS = ("fedaudit", "trainers", "attacks", "audits", "reports")
+OURS = ("fedaudit",)
 OUTSIDE = "OUTSIDE_KEYS"
 STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what can hold an import: expressions cannot
 
@@ -24,7 +24,8 @@ STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what can hold an i
 @functools.cache
 def closure(*modules: str) -> Mapping[str, Path]:
     """Source files of `modules` (dotted names) and of all project modules that they import, directly or not, sorted:
-    {"trainers/base.py": path, ...}. A module with `OUTSIDE_KEYS` is left out, and its imports are not followed."""
+    {"fedaudit/trainers/base.py": path, ...}. A module with `OUTSIDE_KEYS` is left out, and its imports are not
+    followed."""
     todo, reached = list(modules), set[str]()
     while todo:
         module = todo.pop()
@@ -80,7 +81,7 @@ def source_file(module: str) -> Path | None:
 
 
 def _name(module: str, path: Path) -> str:
-    """The path of a module's file relative to the folder that holds the packages: "trainers/base.py"."""
+    """The path of a module's file relative to the folder that holds the package: "fedaudit/trainers/base.py"."""
     relative = module.replace(".", "/")
     return f"{relative}/{path.name}" if path.name == "__init__.py" else f"{relative}.py"
 

@@ -6,9 +6,9 @@ import dataclasses
 import graphlib
 from typing import TYPE_CHECKING
 
-from audits.facts import AUDITS
-from audits.findings import NO_COINS, RECORDING, Recorded
-from audits.subject import Result, Subject
+from fedaudit.audits.facts import AUDITS
+from fedaudit.audits.findings import NO_COINS, RECORDING, Recorded
+from fedaudit.audits.subject import Result, Subject
 from fedaudit.external.recording import Remark
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.resource_usage import ResourceUsage, note
@@ -24,7 +24,7 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
 if TYPE_CHECKING:
-    from audits.comparisons import ScoredRun
+    from fedaudit.audits.comparisons import ScoredRun
     from fedaudit.tasks.base import Client
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from attacks.answers import public_records
-from attacks.facts import ATTACKS
-from attacks.messages.rebuild import rebuild_all
-from audits.blind import blind_controls, blind_scores
-from audits.comparisons import ScoredModel, ScoredRun
-from audits.tables.coverage import coverage_table
-from audits.tables.records import evidence
-from audits.tables.tokens import panels, tokens_table
+from fedaudit.attacks.answers import public_records
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.messages.rebuild import rebuild_all
+from fedaudit.audits.blind import blind_controls, blind_scores
+from fedaudit.audits.comparisons import ScoredModel, ScoredRun
+from fedaudit.audits.tables.coverage import coverage_table
+from fedaudit.audits.tables.records import evidence
+from fedaudit.audits.tables.tokens import panels, tokens_table
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.contents import contents_tables
 from fedaudit.pipeline.noised_messages import noised_messages
@@ -31,7 +31,7 @@ from fedaudit.pipeline.targets import shared_of, trained_records
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation, Record, client_name
 from fedaudit.terms.nonmembers import HELD_OUT, LEFT_OUT_CANARIES, NOVEL_OBJECTS
-from trainers.transcript import Transcript
+from fedaudit.trainers.transcript import Transcript
 
 Blind = Mapping[
     tuple[int | None, str], Mapping[str, float]

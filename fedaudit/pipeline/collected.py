@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from audits.findings import SCHEMA
+from fedaudit.audits.findings import SCHEMA
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.pipeline.finished import COMPLETE, intact

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attacks.facts import ATTACKS
-from attacks.settings import Probing
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.settings import Probing
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.texts import check_texts
@@ -31,8 +31,8 @@ from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, SERVER
-from trainers.base import Method, pack, plugin_name, unpack
-from trainers.protocols import Bench, Classifier
+from fedaudit.trainers.base import Method, pack, plugin_name, unpack
+from fedaudit.trainers.protocols import Bench, Classifier
 
 
 def compute(plan: Plan, progress: Progress) -> list[str]:
@@ -93,7 +93,7 @@ class _Trial:
 
 def _try_models(bench: Bench, trial: _Trial) -> None:
     """Use the models of a trial once. InputError: they do not fit, or were trained on another frozen model."""
-    from trainers.lora import Learner
+    from fedaudit.trainers.lora import Learner
 
     if isinstance(bench.learner, Learner):
         bench.learner.load_adapter(unpack(trial.models[0]))
@@ -155,7 +155,7 @@ def _train(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
 
 def _of_adapters(plan: Plan) -> dict[str, Any]:
     """Fields of an exported run's run.json that only runs of adapters have."""
-    from trainers.lora import Settings
+    from fedaudit.trainers.lora import Settings
 
     assert isinstance(plan.backbone, Path)
     backbone = "embedded" if plan.backbone == EMBEDDED else str(plan.backbone.absolute())
@@ -201,7 +201,7 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
         export_run(transcript, data, run_to, about=about, score=data.score.__name__, epsilon=subject.claims(against))
         progress.say(f"exported: {run_to}")
     if adapters_to is not None:
-        from trainers.lora import export_adapters
+        from fedaudit.trainers.lora import export_adapters
 
         with workshop:
             next(workshop.executor.map(export_adapters, [(transcript, claim(adapters_to))]))

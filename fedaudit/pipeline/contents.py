@@ -11,15 +11,15 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from attacks.answers import Arrays
-from attacks.attacked_models import records_digest
-from attacks.knowledge import Floats, SolvedBatch
-from audits.tables.records import picture
+from fedaudit.attacks.answers import Arrays
+from fedaudit.attacks.attacked_models import records_digest
+from fedaudit.attacks.knowledge import Floats, SolvedBatch
+from fedaudit.audits.tables.records import picture
 from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
 from fedaudit.pipeline.targets import batch_of
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import SERVER
-from trainers.prompt_model import PromptModel
+from fedaudit.trainers.prompt_model import PromptModel
 
 if TYPE_CHECKING:
     from fedaudit.pipeline.plan import Cell

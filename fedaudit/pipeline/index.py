@@ -36,7 +36,7 @@ def write(out: Path, say: Say) -> None:
         with folder_lock(claim(out / provenance.FOLDER).path):
             rows = _without_replaced([_row(out, folder) for folder in _reports(out)])
             on_disk = _on_disk(out)  # reading a report adds to its note
-            from reports.audit_index import render_page
+            from fedaudit.reports.audit_index import render_page
 
             write_atomic(out / PAGE, render_page(rows, on_disk[1], _state(*on_disk)))
     except (InputError, OSError) as error:
@@ -108,7 +108,7 @@ def summary(report: Folder) -> Row:
 
 def _verdicts(findings: list[Row]) -> list[Row]:
     """A row {"threat_model", "verdict", "runs", "of"} per adversary, from what its cards may quote."""
-    from reports.verdict_cards import gravest, quotable
+    from fedaudit.reports.verdict_cards import gravest, quotable
 
     groups: dict[str, dict[tuple[Any, ...], list[Row]]] = {}
     for f in (f for f in findings if f["metric"] == "auroc"):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.closure import closure, source_file
 from fedaudit.machinery.store import key_of
-from reports.section_files import section_files
+from fedaudit.reports.section_files import section_files
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -43,12 +43,12 @@ def training(cell: Cell) -> dict[str, Any]:
 def training_modules(cell: Cell) -> tuple[str, ...]:
     """Dotted names of the modules whose code, with all that they import, makes a training: loop, learner, method,
     task."""
-    loop = "fedaudit.pipeline.trainings", f"trainers.{cell.plan.learner}"
+    loop = "fedaudit.pipeline.trainings", f"fedaudit.trainers.{cell.plan.learner}"
     if not cell.trained_here:
-        rule = (f"trainers.{cell.variant.method}",) if cell.variant else ()
+        rule = (f"fedaudit.trainers.{cell.variant.method}",) if cell.variant else ()
         return *loop, *rule, "fedaudit.external.reading", "fedaudit.external.single"
     assert cell.variant is not None
-    return *loop, f"trainers.{cell.variant.method}", f"fedaudit.tasks.{cell.plan.task}"
+    return *loop, f"fedaudit.trainers.{cell.variant.method}", f"fedaudit.tasks.{cell.plan.task}"
 
 
 def bank(cell: Cell) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def bank(cell: Cell) -> dict[str, Any]:
 
 def bank_modules(cell: Cell) -> tuple[str, ...]:
     """Modules whose code makes shadow models."""
-    return *training_modules(cell), "fedaudit.pipeline.shadow_trainings", "attacks.settings"
+    return *training_modules(cell), "fedaudit.pipeline.shadow_trainings", "fedaudit.attacks.settings"
 
 
 QUESTIONS = "fedaudit.pipeline.questions"
@@ -105,8 +105,8 @@ def analysis(cell: Cell) -> dict[str, Any]:
 
 def analysis_modules(cell: Cell) -> tuple[str, ...]:
     """Dotted names of the modules whose code makes findings: training, attacks and audits."""
-    attacks = (f"attacks.{name}" for name in cell.plan.attacks)
-    audits = (f"audits.{name}" for name in cell.plan.audits)
+    attacks = (f"fedaudit.attacks.{name}" for name in cell.plan.attacks)
+    audits = (f"fedaudit.audits.{name}" for name in cell.plan.audits)
     return *training_modules(cell), "fedaudit.pipeline.analysis", *attacks, *audits
 
 
@@ -143,19 +143,19 @@ def page_of(runs: Sequence[str], writer: str, *, figure: str = "", across: Acros
 def page_modules(writer: str = REPORT, figure: str = "", across: Iterable[str] = ()) -> tuple[str, ...]:
     """Dotted names of the modules whose code writes a page: the `writer`, all sections, audits that compare runs, a
     paper's figure."""
-    parts = (f"reports.sections.{name}" for name in section_files())
-    audits = (f"audits.{name}" for name in across)
-    return writer, *parts, *audits, *((f"reports.papers.{figure}",) if figure else ())
+    parts = (f"fedaudit.reports.sections.{name}" for name in section_files())
+    audits = (f"fedaudit.audits.{name}" for name in across)
+    return writer, *parts, *audits, *((f"fedaudit.reports.papers.{figure}",) if figure else ())
 
 
 def templates(figure: str = "") -> dict[str, Path]:
     """Files of reports/ that a page is made of and that are no code, by name: HTML templates, papers' printed
     numbers."""
-    reports = source_file("reports")
+    reports = source_file("fedaudit.reports")
     assert reports is not None
     patterns = ("*.html", "papers/*.csv", *(("papers/*.html",) if figure else ()))
     paths = (path for pattern in patterns for path in reports.parent.glob(pattern))
-    return {f"reports/{path.relative_to(reports.parent).as_posix()}": path for path in paths}
+    return {f"fedaudit/reports/{path.relative_to(reports.parent).as_posix()}": path for path in paths}
 
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:

@@ -13,9 +13,9 @@ from fedaudit.pipeline.plan import Cell
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from trainers.base import Method, Schedule
-    from trainers.steps import PrivateMethod
-    from trainers.transcript import Transcript
+    from fedaudit.trainers.base import Method, Schedule
+    from fedaudit.trainers.steps import PrivateMethod
+    from fedaudit.trainers.transcript import Transcript
 
 
 def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
@@ -30,13 +30,13 @@ def method_of(cell: Cell, sizes: Sequence[int] = ()) -> Method[Any]:
 
 def settings_of(cell: Cell) -> DataclassInstance:
     """The plan's settings as an instance of the learner's own class."""
-    learner = importlib.import_module(f"trainers.{cell.plan.learner}")
+    learner = importlib.import_module(f"fedaudit.trainers.{cell.plan.learner}")
     settings: DataclassInstance = learner.Settings(**dataclasses.asdict(cell.plan.settings))
     return settings
 
 
 def schedule_of(cell: Cell) -> Schedule:
-    from trainers.base import Schedule
+    from fedaudit.trainers.base import Schedule
 
     plan = cell.plan
     return Schedule(plan.rounds, plan.clients, plan.per_round, cell.seed, newcomers=plan.newcomers)
@@ -44,7 +44,7 @@ def schedule_of(cell: Cell) -> Schedule:
 
 def transcript_of(cell: Cell) -> Transcript:
     """The reader of what a cell's training (finished or not) has written."""
-    from trainers.transcript import Transcript
+    from fedaudit.trainers.transcript import Transcript
 
     folder, schedule = claim(cell.training_folder), schedule_of(cell)
     return Transcript.of(folder, schedule, method_of(cell)) if cell.variant else Transcript(folder, schedule)

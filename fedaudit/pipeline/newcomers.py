@@ -16,11 +16,11 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import client_name
-from trainers.base import Method, State
-from trainers.evaluations import Personalisation
-from trainers.newcomers import after_a_round, arrivals
-from trainers.protocols import Bench, Naming
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method, State
+from fedaudit.trainers.evaluations import Personalisation
+from fedaudit.trainers.newcomers import after_a_round, arrivals
+from fedaudit.trainers.protocols import Bench, Naming
+from fedaudit.trainers.transcript import Transcript
 
 COLUMNS = ["start", "when", "test", "client", "accuracy"]
 PERSONAL = "personal"  # instead of a start: the old clients' models on the newcomers' test sets

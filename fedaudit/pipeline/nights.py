@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audits.findings import SCHEMA
 from fedaudit import __version__
+from fedaudit.audits.findings import SCHEMA
 from fedaudit.machinery.checkout import commit
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
@@ -29,7 +29,7 @@ from fedaudit.pipeline.finished import intact
 if TYPE_CHECKING:
     import pandas as pd
 
-    from reports.nightly import CellOfNight
+    from fedaudit.reports.nightly import CellOfNight
 
 FOLDER, HISTORY = "nightly", "history.jsonl"
 RECORD = "nights/{:04}.json"
@@ -195,8 +195,8 @@ def write_pages(
 ) -> tuple[str, list[str]]:
     """Compare a night with the earlier ones, and write its page, tables, JUnit XML and Markdown. `rows` are the lines
     of all nights. Returns the night in short, and sentences on its changes and on leaks shown for the first time."""
-    from audits.statistics.nights import judged
-    from reports import nightly
+    from fedaudit.audits.statistics.nights import judged
+    from fedaudit.reports import nightly
 
     history = frame(rows)
     judgements = judged(history)

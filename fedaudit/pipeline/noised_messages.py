@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from attacks.knowledge import Mixture
-from audits.statistics.regression import Message
+from fedaudit.attacks.knowledge import Mixture
+from fedaudit.audits.statistics.regression import Message
 from fedaudit.pipeline.question_plan import QuestionPlan
 from fedaudit.pipeline.question_set import QuestionSet
 from fedaudit.pipeline.questions import StoredQuestion
 from fedaudit.pipeline.scoring import ModelKey
-from trainers.prompts import PromptMethod
+from fedaudit.trainers.prompts import PromptMethod
 
 
 def noised_messages(

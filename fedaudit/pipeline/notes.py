@@ -14,8 +14,8 @@ def canary_notes(plan: Plan) -> list[str]:
     [] without canaries."""
     if not (n := plan.canaries.canaries):
         return []
-    from audits.statistics import one_run, trade_off
-    from audits.statistics.guesses import number_of_guesses
+    from fedaudit.audits.statistics import one_run, trade_off
+    from fedaudit.audits.statistics.guesses import number_of_guesses
     from fedaudit.tasks.canaries import shares
 
     which, delta = "all of them", max((v.privacy.delta for v in plan.methods.values() if v and v.privacy), default=0.0)

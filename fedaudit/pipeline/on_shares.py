@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from attacks.base import View
-from attacks.collude import LATTICE, recover_slices
-from attacks.knowledge import Floats
-from attacks.locate import GroupDistances, mutual_distances, trilaterate
-from audits.statistics import mutual_information as mi
-from audits.statistics import secfpp_distance
-from audits.statistics.arrays import Ints
+from fedaudit.attacks.base import View
+from fedaudit.attacks.collude import LATTICE, recover_slices
+from fedaudit.attacks.knowledge import Floats
+from fedaudit.attacks.locate import GroupDistances, mutual_distances, trilaterate
+from fedaudit.audits.statistics import mutual_information as mi
+from fedaudit.audits.statistics import secfpp_distance
+from fedaudit.audits.statistics.arrays import Ints
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.privacy.accountant import gaussian_epsilon
@@ -25,8 +25,8 @@ from fedaudit.privacy.secpc import Protocol
 from fedaudit.privacy.sharing import Sharing
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, COLLUDING_USERS
-from trainers.secfpp import SecFPP
-from trainers.transcript import Transcript
+from fedaudit.trainers.secfpp import SecFPP
+from fedaudit.trainers.transcript import Transcript
 
 REVEALED = "round centres distances polynomials sums decoded absent wrong".split()
 SENT = "round client shares masks answers".split()

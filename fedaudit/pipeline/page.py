@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from audits.facts import AUDITS
-from audits.findings import RECORDING
-from audits.run_comparison import AuditedRun, Compared
 from fedaudit import __version__
+from fedaudit.audits.facts import AUDITS
+from fedaudit.audits.findings import RECORDING
+from fedaudit.audits.run_comparison import AuditedRun, Compared
 from fedaudit.machinery.store import MANIFEST, Folder, claim
 from fedaudit.pipeline.keys import NO_AUDITS, Across
 from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.provenance import Note
-from reports.figures.drawing import Each
-from reports.report import Evidence, build
-from reports.runs import entries
+from fedaudit.reports.figures.drawing import Each
+from fedaudit.reports.report import Evidence, build
+from fedaudit.reports.runs import entries
 
 
 def write_page(

@@ -12,10 +12,10 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim, key_of, write_atomic
 from fedaudit.pipeline import keys, provenance
 from fedaudit.pipeline.plan import Plan
-from reports.paper_items import ALL, find, matching
+from fedaudit.reports.paper_items import ALL, find, matching
 
 if TYPE_CHECKING:
-    from reports.report import Evidence
+    from fedaudit.reports.report import Evidence
 
 FOLDER = "papers"  # under --out
 
@@ -39,7 +39,7 @@ def draw(
     those that draw this item alone)."""
     from fedaudit.pipeline.page import read_evidence
     from fedaudit.pipeline.run import run
-    from reports.made import noting
+    from fedaudit.reports.made import noting
 
     start = time.monotonic()
     for task, plan in plans.items():
@@ -65,8 +65,8 @@ def _device(plans: Mapping[str, Plan]) -> str:
 def write_index(selection: str, drawn: Sequence[DrawnItem], out: Path, *, words: Sequence[str] = ()) -> Path:
     """Write the index of all items that were asked for (see `reports.paper_items.matching`) as page and CSV; items that
     are not in `drawn` stand there as not run yet. Returns the page's path. `words` as in `draw`."""
-    from reports.made import noting
-    from reports.paper_index import render_files
+    from fedaudit.reports.made import noting
+    from fedaudit.reports.paper_index import render_files
 
     names = matching(selection)
     folder = claim(out / FOLDER).path

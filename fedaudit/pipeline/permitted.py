@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from attacks.facts import ATTACKS, AttackFacts
-from attacks.messages.contents import refusal as refusal_of_contents
-from attacks.questions.kinds import KINDS
-from attacks.threats import refusal
+from fedaudit.attacks.facts import ATTACKS, AttackFacts
+from fedaudit.attacks.messages.contents import refusal as refusal_of_contents
+from fedaudit.attacks.questions.kinds import KINDS
+from fedaudit.attacks.threats import refusal
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.terms.threat_models import ACTIVE_SERVER, PEER, RELEASED_MODEL, SERVER
@@ -18,7 +18,7 @@ from fedaudit.terms.threat_models import ACTIVE_SERVER, PEER, RELEASED_MODEL, SE
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from trainers.base import Method
+    from fedaudit.trainers.base import Method
 
 
 AS_SERVER = "it scores what a server sees that does not act"

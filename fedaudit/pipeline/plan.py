@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attacks.facts import ATTACKS
+from fedaudit.attacks.facts import ATTACKS
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.resolve import display_name, weights_hash
 from fedaudit.machinery import user_files
@@ -19,13 +19,13 @@ from fedaudit.machinery.store import inside, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.data import ROOT, Data
 from fedaudit.terms.threat_models import ACTIVE_SERVER
-from trainers.learners import METHODS, LearnerFacts, MethodFacts, facts, trained_by
+from fedaudit.trainers.learners import METHODS, LearnerFacts, MethodFacts, facts, trained_by
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from attacks.settings import Adversary
-    from audits.findings import Names
+    from fedaudit.attacks.settings import Adversary
+    from fedaudit.audits.findings import Names
     from fedaudit.external.run import OwnRun
     from fedaudit.privacy.settings import Privacy
     from fedaudit.tasks.canaries import Canaries

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.answers import Arrays
-from attacks.attacked_models import records_digest
-from attacks.base import View
-from attacks.knowledge import PooledSum
-from attacks.messages.distances import from_distances
-from attacks.messages.pooled import pooled_sums, start_gradients, told_distances, user_vectors
+from fedaudit.attacks.answers import Arrays
+from fedaudit.attacks.attacked_models import records_digest
+from fedaudit.attacks.base import View
+from fedaudit.attacks.knowledge import PooledSum
+from fedaudit.attacks.messages.distances import from_distances
+from fedaudit.attacks.messages.pooled import pooled_sums, start_gradients, told_distances, user_vectors
 from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
-from trainers.prompts import Learner
+from fedaudit.trainers.prompts import Learner
 
 
 @dataclass(frozen=True)

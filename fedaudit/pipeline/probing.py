@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from attacks.attacked_models import Target, records_digest
-from attacks.base import View
-from attacks.decompose import solve
-from attacks.facts import ATTACKS
-from attacks.knowledge import Mixture
-from attacks.probes import Probe, growth, length, solvable
+from fedaudit.attacks.attacked_models import Target, records_digest
+from fedaudit.attacks.base import View
+from fedaudit.attacks.decompose import solve
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.knowledge import Mixture
+from fedaudit.attacks.probes import Probe, growth, length, solvable
 from fedaudit.machinery.store import Folder, claim, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -25,11 +25,11 @@ from fedaudit.pipeline.questions import ModelWorker, StoredQuestion
 from fedaudit.pipeline.targets import batch_of
 from fedaudit.tasks.base import client_name
 from fedaudit.terms.threat_models import ACTIVE_SERVER
-from trainers.base import State
-from trainers.rounds import answers_to
+from fedaudit.trainers.base import State
+from fedaudit.trainers.rounds import answers_to
 
 if TYPE_CHECKING:
-    from attacks.answers import Arrays
+    from fedaudit.attacks.answers import Arrays
     from fedaudit.machinery.progress import Progress
     from fedaudit.pipeline.plan import Cell
     from fedaudit.pipeline.question_set import QuestionSet

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
-from attacks.answers import public_records
-from attacks.attacked_models import CURVE, SHADOWS_ASKED, AttackedModel, Target, Wanted, state_digest
-from attacks.base import View
-from attacks.facts import ATTACKS
-from attacks.knowledge import SUMS
-from attacks.messages.rebuild import Rebuilt
-from attacks.messages.ridge import REFERENCES
-from attacks.questions.base import Questions
-from attacks.questions.kinds import KINDS
-from attacks.settings import Adversary, NovelRows, RebuiltWays
+from fedaudit.attacks.answers import public_records
+from fedaudit.attacks.attacked_models import CURVE, SHADOWS_ASKED, AttackedModel, Target, Wanted, state_digest
+from fedaudit.attacks.base import View
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.knowledge import SUMS
+from fedaudit.attacks.messages.rebuild import Rebuilt
+from fedaudit.attacks.messages.ridge import REFERENCES
+from fedaudit.attacks.questions.base import Questions
+from fedaudit.attacks.questions.kinds import KINDS
+from fedaudit.attacks.settings import Adversary, NovelRows, RebuiltWays
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.contents import EmbeddingQuestion
@@ -47,8 +47,8 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of
 from fedaudit.pipeline.targets import targets_of
 from fedaudit.pipeline.workers import Attackers
 from fedaudit.tasks.base import Federation
-from trainers.base import Method, State
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method, State
+from fedaudit.trainers.transcript import Transcript
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

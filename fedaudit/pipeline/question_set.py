@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from attacks.answers import Arrays, PublicRecords, Texts, public_records
-from attacks.attacked_models import Target
-from attacks.knowledge import Explained, Floats, Knowledge, Mixture, Rounds, Shadows, SolvedBatch
+from fedaudit.attacks.answers import Arrays, PublicRecords, Texts, public_records
+from fedaudit.attacks.attacked_models import Target
+from fedaudit.attacks.knowledge import Explained, Floats, Knowledge, Mixture, Rounds, Shadows, SolvedBatch
 from fedaudit.pipeline.contents import EmbeddingQuestion
 from fedaudit.pipeline.pooled import PooledQuestion
 from fedaudit.pipeline.probing import ProbeQuestion

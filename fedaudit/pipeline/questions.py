@@ -19,20 +19,20 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from attacks import gradients
-from attacks.answers import Arrays, Floats, public_records
-from attacks.attacked_models import Target, records_digest
-from attacks.base import View
-from attacks.messages.adapters import AdapterMessages
-from attacks.questions.base import Messages, Questions
-from attacks.questions.kinds import KINDS
+from fedaudit.attacks import gradients
+from fedaudit.attacks.answers import Arrays, Floats, public_records
+from fedaudit.attacks.attacked_models import Target, records_digest
+from fedaudit.attacks.base import View
+from fedaudit.attacks.messages.adapters import AdapterMessages
+from fedaudit.attacks.questions.base import Messages, Questions
+from fedaudit.attacks.questions.kinds import KINDS
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, shadows_of
 from fedaudit.pipeline.workers import Attackers
-from trainers.base import Method, State, pack, unpack
-from trainers.protocols import AttackBench, Differentiable
+from fedaudit.trainers.base import Method, State, pack, unpack
+from fedaudit.trainers.protocols import AttackBench, Differentiable
 
 CACHED = 6  # replayed runs, shadow models and descent directions that a worker keeps in memory
 

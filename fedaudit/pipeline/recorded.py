@@ -17,9 +17,9 @@ from fedaudit.external.run import OwnRun
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
-from trainers.base import Method, State, pack, unpack
-from trainers.protocols import AdaptedModel, Bench, Classifier
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method, State, pack, unpack
+from fedaudit.trainers.protocols import AdaptedModel, Bench, Classifier
+from fedaudit.trainers.transcript import Transcript
 
 FAR = 0.02  # relative: other precisions and other means move a loss less
 MODELS = 5  # global models whose losses are recomputed, spread over the rounds

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audits.facts import AUDITS
-from audits.run_comparison import AuditedRun, points
+from fedaudit.audits.facts import AUDITS
+from fedaudit.audits.run_comparison import AuditedRun, points
 from fedaudit.machinery import resource_usage
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
@@ -37,8 +37,8 @@ def compare(out: Path, across: Across, progress: Progress, *, words: Sequence[st
     """Run the audits `across` (parameters by name) on all runs under `out`, and write their page; returns its path and
     the audits' sentences. `words` are the command's, for the page. InputError: there is nothing to compare."""
     from fedaudit.pipeline.page import compare_all
-    from reports.comparison import build
-    from reports.made import noting
+    from fedaudit.reports.comparison import build
+    from fedaudit.reports.made import noting
 
     started = time.monotonic()
     runs = read(out, progress.say)

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from attacks.answers import public_records
-from attacks.decompose import solve
-from attacks.facts import ATTACKS
-from attacks.knowledge import Attack, Floats, Knowledge
-from attacks.source import record_owner
+from fedaudit.attacks.answers import public_records
+from fedaudit.attacks.decompose import solve
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.attacks.knowledge import Attack, Floats, Knowledge
+from fedaudit.attacks.source import record_owner
 from fedaudit.machinery.executor import one_thread
 from fedaudit.pipeline.question_set import QuestionSet, answers_of
 

@@ -29,10 +29,10 @@ from fedaudit.machinery.errors import Diverged
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import Folder
 from fedaudit.pipeline.trainings import BLOCK, blocks
-from trainers.base import Method, Participation, Schedule, Site, State, Update, Upload, plugin_name
-from trainers.protocols import AttackBench, Bench, Classifier
-from trainers.rounds import NotFinite, check_finite, client_states
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method, Participation, Schedule, Site, State, Update, Upload, plugin_name
+from fedaudit.trainers.protocols import AttackBench, Bench, Classifier
+from fedaudit.trainers.rounds import NotFinite, check_finite, client_states
+from fedaudit.trainers.transcript import Transcript
 
 SIMULATED = 10_000  # number of the first simulated federation; shadows, which share the numbering, are fewer
 SEQUENCE = 20  # rounds, at most, after which the shadows' broadcasts are kept

@@ -18,9 +18,9 @@ from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import Training, blocks, train_block
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
-from trainers.base import Method, Schedule, plugin_name
-from trainers.protocols import AttackBench
-from trainers.transcript import Transcript
+from fedaudit.trainers.base import Method, Schedule, plugin_name
+from fedaudit.trainers.protocols import AttackBench
+from fedaudit.trainers.transcript import Transcript
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from attacks.attacked_models import OTHERS, Target
-from attacks.questions.kinds import KINDS
+from fedaudit.attacks.attacked_models import OTHERS, Target
+from fedaudit.attacks.questions.kinds import KINDS
 from fedaudit.pipeline.methods import method_of, settings_of, transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.tasks.base import Federation
-from trainers.base import Participation
-from trainers.steps import PrivateMethod
+from fedaudit.trainers.base import Participation
+from fedaudit.trainers.steps import PrivateMethod
 
 
 def targets_of(cell: Cell, federation: Federation) -> list[Target]:

@@ -15,9 +15,9 @@ from fedaudit.pipeline.finished import complete, finish, on_disk
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.workers import Workshop
-from trainers.base import Method, Schedule
-from trainers.protocols import Bench, Evaluation
-from trainers.rounds import train
+from fedaudit.trainers.base import Method, Schedule
+from fedaudit.trainers.protocols import Bench, Evaluation
+from fedaudit.trainers.rounds import train
 
 if TYPE_CHECKING:
     from fedaudit.external.run import OwnRun

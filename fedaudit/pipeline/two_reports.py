@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audits.run_comparison import AuditedRun, Compared
+from fedaudit.audits.run_comparison import AuditedRun, Compared
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, key_of, undisturbed
@@ -102,7 +102,7 @@ def read(folder: Path, name: str) -> ReportOnDisk:
 def differences(a: ReportOnDisk, b: ReportOnDisk) -> Compared:
     """The differences between settings of two reports: between those of one name or, if no name is in both, between
     all. InputError: the reports are of different tasks, are one and the same, or have nothing in common."""
-    from audits.differences import compared
+    from fedaudit.audits.differences import compared
 
     if a.path.resolve() == b.path.resolve():
         raise InputError(f"--compare {a.path} {b.path}: this is one report; name two")
@@ -129,8 +129,8 @@ def differences(a: ReportOnDisk, b: ReportOnDisk) -> Compared:
 def write(folders: Sequence[Path], out: Path, words: Sequence[str], progress: Progress) -> tuple[Path, list[str]]:
     """Write the page of two reports' `folders` under `out`; returns its path and the sentences on differences. `words`
     are the command's. InputError as `read` and `differences`."""
-    from reports.made import noting
-    from reports.two_reports import Side, build
+    from fedaudit.reports.made import noting
+    from fedaudit.reports.two_reports import Side, build
 
     started = time.monotonic()
     first, second = (read(folder, "--compare") for folder in folders)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.plan import Plan
-from trainers.resources import Resources
+from fedaudit.trainers.resources import Resources
 
 if TYPE_CHECKING:
     from fedaudit.machinery.executor import Executor
     from fedaudit.tasks.base import Federation
-    from trainers.protocols import AttackBench, Bench, Evaluation
+    from fedaudit.trainers.protocols import AttackBench, Bench, Evaluation
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -43,11 +43,11 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
     those that each client trains on."""
     from fedaudit.machinery.executor import one_thread, set_precision
     from fedaudit.pipeline.methods import method_of
-    from trainers.protocols import Bench
+    from fedaudit.trainers.protocols import Bench
 
     one_thread()
     set_precision(plan.precision)
-    learner = importlib.import_module(f"trainers.{plan.learner}")
+    learner = importlib.import_module(f"fedaudit.trainers.{plan.learner}")
     methods = [method_of(cell) for cell in plan.cells if cell.variant]
     return Bench(
         learner.prepared(resources_of(plan), federation, methods, Progress(quiet=quiet)),
@@ -62,7 +62,7 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
 
 def make_evaluation(plan: Plan, federation: Federation) -> Evaluation:
     """The evaluation that measures the utility of a plan's models."""
-    return importlib.import_module(f"trainers.{plan.learner}").evaluation(resources_of(plan), federation)
+    return importlib.import_module(f"fedaudit.trainers.{plan.learner}").evaluation(resources_of(plan), federation)
 
 
 class Workshop:

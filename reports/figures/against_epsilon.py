@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame as Table
 
+from fedaudit.reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
+from fedaudit.reports.rows import MethodRow
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, SPLITS
-from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
-from reports.rows import MethodRow
 
 
 @dataclass(frozen=True)

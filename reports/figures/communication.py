@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
-from reports.evidence import ordered
-from reports.figures.drawing import GREY, INK, LOW, Plot, grid, legend, look_of, name_rows
-from reports.figures.trade_offs import UTILITY
+from fedaudit.reports.evidence import ordered
+from fedaudit.reports.figures.drawing import GREY, INK, LOW, Plot, grid, legend, look_of, name_rows
+from fedaudit.reports.figures.trade_offs import UTILITY
 
 PANELS = 3  # worlds that are drawn, a panel each
 

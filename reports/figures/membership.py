@@ -15,14 +15,9 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
-from attacks.score_names import signal_name
-from fedaudit.terms.held_models import FRESHEST
-from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
-from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
-from fedaudit.terms.record_kinds import CANARY, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, TRAINED
-from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.evidence import ordered
-from reports.figures.drawing import (
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.reports.evidence import ordered
+from fedaudit.reports.figures.drawing import (
     GREY,
     INK,
     LOW,
@@ -37,6 +32,11 @@ from reports.figures.drawing import (
     panels,
     place_notes,
 )
+from fedaudit.terms.held_models import FRESHEST
+from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
+from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
+from fedaudit.terms.record_kinds import CANARY, HELD_OUT_RECORD, MEMBER, NOVEL_RECORD, TRAINED
+from fedaudit.terms.threat_models import THREAT_MODELS
 
 CLASSES = 40  # rows of the figure by class, at most
 CLIENTS = 3  # clients whose losses are drawn

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from pandas import DataFrame as Table
 
-from reports.evidence import ordered
-from reports.figures.drawing import Plot, grid, panels
+from fedaudit.reports.evidence import ordered
+from fedaudit.reports.figures.drawing import Plot, grid, panels
 
 CONFIDENT, UNCERTAIN = "#0b3c5d", "#f3f6f9"  # ends of the entropy scale, low to high
 ON_LIGHT, ON_DARK = (

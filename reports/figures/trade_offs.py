@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame as Table
 
-from audits.run_comparison import EPSILON, METHOD, format_value
+from fedaudit.audits.run_comparison import EPSILON, METHOD, format_value
+from fedaudit.reports.evidence import ordered
+from fedaudit.reports.figures.drawing import GREY, INK, LOW, USUAL, Note, Plot, grid, legend, look_of, place_notes
+from fedaudit.reports.formats import is_missing
+from fedaudit.reports.rows import LINES_SHOWN
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.evidence import ordered
-from reports.figures.drawing import GREY, INK, LOW, USUAL, Note, Plot, grid, legend, look_of, place_notes
-from reports.formats import is_missing
-from reports.rows import LINES_SHOWN
 
 NAMED = 8  # a front of more points has no names inside its panel
 COLUMNS = 3

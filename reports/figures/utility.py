@@ -11,10 +11,10 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame as Table
 
+from fedaudit.reports.figures.against_epsilon import BARS, PANELS, accuracies, rows
+from fedaudit.reports.figures.drawing import GREY, LOW, Plot, Sketch, grid, legend, look_of, name_rows
+from fedaudit.reports.rows import MethodRow
 from fedaudit.terms.splits import SPLITS
-from reports.figures.against_epsilon import BARS, PANELS, accuracies, rows
-from reports.figures.drawing import GREY, LOW, Plot, Sketch, grid, legend, look_of, name_rows
-from reports.rows import MethodRow
 
 METRICS = {
     "loss": "loss (nats per token)",

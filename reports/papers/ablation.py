@@ -14,15 +14,15 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from fedaudit.reports.beside_dpfpl import Agreement, scale
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.figures.drawing import LOW, Plot, grid, legend, look_of
+from fedaudit.reports.formats import p_value, tau
+from fedaudit.reports.papers.common import EvidenceByTask, drowned_note, only_task, write_figure
+from fedaudit.reports.printed_table import agreed_in_words, printed, seeds_of, within_levels
+from fedaudit.reports.rows import variants
+from fedaudit.reports.templates import Write, render
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR
-from reports.beside_dpfpl import Agreement, scale
-from reports.evidence import Evidence
-from reports.figures.drawing import LOW, Plot, grid, legend, look_of
-from reports.formats import p_value, tau
-from reports.papers.common import EvidenceByTask, drowned_note, only_task, write_figure
-from reports.printed_table import agreed_in_words, printed, seeds_of, within_levels
-from reports.rows import variants
-from reports.templates import Write, render
 
 SPLITS = {LOCAL: "local classes", NEIGHBOUR: "neighbour classes"}
 COLUMNS = "whose epsilon rank residual split accuracy down up".split()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from reports.beside_dpfpl import DROWNED
-from reports.evidence import Evidence, check
-from reports.figures.drawing import Plot, PrintedFigure, Sketch, draw
-from reports.printed_table import Row, printed
-from reports.rows import MethodRow, variants
-from reports.templates import Write, write_drawings
+from fedaudit.reports.beside_dpfpl import DROWNED
+from fedaudit.reports.evidence import Evidence, check
+from fedaudit.reports.figures.drawing import Plot, PrintedFigure, Sketch, draw
+from fedaudit.reports.printed_table import Row, printed
+from fedaudit.reports.rows import MethodRow, variants
+from fedaudit.reports.templates import Write, write_drawings
 
 EvidenceByTask = Mapping[str, Sequence[Evidence]]  # by column or panel of the item; one per method, setting and seed
 PrintedCells = dict[str, dict[Row, str]]  # numbers as a paper prints them, by column and row

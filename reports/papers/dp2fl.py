@@ -14,15 +14,15 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from reports.beside_dpfpl import describe_runs
-from reports.formats import number, signed
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, PrintedCells, printed_cells, variants_by_task
-from reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
-from reports.rows import MethodRow, closest_to_paper, pooled
-from reports.sections.newcomers import STARTS as DIFFERENCES
-from reports.sections.newcomers import paper
-from reports.sections.personal import PRINTED as METHODS
+from fedaudit.reports.beside_dpfpl import describe_runs
+from fedaudit.reports.formats import number, signed
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, PrintedCells, printed_cells, variants_by_task
+from fedaudit.reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
+from fedaudit.reports.rows import MethodRow, closest_to_paper, pooled
+from fedaudit.reports.sections.newcomers import STARTS as DIFFERENCES
+from fedaudit.reports.sections.newcomers import paper
+from fedaudit.reports.sections.personal import PRINTED as METHODS
 
 
 class Items:

@@ -13,13 +13,19 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from fedaudit.reports.beside_dpfpl import EPSILONS, METHODS, PLACES, scale
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers import ablation
+from fedaudit.reports.papers.common import (
+    EvidenceByTask,
+    PrintedCells,
+    drowned_note,
+    means_and_spreads,
+    variants_by_task,
+)
+from fedaudit.reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
+from fedaudit.reports.rows import MethodRow, closest_to_paper
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
-from reports.beside_dpfpl import EPSILONS, METHODS, PLACES, scale
-from reports.paper_items import PaperItem
-from reports.papers import ablation
-from reports.papers.common import EvidenceByTask, PrintedCells, drowned_note, means_and_spreads, variants_by_task
-from reports.printed_table import Column, OurNumber, Row, Table, builder, over_seeds, printed, seeds_of
-from reports.rows import MethodRow, closest_to_paper
 
 DATASETS = {2: "Caltech101", 4: "OxfordPets", 5: "OxfordFlowers", 6: "Food101"}  # by the number of the figure
 

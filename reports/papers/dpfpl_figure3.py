@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attacks.score_names import signal_name
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.reports.attack_success import fall, signals, with_leakage
+from fedaudit.reports.beside_dpfpl import trained_share
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.figures.against_epsilon import against_epsilon
+from fedaudit.reports.figures.drawing import printed, styled
+from fedaudit.reports.formats import join_words, signed
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, checked_tasks
+from fedaudit.reports.rows import MethodRow, Score, closest_to_paper, variants
+from fedaudit.reports.runs import entries
+from fedaudit.reports.templates import Write, render, write_drawings
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR
-from reports.attack_success import fall, signals, with_leakage
-from reports.beside_dpfpl import trained_share
-from reports.evidence import Evidence
-from reports.figures.against_epsilon import against_epsilon
-from reports.figures.drawing import printed, styled
-from reports.formats import join_words, signed
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, checked_tasks
-from reports.rows import MethodRow, Score, closest_to_paper, variants
-from reports.runs import entries
-from reports.templates import Write, render, write_drawings
 
 
 class Items:

@@ -16,19 +16,19 @@ from typing import Any
 
 import pandas as pd
 
-from audits.statistics.over_seeds import OfTraining, over_seeds
+from fedaudit.audits.statistics.over_seeds import OfTraining, over_seeds
+from fedaudit.reports import printed_table
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.formats import join_words, number
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, PrintedCells, checked_tasks, means_and_spreads, printed_cells
+from fedaudit.reports.printed_table import CONFIDENCE, Column, OurNumber, Row, Table, printed, seeds_of
+from fedaudit.reports.rows import pooled
+from fedaudit.reports.templates import Write
 from fedaudit.terms.held_models import EXACT, FINAL, LITERAL
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
 from fedaudit.terms.populations import ALL_MEMBERS, LAST_ROUND_MEMBERS
 from fedaudit.terms.threat_models import RELEASED_MODEL, SERVER
-from reports import printed_table
-from reports.evidence import Evidence
-from reports.formats import join_words, number
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, PrintedCells, checked_tasks, means_and_spreads, printed_cells
-from reports.printed_table import CONFIDENCE, Column, OurNumber, Row, Table, printed, seeds_of
-from reports.rows import pooled
-from reports.templates import Write
 
 
 class Items:

@@ -16,16 +16,16 @@ from typing import Any
 
 import pandas as pd
 
-from audits.statistics.over_seeds import OfTraining
+from fedaudit.audits.statistics.over_seeds import OfTraining
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
+from fedaudit.reports.formats import signed
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, only_task, write_figure
+from fedaudit.reports.papers.fedrand import ATTACKED, METHODS, TITLES, last_utility, over_trainings, scale
+from fedaudit.reports.printed_table import printed, seeds_of
+from fedaudit.reports.templates import Write, render
 from fedaudit.terms.nonmembers import HELD_OUT, NOVEL_OBJECTS
-from reports.evidence import Evidence
-from reports.figures.drawing import GREY, LOW, Plot, grid, legend, look_of
-from reports.formats import signed
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, only_task, write_figure
-from reports.papers.fedrand import ATTACKED, METHODS, TITLES, last_utility, over_trainings, scale
-from reports.printed_table import printed, seeds_of
-from reports.templates import Write, render
 
 
 class Items:

@@ -12,14 +12,14 @@ from statistics import mean
 
 import pandas as pd
 
-from reports.evidence import Evidence
-from reports.figures.drawing import LOW, Plot, grid, legend, look_of
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, only_task, write_figure
-from reports.papers.fedrand import METHODS, TITLES, scale
-from reports.printed_table import seeds_of
-from reports.rows import as_rows
-from reports.templates import Write, render
+from fedaudit.reports.evidence import Evidence
+from fedaudit.reports.figures.drawing import LOW, Plot, grid, legend, look_of
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, only_task, write_figure
+from fedaudit.reports.papers.fedrand import METHODS, TITLES, scale
+from fedaudit.reports.printed_table import seeds_of
+from fedaudit.reports.rows import as_rows
+from fedaudit.reports.templates import Write, render
 
 
 class Items:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports.evidence import concat_table
-from reports.figures.tokens import tokens_plot
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, only_task, write_figure
-from reports.papers.fedrand import scale
-from reports.rows import as_rows
-from reports.templates import Write, render
+from fedaudit.reports.evidence import concat_table
+from fedaudit.reports.figures.tokens import tokens_plot
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, only_task, write_figure
+from fedaudit.reports.papers.fedrand import scale
+from fedaudit.reports.rows import as_rows
+from fedaudit.reports.templates import Write, render
 
 
 class Items:

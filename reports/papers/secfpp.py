@@ -13,13 +13,13 @@ from functools import partial
 from operator import itemgetter
 from statistics import mean
 
+from fedaudit.reports.beside_dpfpl import METHODS as BASELINES
+from fedaudit.reports.beside_dpfpl import describe_runs
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, PrintedCells, drowned_note, printed_cells, variants_by_task
+from fedaudit.reports.printed_table import Column, Table, builder, over_seeds, printed, seeds_of
+from fedaudit.reports.rows import MethodRow, Score, closest_to_paper, pooled
 from fedaudit.terms.splits import OVERALL, OWN_TEST
-from reports.beside_dpfpl import METHODS as BASELINES
-from reports.beside_dpfpl import describe_runs
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, PrintedCells, drowned_note, printed_cells, variants_by_task
-from reports.printed_table import Column, Table, builder, over_seeds, printed, seeds_of
-from reports.rows import MethodRow, Score, closest_to_paper, pooled
 
 
 class Items:

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from audits.statistics import mutual_information as mi
-from audits.statistics import secfpp_distance as distance
-from reports.figures.drawing import LOW, Plot, grid, legend, look_of
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, write_figure
-from reports.rows import as_rows
-from reports.templates import Write, render
+from fedaudit.audits.statistics import mutual_information as mi
+from fedaudit.audits.statistics import secfpp_distance as distance
+from fedaudit.reports.figures.drawing import LOW, Plot, grid, legend, look_of
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, write_figure
+from fedaudit.reports.rows import as_rows
+from fedaudit.reports.templates import Write, render
 
 
 class Items:

@@ -18,11 +18,11 @@ import pandas as pd
 
 from fedaudit.privacy.secpc import WIDTH, Protocol
 from fedaudit.privacy.sharing import Tolerance, quantised
-from reports.figures.drawing import LOW, Plot, grid, legend, look_of
-from reports.paper_items import PaperItem
-from reports.papers.common import EvidenceByTask, write_figure
-from reports.rows import as_rows
-from reports.templates import Write, render
+from fedaudit.reports.figures.drawing import LOW, Plot, grid, legend, look_of
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers.common import EvidenceByTask, write_figure
+from fedaudit.reports.rows import as_rows
+from fedaudit.reports.templates import Write, render
 
 
 class Items:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from reports import printed_table
-from reports.paper_items import PaperItem
-from reports.papers import secfpp_figure3 as costs
-from reports.papers.common import EvidenceByTask
-from reports.printed_table import Column, OurNumber, Row, Table
-from reports.templates import Write
+from fedaudit.reports import printed_table
+from fedaudit.reports.paper_items import PaperItem
+from fedaudit.reports.papers import secfpp_figure3 as costs
+from fedaudit.reports.papers.common import EvidenceByTask
+from fedaudit.reports.printed_table import Column, OurNumber, Row, Table
+from fedaudit.reports.templates import Write
 
 
 class Items:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from attacks.score_names import signal_name
-from reports.attack_success import headline_signal, with_leakage
-from reports.figures.against_epsilon import BARS, accuracies, against_epsilon
-from reports.figures.drawing import Sketch, draw
-from reports.rows import closest_to_paper, note_on_settings
-from reports.section import Page, Section
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.reports.attack_success import headline_signal, with_leakage
+from fedaudit.reports.figures.against_epsilon import BARS, accuracies, against_epsilon
+from fedaudit.reports.figures.drawing import Sketch, draw
+from fedaudit.reports.rows import closest_to_paper, note_on_settings
+from fedaudit.reports.section import Page, Section
 
 ORDER = 40
 CAPTION = "Privacy grows to the left, on a logarithmic axis; what is not noised stands at the right end."

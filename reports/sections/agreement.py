@@ -6,12 +6,12 @@ import math
 
 import pandas as pd
 
-from attacks.score_names import signal_name
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.reports.evidence import ordered
+from fedaudit.reports.formats import tau
+from fedaudit.reports.section import Page, Row, Section
+from fedaudit.reports.verdict_cards import tint
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.evidence import ordered
-from reports.formats import tau
-from reports.section import Page, Row, Section
-from reports.verdict_cards import tint
 
 ORDER = 75
 CELL, LABELS = 20, 240  # pixels of the map: a cell, and the names before its first

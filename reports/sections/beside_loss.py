@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.reports.evidence import ordered
+from fedaudit.reports.section import Page, Row, Section
+from fedaudit.reports.verdict_cards import tint
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.evidence import ordered
-from reports.section import Page, Row, Section
-from reports.verdict_cards import tint
 
 ORDER = 74
 

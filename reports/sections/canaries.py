@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.section import Page, Section
+from fedaudit.reports.section import Page, Section
 
 ORDER = 85
 

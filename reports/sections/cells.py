@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from attacks.score_names import parts as signal_parts
-from reports.section import Page, Row, Section
-from reports.verdict_cards import COMPARISON, tint
+from fedaudit.attacks.score_names import parts as signal_parts
+from fedaudit.reports.section import Page, Row, Section
+from fedaudit.reports.verdict_cards import COMPARISON, tint
 
 ORDER = 90
 

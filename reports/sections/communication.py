@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.figures.communication import cost_plot
-from reports.figures.drawing import Sketch, draw
-from reports.section import Page, Section
+from fedaudit.reports.figures.communication import cost_plot
+from fedaudit.reports.figures.drawing import Sketch, draw
+from fedaudit.reports.section import Page, Section
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ import base64
 
 import pandas as pd
 
-from reports.section import Page, Row, Section
+from fedaudit.reports.section import Page, Row, Section
 
 ORDER = 83
 

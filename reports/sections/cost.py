@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.figures.communication import until_plot
-from reports.figures.drawing import Sketch, draw
-from reports.rows import as_rows
-from reports.section import Page, Section
+from fedaudit.reports.figures.communication import until_plot
+from fedaudit.reports.figures.drawing import Sketch, draw
+from fedaudit.reports.rows import as_rows
+from fedaudit.reports.section import Page, Section
 
 ORDER = 101
 CAPTION = (

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.reports.evidence import ordered
+from fedaudit.reports.figures.drawing import Sketch, draw
+from fedaudit.reports.figures.trade_offs import front_plot, sweep_plot, swept_names
+from fedaudit.reports.rows import as_rows
+from fedaudit.reports.section import Page, Row, Section
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.evidence import ordered
-from reports.figures.drawing import Sketch, draw
-from reports.figures.trade_offs import front_plot, sweep_plot, swept_names
-from reports.rows import as_rows
-from reports.section import Page, Row, Section
 
 ORDER = 42
 DRAWN = 4  # worlds that have figures; a world is what compared settings share, such as the task

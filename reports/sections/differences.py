@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from attacks.score_names import signal_name
-from audits.differences import quantity, sentences
-from audits.run_comparison import METRICS, Compared
-from audits.two_settings import UTILITY
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.audits.differences import quantity, sentences
+from fedaudit.audits.run_comparison import METRICS, Compared
+from fedaudit.audits.two_settings import UTILITY
+from fedaudit.reports.formats import join_words
+from fedaudit.reports.rows import as_rows
+from fedaudit.reports.section import Page, Row, Section
 from fedaudit.terms.sentences import SENTENCES
-from reports.formats import join_words
-from reports.rows import as_rows
-from reports.section import Page, Row, Section
 
 ORDER = 25
 DIGITS = {"accuracy": 1, "named": 1}  # decimals of a quantity; 3 of all others

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from reports.attack_success import headline_signal
-from reports.evidence import TABLES
-from reports.figures import membership
-from reports.figures.drawing import draw
-from reports.rows import MethodRow
-from reports.section import Page, Row, Section
+from fedaudit.reports.attack_success import headline_signal
+from fedaudit.reports.evidence import TABLES
+from fedaudit.reports.figures import membership
+from fedaudit.reports.figures.drawing import draw
+from fedaudit.reports.rows import MethodRow
+from fedaudit.reports.section import Page, Row, Section
 
 ORDER = 60
 LISTED = 20  # records of a run whose scores the page lists

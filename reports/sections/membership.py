@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attacks.score_names import signal_name
-from audits.findings import BEFOREHAND
-from audits.verdicts import FEW_NAMED, SHARES, few_members
-from fedaudit.terms.nonmembers import LEFT_OUT_CANARIES
-from fedaudit.terms.sentences import SENTENCES
-from fedaudit.terms.threat_models import THREAT_MODELS
-from fedaudit.terms.verdicts import LEAKS
-from reports.corrected_verdicts import family_sizes
-from reports.evidence import Finding, membership_findings, ordered
-from reports.headline import Quotable, headline
-from reports.rows import MethodRow
-from reports.section import Page, Row, Section
-from reports.strips import legend, place, strips
-from reports.verdict_cards import (
+from fedaudit.attacks.score_names import signal_name
+from fedaudit.audits.findings import BEFOREHAND
+from fedaudit.audits.verdicts import FEW_NAMED, SHARES, few_members
+from fedaudit.reports.corrected_verdicts import family_sizes
+from fedaudit.reports.evidence import Finding, membership_findings, ordered
+from fedaudit.reports.headline import Quotable, headline
+from fedaudit.reports.rows import MethodRow
+from fedaudit.reports.section import Page, Row, Section
+from fedaudit.reports.strips import legend, place, strips
+from fedaudit.reports.verdict_cards import (
     blocks,
     card,
     counts,
@@ -28,6 +24,10 @@ from reports.verdict_cards import (
     quotable,
     signal_heading,
 )
+from fedaudit.terms.nonmembers import LEFT_OUT_CANARIES
+from fedaudit.terms.sentences import SENTENCES
+from fedaudit.terms.threat_models import THREAT_MODELS
+from fedaudit.terms.verdicts import LEAKS
 
 ORDER = 10
 FEW = 4  # at most so many runs have strips at the top of the page

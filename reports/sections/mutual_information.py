@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from fedaudit.reports.evidence import ordered
+from fedaudit.reports.section import Page, Row, Section
+from fedaudit.reports.verdict_cards import freshest
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 from fedaudit.terms.threat_models import THREAT_MODELS
-from reports.evidence import ordered
-from reports.section import Page, Row, Section
-from reports.verdict_cards import freshest
 
 ORDER = 76
 LEVEL = 0.05  # of corrected p-values: a filled dot is at most so much

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from statistics import mean
 
-from audits.utility import mean_interval
-from reports.formats import signed
-from reports.section import Page, Row, Section
-from reports.sections.personal import averages
+from fedaudit.audits.utility import mean_interval
+from fedaudit.reports.formats import signed
+from fedaudit.reports.section import Page, Row, Section
+from fedaudit.reports.sections.personal import averages
 
 ORDER = 23
 PLACES = (("before", "new"), ("after", "new"), ("after", "local"), ("after", "all"))

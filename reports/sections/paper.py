@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reports.beside_dpfpl import compare_with_paper
-from reports.section import Page, Section
+from fedaudit.reports.beside_dpfpl import compare_with_paper
+from fedaudit.reports.section import Page, Section
 
 ORDER = 50
 

@@ -6,8 +6,8 @@ import functools
 from statistics import mean, stdev
 from typing import Any
 
-from reports import printed_table
-from reports.section import Page, Section
+from fedaudit.reports import printed_table
+from fedaudit.reports.section import Page, Section
 
 ORDER = 22
 SHOWN = ("personal/accuracy", "personal/f1", "global/accuracy", "global-personal/accuracy")

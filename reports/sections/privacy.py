@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedaudit.reports.formats import join_words
+from fedaudit.reports.measured import contradictions, count_testable, out_of_reach, rows
+from fedaudit.reports.rows import MethodRow
+from fedaudit.reports.section import Page, Section
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
-from reports.formats import join_words
-from reports.measured import contradictions, count_testable, out_of_reach, rows
-from reports.rows import MethodRow
-from reports.section import Page, Section
 
 ORDER = 30
 OWNERS = {("own",): "the client itself", ("other",): "another client", ("own", "other"): "any client"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports.section import Page, Row, Section
+from fedaudit.reports.section import Page, Row, Section
 
 ORDER = 84
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.section import Page, Section
+from fedaudit.reports.section import Page, Section
 
 ORDER = 70
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.section import Page, Row, Section
+from fedaudit.reports.section import Page, Row, Section
 
 ORDER = 72
 ROUNDS = 12  # rounds that the page shows, evenly spaced; the files have all

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from reports.figures.drawing import Sketch, draw
-from reports.figures.tokens import CONFIDENT, UNCERTAIN, scale, shade, tokens_plot
-from reports.section import Page, Section
+from fedaudit.reports.figures.drawing import Sketch, draw
+from fedaudit.reports.figures.tokens import CONFIDENT, UNCERTAIN, scale, shade, tokens_plot
+from fedaudit.reports.section import Page, Section
 
 ORDER = 65
 

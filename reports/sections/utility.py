@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.reports.figures import utility as figures
+from fedaudit.reports.figures.against_epsilon import accuracies
+from fedaudit.reports.figures.drawing import draw
+from fedaudit.reports.formats import epsilon, join_words, short, signed
+from fedaudit.reports.rows import Claim, MethodRow, Score, noise_free_twin
+from fedaudit.reports.section import Page, Row, Section
 from fedaudit.terms.splits import OVERALL, SPLITS
 from fedaudit.terms.threat_models import PROMPT_USER, SERVER
-from reports.figures import utility as figures
-from reports.figures.against_epsilon import accuracies
-from reports.figures.drawing import draw
-from reports.formats import epsilon, join_words, short, signed
-from reports.rows import Claim, MethodRow, Score, noise_free_twin
-from reports.section import Page, Row, Section
 
 ORDER = 20
 MODELS = {
