@@ -1,4 +1,4 @@
-"""A folder or module of a user's own that has the name of one of ours: one sentence names both, or the command does not see it at all."""
+"""A user's folder may hold modules with the names of our packages: neither the command nor the library sees them."""
 
 from __future__ import annotations
 
@@ -8,79 +8,79 @@ import sys
 from pathlib import Path
 
 import pytest
-from fedaudit.command.import_shadowing import PACKAGES
+
+from tests.test_rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
-MINE = "raise SystemExit('this is mine')\n"
-CALL = "import fedaudit\ntry: fedaudit.audit(method='fedrand')\nexcept fedaudit.InputError as error: print(error)\n"
+MINE = "NAME = 'mine'\n"
+TINY = (
+    "fedaudit.audit(method='fedavg', attack='loss', rounds=1, clients=2, per_round=2, records=4, reference=4, novel=4, test=2, "
+    "local_steps=1, threads=1, quiet=True, out='runs')"
+)
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: str, path: str = str(ROOT)) -> subprocess.CompletedProcess[str]:
     """Python in `folder`, with ours behind it, as installed packages are."""
-    where = os.environ | {"PYTHONPATH": str(ROOT)}
+    where = os.environ | {"PYTHONPATH": path}
     return subprocess.run([sys.executable, *words], cwd=folder, env=where, capture_output=True, text=True)
 
 
 @pytest.fixture(params=["package", "module"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A user's folder in which every name of ours is taken."""
-    for name in PACKAGES:
+    for name in ROOMS:
         file = tmp_path / (f"{name}/__init__.py" if request.param == "package" else f"{name}.py")
         file.parent.mkdir(exist_ok=True)
         file.write_text(MINE)
     return tmp_path
 
 
-def test_the_library_names_what_hides_ours(folder: Path) -> None:
-    done = run(folder, "-c", CALL)
-    assert done.stdout.count("\n") == 1, done.stderr
-    assert done.stdout.startswith(f"{folder / 'trainers'}")
-    assert all(
-        word in done.stdout for word in (f"own trainers ({ROOT / 'trainers'})", "rename it", "python -P", "fedaudit")
-    )
+def test_the_library_runs_beside_them_and_leaves_them_alone(folder: Path) -> None:
+    mine = "; ".join(f"import {name}; assert {name}.NAME == 'mine'" for name in ROOMS)
+    done = run(folder, "-c", f"import fedaudit; found = {TINY}; {mine}; print(len(found.findings))")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_each_of_ours_is_looked_for(name: str, tmp_path: Path) -> None:
-    (tmp_path / f"{name}.py").write_text(MINE)
-    assert run(tmp_path, "-c", CALL).stdout.startswith(f"{tmp_path / f'{name}.py'} hides FedAudit's own {name} (")
-
-
-def test_a_package_that_is_imported_already(folder: Path) -> None:
-    for name in PACKAGES:
-        for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-            if file.exists():
-                file.write_text("")
-    assert "hides FedAudit's own trainers" in run(folder, "-c", "import trainers\n" + CALL).stdout
-
-
-def test_a_folder_without_init_hides_nothing(tmp_path: Path) -> None:
-    (tmp_path / "trainers").mkdir()
-    done = run(tmp_path, "-c", "import fedaudit; print(fedaudit.audit)")
+def test_theirs_may_be_imported_first(folder: Path) -> None:
+    done = run(folder, "-c", "import trainers, attacks; import fedaudit; print(fedaudit.audit, trainers.NAME)")
     assert done.stdout.startswith("<function audit"), done.stderr
-
-
-def test_importing_and_errors_need_no_look(folder: Path) -> None:
-    done = run(folder, "-c", "import fedaudit; print(fedaudit.__version__, fedaudit.InputError.__name__)")
-    assert done.stdout.endswith("InputError\n"), done.stderr
+    assert done.stdout.endswith("mine\n")
 
 
 @pytest.mark.parametrize("words", [("-m", "fedaudit"), ("-P", "-m", "fedaudit"), (str(ROOT / "audit.py"),)], ids=str)
 def test_the_command_takes_nothing_from_the_folder_it_is_called_in(words: tuple[str, ...], folder: Path) -> None:
+    (folder / "yaml.py").write_text("raise SystemExit('this is mine')\n")
     done = run(folder, *words, "--list")
     assert done.returncode == 0, done.stderr
     assert "maxrenyi" in done.stdout
 
 
-def test_the_command_names_what_hides_ours_on_the_path(folder: Path) -> None:
-    where = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-    words = [sys.executable, "-m", "fedaudit", "--list"]
-    done = subprocess.run(words, cwd=ROOT.parent, env=where, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"error: {folder / 'trainers'}")
+def test_the_command_runs_with_theirs_on_the_path(folder: Path) -> None:
+    done = run(ROOT.parent, "-m", "fedaudit", "--list", path=f"{folder}{os.pathsep}{ROOT}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import trainers.base, fedaudit.trainers.base",
+        "import fedaudit.trainers.base, trainers.base",
+        "from trainers import base; import trainers, fedaudit.trainers.base",
+    ],
+)
+def test_in_a_checkout_the_short_name_is_the_same_module(imports: str) -> None:
+    same = "assert trainers is fedaudit.trainers and trainers.base is fedaudit.trainers.base"
+    names = "print(trainers.base.__name__, trainers.base.__spec__.name, trainers.base.Method.__module__)"
+    done = run(ROOT, "-c", f"{imports}; import fedaudit; {same}; {names}")
+    assert done.stdout.split() == ["fedaudit.trainers.base"] * 3, done.stderr
+
+
+def test_a_short_name_that_is_none_is_an_ordinary_error() -> None:
+    done = run(ROOT, "-c", "import attacks.nothing")
+    assert "ModuleNotFoundError: No module named 'fedaudit.attacks.nothing'" in done.stderr
 
 
 def test_an_unknown_name_is_an_ordinary_error() -> None:
-    done = run(ROOT, "-c", "import fedaudit\nfedaudit.audits")
-    assert "AttributeError: module 'fedaudit' has no attribute 'audits'" in done.stderr
+    done = run(ROOT, "-c", "import fedaudit\nfedaudit.nothing")
+    assert "AttributeError: module 'fedaudit' has no attribute 'nothing'" in done.stderr
