@@ -169,7 +169,7 @@ class Cell:
             "schedule": {"rounds": p.rounds, "clients": p.clients, "per_round": p.per_round} | later,
             "seed": self.seed,
             "device": p.device,
-            "precision": p.precision,
+            **({"precision": p.precision} if p.precision != "highest" else {}),
         }
         if p.own is not None:
             about = {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}}
