@@ -133,7 +133,8 @@ def _of_several(outcomes: Sequence[AdversaryVerdict]) -> str:
     most = f"in {strongest.run}, {strongest.who} {how_well(strongest.quoted)}"
     if not strongest.by_ranking:
         most = f"in {strongest.run}, {strongest.who} can name members: {how_well(strongest.quoted)}"
-    count = f"all {len(runs)} runs leak" if leaking == len(runs) else f"{leaking} of {len(runs)} runs leak"
+    everyone = "both" if len(runs) == 2 else f"all {len(runs)}"
+    count = f"{everyone} runs leak" if leaking == len(runs) else f"{leaking} of {len(runs)} runs leak"
     if leaks[0].threat == OWNER:
         return _sentence(f"only {leaks[0].who} was shown to tell members, in {leaking} of {len(runs)} runs; {most}")
     if leaking == 1:

@@ -186,7 +186,7 @@ def test_the_first_sentence_of_several_runs() -> None:
     assert several(FedAvg=auroc(0.81, LEAK), FedRand=QUIET).sentence == (
         "1 of 2 runs leaks: in FedAvg, the server picks the member out of a pair 81 times in 100 (guessing: 50)."
     )
-    assert several(A=auroc(0.6, LEAK), B=auroc(0.7, LEAK)).sentence.startswith("All 2 runs leak; at most, in B, ")
+    assert several(A=auroc(0.6, LEAK), B=auroc(0.7, LEAK)).sentence.startswith("Both runs leak; at most, in B, ")
     assert several(A=auroc(0.53, LEAK, part=EIGHT), B=QUIET).sentence == (
         "1 of 2 runs leaks: in A, the server can name members: of the 8 highest within clients, 8 were members, where "
         "4.0 are expected."
