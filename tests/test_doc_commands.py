@@ -32,7 +32,20 @@ from fedaudit.tasks.facts import TASKS
 from fedaudit.trainers.learners import METHODS, every_learner
 from tests.doc_blocks import PAGES, ROOT, anchors, commands, documented, inline, links
 
-OTHERS = {".", "cd", "cp", "flwr", "hf", "mail", "mypy", "pip", "pytest", "ruff"}  # programs that are not ours
+OTHERS = {
+    ".",
+    "cd",
+    "cp",
+    "eval",
+    "register-python-argcomplete",
+    "flwr",
+    "hf",
+    "mail",
+    "mypy",
+    "pip",
+    "pytest",
+    "ruff",
+}  # programs that are not ours
 OTHERS |= {
     "flower/bin/pip",
     "nvflare/bin/pip",

@@ -15,7 +15,7 @@ def test_the_version(capsys):
     assert capsys.readouterr().out == f"FedAudit {fedaudit.__version__}\n"
 
 
-@pytest.mark.parametrize("words", ["--version --quiet", "--list attacks --quiet", "--list --version", "--list a b"])
+@pytest.mark.parametrize("words", ["--version --rounds 3", "--list attacks --seed 1", "--list --version", "--list a b"])
 def test_what_stands_alone_is_refused_beside_others(words, capsys):
     assert cli.main(words.split()) == 2
     assert "stands alone" in capsys.readouterr().err
