@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from fedaudit.command.argv import words_of
 from fedaudit.command.cli import Command, read_command
 from fedaudit.command.flags import OUT
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
+from fedaudit.options import Options
 from fedaudit.pipeline import index
 from fedaudit.pipeline.collected import collect
 
@@ -45,7 +46,7 @@ class Audit:
         ]
 
 
-def audit(**options: Any) -> Audit:
+def audit(**options: Unpack[Options]) -> Audit:
     """Train, attack and audit as the command does, and return findings, report and crossed gates; the options are the
     command's flags with underscores.
 
@@ -70,7 +71,7 @@ def audit(**options: Any) -> Audit:
     return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)
 
 
-def dry_run(**options: Any) -> str:
+def dry_run(**options: Unpack[Options]) -> str:
     """A few lines on what `audit` with these options would run, with its time and disk space. Nothing is trained.
     InputError as `audit`."""
     from fedaudit.command.dry_run import estimate
