@@ -1,0 +1,98 @@
+"""Between Python and the command: keywords become the command's words, and errors name keywords in place of flags."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from fedaudit.command.argv import short_repr, words_of
+from fedaudit.command.option_types import OF_THE_COMMAND
+from fedaudit.command.owners import owners
+from fedaudit.machinery.errors import Diverged, InputError, nearest
+from fedaudit.options import Options
+
+INSTEAD = {  # what Python has for a flag that is no keyword
+    "compare": "Audit.compare",
+    "dry_run": "fedaudit.dry_run",
+    "help": "fedaudit.Options",
+    "open": "Audit.open",
+    "split": "fedaudit.split",
+}
+KINDS = typing.get_type_hints(Options)
+
+_FLAG = re.compile(r"(?<![\w./-])--(no-)?([a-z][a-z0-9-]*)")
+_VALUE = re.compile(r"[ =]('[^']*'|[^\s;()]*[^\s;(),:.?])")
+_PROSE = frozenset(  # words behind a flag that are no value of it
+    "a adds alone allows an and as at decides does has holds in instead is knows must needs of on only or reads says "
+    "takes that the there to trains was were where which with without".split()
+)
+
+
+def words(options: Mapping[str, Any]) -> list[str]:
+    """The words of the command for these keywords, without those that are None. InputError: a keyword is of the
+    command only, or has a value that no flag can have, or there is none of its name."""
+    for name, value in options.items():
+        if name in OF_THE_COMMAND - {"check", "dry_run"}:
+            raise InputError(f"{name}: is no keyword; take {INSTEAD.get(name, f'the command, audit.py --{name}')}")
+        if value is None and name not in KINDS and not owners(f"--{name.replace('_', '-')}"):
+            raise InputError(f"{name}=None: no such keyword{nearest(name, KINDS)}")
+    return words_of({name: value for name, value in options.items() if value is not None})
+
+
+@contextmanager
+def errors_in_python(options: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Inside the `with` block the message of an InputError names keywords; `options` are the caller's."""
+    try:
+        yield
+    except Diverged as error:
+        error.remedy = in_python(error.remedy, options)
+        raise
+    except InputError as error:
+        error.args = (in_python(str(error), options),)
+        raise
+
+
+def in_python(message: str, options: Mapping[str, Any]) -> str:
+    """A message of the command in which keywords stand for flags: "per_round=9: at most ..." for "--per-round 9: at
+    most ...". A flag without a value is written "per_round=...", or with the caller's at the message's start."""
+    said, end = "", 0
+    for flag in _FLAG.finditer(message):
+        if flag.start() >= end:  # not within the value of the flag before
+            said += message[end : flag.start()]
+            keyword, length = _keyword(flag, message[flag.end() :], options)
+            said, end = said + keyword, flag.end() + length
+    return said + message[end:]
+
+
+def _keyword(flag: re.Match[str], rest: str, options: Mapping[str, Any]) -> tuple[str, int]:
+    """What Python writes for a flag, and how many characters of the `rest` of the message are its value."""
+    name = flag[2].replace("-", "_")
+    if name not in KINDS and name not in options:
+        return INSTEAD.get(name, flag[0]), 0
+    if bool in typing.get_args(KINDS.get(name)):
+        return f"{name}={not flag[1]}", 0
+    given = options.get(name)
+    text = _text(given)
+    if given is not None and re.match(rf"[ =]{re.escape(text)}(?!\w)", rest):
+        return f"{name}={_shown(given)}", 1 + len(text)
+    if given is not None and flag.start() == 0 and rest.startswith(":"):
+        return f"{name}={_shown(given)}", 0
+    value = _VALUE.match(rest)
+    if value is None or value[1] in _PROSE:
+        return f"{name}=...", 0
+    quoted = value[1].startswith("'") or re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", value[1])
+    return f"{name}={value[1] if quoted else repr(value[1])}", value.end()
+
+
+def _text(value: Any) -> str:
+    """A value as the command's words have it."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _shown(value: Any) -> str:
+    return short_repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
