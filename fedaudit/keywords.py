@@ -24,8 +24,9 @@ INSTEAD = {  # what Python has for a flag that is no keyword
     "split": "fedaudit.split",
 }
 KINDS = typing.get_type_hints(Options)
+SWITCHES = {name for name, kind in KINDS.items() if bool in typing.get_args(kind)}
 
-_FLAG = re.compile(r"(?<![\w./-])--(no-)?([a-z][a-z0-9-]*)")
+_FLAG = re.compile(r"(?<![\w./-])--(no-)?([a-z][a-z0-9-]*)(/--no-\2)?")
 _VALUE = re.compile(r"[ =]('[^']*'|[^\s;()]*[^\s;(),:.?])")
 _PROSE = frozenset(  # words behind a flag that are no value of it
     "a adds alone allows an and as at decides does has holds in instead is knows must needs of on only or reads says "
@@ -41,6 +42,8 @@ def words(options: Mapping[str, Any]) -> list[str]:
             raise InputError(f"{name}: is no keyword; take {INSTEAD.get(name, f'the command, audit.py --{name}')}")
         if value is None and name not in KINDS and not owners(f"--{name.replace('_', '-')}"):
             raise InputError(f"{name}=None: no such keyword{nearest(name, KINDS)}")
+        if name in SWITCHES and not isinstance(value, bool | None):
+            raise InputError(f"{name}={_shown(value)}: must be True or False")
     return words_of({name: value for name, value in options.items() if value is not None})
 
 
@@ -74,7 +77,7 @@ def _keyword(flag: re.Match[str], rest: str, options: Mapping[str, Any]) -> tupl
     name = flag[2].replace("-", "_")
     if name not in KINDS and name not in options:
         return INSTEAD.get(name, flag[0]), 0
-    if bool in typing.get_args(KINDS.get(name)):
+    if name in SWITCHES:
         return f"{name}={not flag[1]}", 0
     given = options.get(name)
     text = _text(given)
