@@ -78,7 +78,7 @@ class Audit:
         from fedaudit.reports import notebook
 
         report = two_reports.read(self.report, "report")
-        return notebook.page_of(report.findings, report.rows)
+        return notebook.page_of([dict(f) for f in report.findings], report.rows)
 
     def __repr__(self) -> str:
         try:

@@ -26,11 +26,11 @@ INSTEAD = {  # what Python has for a flag that is no keyword
 KINDS = typing.get_type_hints(Options)
 SWITCHES = {name for name, kind in KINDS.items() if bool in typing.get_args(kind)}
 
-_FLAG = re.compile(r"(?<![\w./-])--(no-)?([a-z][a-z0-9-]*)(/--no-\2)?")
+_FLAG = re.compile(r"(?<![\w./-])(?<!audit\.py )--(no-)?([a-z][a-z0-9-]*)(/--no-\2)?")
 _VALUE = re.compile(r"[ =]('[^']*'|[^\s;()]*[^\s;(),:.?])")
 _PROSE = frozenset(  # words behind a flag that are no value of it
-    "a adds alone allows an and as at decides does has holds in instead is knows must needs of on only or reads says "
-    "takes that the there to trains was were where which with without".split()
+    "a adds alone allows an and as at decides does has holds in instead is knows must needs of on only or out reads "
+    "says takes that the there to trains was were where which with without".split()
 )
 
 
@@ -63,33 +63,33 @@ def errors_in_python(options: Mapping[str, Any] = MappingProxyType({})) -> Itera
 def in_python(message: str, options: Mapping[str, Any]) -> str:
     """A message of the command in which keywords stand for flags: "per_round=9: at most ..." for "--per-round 9: at
     most ...". A flag without a value is written "per_round=...", or with the caller's at the message's start."""
-    said, end = "", 0
+    translated, end = "", 0
     for flag in _FLAG.finditer(message):
         if flag.start() >= end:  # not within the value of the flag before
-            said += message[end : flag.start()]
             keyword, length = _keyword(flag, message[flag.end() :], options)
-            said, end = said + keyword, flag.end() + length
-    return said + message[end:]
+            translated += message[end : flag.start()] + keyword
+            end = flag.end() + length
+    return translated + message[end:]
 
 
 def _keyword(flag: re.Match[str], rest: str, options: Mapping[str, Any]) -> tuple[str, int]:
-    """What Python writes for a flag, and how many characters of the `rest` of the message are its value."""
+    """The keyword for a flag, and how many characters of the `rest` of the message it stands for."""
     name = flag[2].replace("-", "_")
-    if name not in KINDS and name not in options:
+    if name not in KINDS and (name not in options or name in OF_THE_COMMAND):
         return INSTEAD.get(name, flag[0]), 0
     if name in SWITCHES:
         return f"{name}={not flag[1]}", 0
-    given = options.get(name)
-    text = _text(given)
-    if given is not None and re.match(rf"[ =]{re.escape(text)}(?!\w)", rest):
-        return f"{name}={_shown(given)}", 1 + len(text)
-    if given is not None and flag.start() == 0 and rest.startswith(":"):
-        return f"{name}={_shown(given)}", 0
-    value = _VALUE.match(rest)
-    if value is None or value[1] in _PROSE:
+    value = options.get(name)
+    text = _text(value)
+    if value is not None and re.match(rf"[ =]{re.escape(text)}(?!\w)", rest):
+        return f"{name}={_shown(value)}", 1 + len(text)
+    if value is not None and flag.start() == 0 and rest.startswith(":"):
+        return f"{name}={_shown(value)}", 0
+    behind = _VALUE.match(rest)
+    if behind is None or behind[1] in _PROSE:
         return f"{name}=...", 0
-    quoted = value[1].startswith("'") or re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", value[1])
-    return f"{name}={value[1] if quoted else repr(value[1])}", value.end()
+    quoted = behind[1].startswith("'") or re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", behind[1])
+    return f"{name}={behind[1] if quoted else repr(behind[1])}", behind.end()
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Progress of long work: bars with the time left in a terminal, a bar below the cell in a notebook, elsewhere a log line
+"""Progress of long work: bars with the time left in a terminal, a bar below the cell in a notebook, elsewhere a line
 every few seconds."""
 
 from __future__ import annotations
