@@ -15,6 +15,8 @@ from fedaudit.command import cli
 from fedaudit.command.argv import words_of
 from fedaudit.machinery.errors import InputError
 from fedaudit.reports.figures import drawing
+from fedaudit.terms.verdicts import VERDICTS
+from tests.pages import Reader
 from tests.unprinted import unprinted
 from tests.warm import exit_code
 
@@ -108,6 +110,32 @@ class TestAudit:
         tiny = {"schedule.rounds": 2, "schedule.clients": 3, "task.train": 12, "training.batch": 8}
         assert all(row[name] == value for name, value in tiny.items() for _, row in runs.iterrows())
         pd.testing.assert_frame_equal(fedaudit.findings(out), found.findings)
+
+    def test_it_says_what_its_page_says_first(self, audited, monkeypatch):
+        out, found = audited
+        sentence = found.summary.splitlines()[0]
+        assert sentence in Reader(found.report.read_bytes()).text
+        assert repr(found) == str(found) == f"Audit: {sentence} Report: {found.report}"
+        assert sentence in Reader(found._repr_html_().encode()).text
+        opened = []
+        monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+        found.open()
+        assert opened == [found.report.resolve().as_uri()]
+
+    def test_verdicts_are_of_its_runs_and_findings(self, audited):
+        out, found = audited
+        verdicts = found.verdicts
+        assert {*verdicts.run} == {*fedaudit.runs(out).run}
+        values = verdicts.merge(found.findings, on=["run", "threat_model", "signal", "value", "verdict"])
+        assert {*verdicts.verdict} <= {*VERDICTS}
+        assert len(values) >= len(verdicts) > 2
+
+    def test_a_report_that_has_gone(self, audited, tmp_path):
+        lost = dataclasses.replace(audited[1], report=tmp_path / "none" / "index.html")
+        assert repr(lost) == f"Audit: report {lost.report}: no such folder; name one as fedaudit-runs/reports/NAME"
+        assert lost._repr_html_() is None
+        with pytest.raises(InputError, match="no such folder"):
+            _ = lost.verdicts
 
     def test_gates_are_answered(self, audited):
         crossed = audited[1].crossed

@@ -24,9 +24,7 @@ FLAG = re.compile(r"--([a-z][a-z-]*)")
 SCRIPT = """\
 import math
 from pathlib import Path
-from typing import Any
-
-from typing_extensions import reveal_type, Unpack
+from typing import Any, Unpack, reveal_type
 
 import fedaudit
 
@@ -63,8 +61,6 @@ found.verdict  # error: attr-defined
 def test_types_of_a_users_script(tmp_path: Path) -> None:
     """With a stub of pandas, which has no types of its own."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    (tmp_path / "pandas-stubs").mkdir()
-    (tmp_path / "pandas-stubs" / "__init__.pyi").write_text("class DataFrame: ...\n")
     (tmp_path / "pandas").mkdir()
     (tmp_path / "pandas" / "__init__.pyi").write_text("class DataFrame: ...\n")
     done = subprocess.run(
