@@ -112,7 +112,7 @@ class TestAudit:
         pd.testing.assert_frame_equal(fedaudit.findings(out), found.findings)
 
     def test_it_says_what_its_page_says_first(self, audited, monkeypatch):
-        out, found = audited
+        found = audited[1]
         sentence = found.summary.splitlines()[0]
         assert sentence in Reader(found.report.read_bytes()).text
         assert repr(found) == str(found) == f"Audit: {sentence} Report: {found.report}"
