@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from fedaudit.command import browser
 from fedaudit.command.cli import Command, read_command
 from fedaudit.command.flags import OUT
-from fedaudit.keywords import errors_in_python, words
+from fedaudit.keywords import command_only, errors_in_python, words
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.options import Options
@@ -164,5 +164,5 @@ def _command(options: Mapping[str, Any]) -> Command:
     """The options as a checked command. InputError: an option is wrong, or is of the command line only."""
     command = read_command(words(options))
     if command.check:
-        raise InputError("check: is no keyword; take the command, audit.py --check")
+        raise InputError(command_only("check"))
     return command

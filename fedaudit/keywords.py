@@ -39,12 +39,18 @@ def words(options: Mapping[str, Any]) -> list[str]:
     command only, or has a value that no flag can have, or there is none of its name."""
     for name, value in options.items():
         if name in OF_THE_COMMAND - {"check", "dry_run"}:
-            raise InputError(f"{name}: is no keyword; take {INSTEAD.get(name, f'the command, audit.py --{name}')}")
+            raise InputError(command_only(name))
         if value is None and name not in KINDS and not owners(f"--{name.replace('_', '-')}"):
             raise InputError(f"{name}=None: no such keyword{nearest(name, KINDS)}")
         if name in SWITCHES and not isinstance(value, bool | None):
             raise InputError(f"{name}={_shown(value)}: must be True or False")
     return words_of({name: value for name, value in options.items() if value is not None})
+
+
+def command_only(name: str) -> str:
+    """A sentence on a flag of the command that is no keyword."""
+    instead = f"; in Python it is {INSTEAD[name]}" if name in INSTEAD else ""
+    return f"{name}: is of the command only, audit.py --{name}{instead}"
 
 
 @contextmanager

@@ -100,5 +100,6 @@ def _type(action: argparse.Action) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=f"Write {FILE.name}, the types of the keywords of fedaudit.audit.").parse_args()
     FILE.write_text(text())
     print(f"written: {FILE}")
