@@ -18,8 +18,6 @@ from fedaudit.reports.strips import reading
 from fedaudit.reports.templates import render
 from fedaudit.reports.verdict_cards import SYMBOLS
 
-OUTSIDE_KEYS = "shows what a page says"
-
 VERDICTS = (  # columns of the table, those of findings in the middle
     *("run", "method", "seed", "threat_model", "verdict"),
     *("signal", "value", "low", "high", "confidence", "p_adjusted", "detectable", "detectable_named"),
