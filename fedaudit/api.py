@@ -5,29 +5,56 @@ Importing this imports nothing heavy.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from fedaudit.command.argv import words_of
+from fedaudit.command import browser
 from fedaudit.command.cli import Command, read_command
 from fedaudit.command.flags import OUT
+from fedaudit.keywords import command_only, errors_in_python, words
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
+from fedaudit.options import Options
 from fedaudit.pipeline import index
 from fedaudit.pipeline.collected import collect
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedaudit.reports.section import Page
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Audit:
-    """The result of `audit`."""
+    """The result of `audit`. In a notebook it shows the first screen of its page."""
 
     findings: pd.DataFrame  # a row per number, see docs/audits.md
     report: Path  # its page
     crossed: tuple[str, ...]  # a sentence per finding that crossed a limit of `fail_if`
+
+    @property
+    def summary(self) -> str:
+        """The first sentences of the page: who was shown to tell members from others, and how well. InputError: the
+        report is not there any more, here and below."""
+        from fedaudit.reports import notebook
+
+        return "\n".join(notebook.summary(self._page))
+
+    @property
+    def verdicts(self) -> pd.DataFrame:
+        """A row per run and adversary: its `verdict`, and of the strongest score with that verdict, one named
+        beforehand where there is any, the AUROC (`value`), its interval (`low`, `high`), its p-value corrected for all
+        scores, and what would have been found (`detectable`, `detectable_named`). `reading` is the verdict in words."""
+        from fedaudit.reports import notebook
+
+        return notebook.verdicts(self._page)
+
+    def open(self) -> None:
+        """Show the page in the browser, as --open does."""
+        browser.show(self.report, "Audit.open")
 
     def compare(self, other: Audit | str | Path) -> pd.DataFrame:
         """The differences of `other`, an audit or the folder of a report, less this one: a row per two settings and
@@ -40,45 +67,72 @@ class Audit:
         from fedaudit.pipeline import two_reports
 
         folders = self.report, other.report if isinstance(other, Audit) else Path(other)
-        return two_reports.differences(*(two_reports.read(folder, "compare") for folder in folders)).tables[
-            "differences"
-        ]
+        with errors_in_python():
+            return two_reports.differences(*(two_reports.read(folder, "compare") for folder in folders)).tables[
+                "differences"
+            ]
+
+    @functools.cached_property
+    def _page(self) -> Page:
+        from fedaudit.pipeline import two_reports
+        from fedaudit.reports import notebook
+
+        report = two_reports.read(self.report, "report")
+        return notebook.page_of([dict(f) for f in report.findings], report.rows)
+
+    def __repr__(self) -> str:
+        try:
+            first = self.summary.partition("\n")[0]
+        except InputError as error:  # what shows an object must not raise
+            return f"Audit: {error}"
+        return f"Audit: {first} Report: {self.report}"
+
+    def _repr_html_(self) -> str | None:
+        from fedaudit.reports import notebook
+
+        try:
+            return notebook.picture(self._page, self.report)
+        except InputError:
+            return None
 
 
-def audit(**options: Any) -> Audit:
+def audit(**options: Unpack[Options]) -> Audit:
     """Train, attack and audit as the command does, and return findings, report and crossed gates; the options are the
-    command's flags with underscores.
+    command's flags with underscores, `None` is as good as not given.
 
     Example: `audit(method=["fedavg", "fedrand"], rounds=5, out="runs", fail_if=["auroc.low > 0.6"])`. Lists stand for
-    comma-separated values. Results on disk under `out` are reused. InputError (a ValueError): an option does not exist
-    or does not fit.
+    comma-separated values. Results on disk under `out` are reused. Parameters of plugins from elsewhere have no types:
+    `audit(method="mine", **more)` with `more: dict[str, Any]`. InputError (a ValueError): an option does not exist or
+    does not fit.
     """
     import pandas as pd
 
     from fedaudit.machinery.executor import restored_settings
     from fedaudit.pipeline.run import run
 
-    command = _command(options)
-    if command.dry_run:
-        raise InputError("dry_run: fedaudit.audit trains; fedaudit.dry_run(...) says what would run")
-    progress = Progress(quiet=command.quiet)
-    with restored_settings():
-        outcome = run(command.plan, progress)
-        command.export(progress)
-        index.write(command.plan.out, progress.say)
-    crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
+    with errors_in_python(options):
+        command = _command(options)
+        if command.dry_run:
+            raise InputError("dry_run: fedaudit.audit trains; fedaudit.dry_run(...) says what would run")
+        progress = Progress(quiet=command.quiet)
+        with restored_settings():
+            outcome = run(command.plan, progress)
+            command.export(progress)
+            index.write(command.plan.out, progress.say)
+        crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
     return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)
 
 
-def dry_run(**options: Any) -> str:
+def dry_run(**options: Unpack[Options]) -> str:
     """A few lines on what `audit` with these options would run, with its time and disk space. Nothing is trained.
     InputError as `audit`."""
     from fedaudit.command.dry_run import estimate
     from fedaudit.machinery.executor import restored_settings
 
-    command = _command(options)
-    with restored_settings():
-        return estimate(command.plan, Progress(quiet=command.quiet))
+    with errors_in_python(options):
+        command = _command(options)
+        with restored_settings():
+            return estimate(command.plan, Progress(quiet=command.quiet))
 
 
 def findings(out: str | Path = OUT) -> pd.DataFrame:
@@ -90,7 +144,8 @@ def findings(out: str | Path = OUT) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame(collect(Path(out)).findings)
+    with errors_in_python():
+        return pd.DataFrame(collect(Path(out)).findings)
 
 
 def runs(out: str | Path = OUT) -> pd.DataFrame:
@@ -101,18 +156,13 @@ def runs(out: str | Path = OUT) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame(list(collect(Path(out)).runs.values()))
+    with errors_in_python():
+        return pd.DataFrame(list(collect(Path(out)).runs.values()))
 
 
-def _command(options: dict[str, Any]) -> Command:
+def _command(options: Mapping[str, Any]) -> Command:
     """The options as a checked command. InputError: an option is wrong, or is of the command line only."""
-    if name := next(
-        (
-            name
-            for name in ("list", "version", "help", "debug", "open", "paper", "nightly", "compare")
-            if name in options
-        ),
-        None,
-    ):
-        raise InputError(f"{name}: is of the command only, audit.py --{name}")
-    return read_command(words_of(options))
+    command = read_command(words(options))
+    if command.check:
+        raise InputError(command_only("check"))
+    return command

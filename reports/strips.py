@@ -27,7 +27,7 @@ def _strip(o: AdversaryVerdict, clients: int | None) -> dict[str, Any]:
     what would have been found; `at`, percent of the strip's width by mark (None: no number). With a number also
     `numbers` and `score` in words, how many `clients` stand behind it, and `label`, the strip in words."""
     about = {"run": o.run, "threat": o.threat, "who": _capital(o.who), "sees": SENTENCES[o.threat].card,
-             "verdict": o.verdict, "reading": _reading(o), "at": None}  # fmt: skip
+             "verdict": o.verdict, "reading": reading(o), "at": None}  # fmt: skip
     f = o.quoted
     if f is None or f["value"] is None:
         return about
@@ -40,7 +40,8 @@ def _strip(o: AdversaryVerdict, clients: int | None) -> dict[str, Any]:
     }
 
 
-def _reading(o: AdversaryVerdict) -> str:
+def reading(o: AdversaryVerdict) -> str:
+    """The verdict in plain words; where no leak was found, what would have been."""
     if o.leaks:
         return how_well(o.quoted, guessing="")
     return could_have(o.quoted) if o.verdict == NO_LEAK_FOUND and o.quoted else FURTHER[o.verdict]

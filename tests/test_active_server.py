@@ -174,7 +174,7 @@ class TestProbes:
         assert torch.equal(probe.state["p_G"], 2 * transcript.broadcast(r)["p_G"])
 
     def test_a_round_that_never_comes_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="--probe-round 9: the training has 2 rounds"):
+        with pytest.raises(InputError, match="probe_round=9: the training has 2 rounds"):
             fedaudit.audit(method="promptfl", attack="scaled", probe_round=9, out=str(tmp_path), **QUICK)
         assert not list(tmp_path.rglob("round-*"))
 

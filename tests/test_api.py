@@ -15,6 +15,8 @@ from fedaudit.command import cli
 from fedaudit.command.argv import words_of
 from fedaudit.machinery.errors import InputError
 from fedaudit.reports.figures import drawing
+from fedaudit.terms.verdicts import VERDICTS
+from tests.pages import Reader
 from tests.unprinted import unprinted
 from tests.warm import exit_code
 
@@ -109,6 +111,32 @@ class TestAudit:
         assert all(row[name] == value for name, value in tiny.items() for _, row in runs.iterrows())
         pd.testing.assert_frame_equal(fedaudit.findings(out), found.findings)
 
+    def test_it_says_what_its_page_says_first(self, audited, monkeypatch):
+        found = audited[1]
+        sentence = found.summary.splitlines()[0]
+        assert sentence in Reader(found.report.read_bytes()).text
+        assert repr(found) == str(found) == f"Audit: {sentence} Report: {found.report}"
+        assert sentence in Reader(found._repr_html_().encode()).text
+        opened = []
+        monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+        found.open()
+        assert opened == [found.report.resolve().as_uri()]
+
+    def test_verdicts_are_of_its_runs_and_findings(self, audited):
+        out, found = audited
+        verdicts = found.verdicts
+        assert {*verdicts.run} == {*fedaudit.runs(out).run}
+        values = verdicts.merge(found.findings, on=["run", "threat_model", "signal", "value", "verdict"])
+        assert {*verdicts.verdict} <= {*VERDICTS}
+        assert len(values) >= len(verdicts) > 2
+
+    def test_a_report_that_has_gone(self, audited, tmp_path):
+        lost = dataclasses.replace(audited[1], report=tmp_path / "none" / "index.html")
+        assert repr(lost) == f"Audit: report {lost.report}: no such folder; name one as fedaudit-runs/reports/NAME"
+        assert lost._repr_html_() is None
+        with pytest.raises(InputError, match="no such folder"):
+            _ = lost.verdicts
+
     def test_gates_are_answered(self, audited):
         crossed = audited[1].crossed
         assert crossed
@@ -146,12 +174,12 @@ class TestAudit:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"method": ""}, "--method: its value is empty"),
+            ({"method": ""}, "method='': its value is empty"),
             ({"fail_if": []}, "fail_if is an empty list"),
             ({"method": {"fedavg", "fedrand"}}, "method must be a plain value"),
             ({"seed": 10**5000}, "seed.*too large"),
-            ({"rounds": 5.0}, "--rounds: .*whole number"),
-            ({"targets": 99, "method": "dpfpl", "attack": "lira"}, "--targets 99: at most"),
+            ({"rounds": 5.0}, "rounds=5.0: .*whole number"),
+            ({"targets": 99, "method": "dpfpl", "attack": "lira"}, "targets=99: at most"),
         ],
     )
     def test_values_that_say_nothing_or_too_much(self, options, words, tmp_path, monkeypatch):

@@ -229,14 +229,14 @@ class TestOwnRuns:
 
     def test_a_slice_that_no_record_has_is_refused(self, run: Path) -> None:
         with pytest.raises(
-            InputError, match=r"^--slice instruction: no record has two tokens of it.*valid here: image, caption$"
+            InputError, match=r"^slice='instruction': no record has two tokens of it.*valid here: image, caption$"
         ):
             self.audit(run, slice="instruction")
 
     def test_nobody_is_told_to_insert_canaries_into_it(self, run: Path) -> None:
         with pytest.raises(
             InputError,
-            match=r"nothing in this run can answer it \(the run in --run was trained elsewhere, without coins \(--split\)\)",
+            match=r"nothing in this run can answer it \(the run in run=\.\.\. was trained elsewhere, without coins \(fedaudit\.split\)\)",
         ):
             self.audit(run, fail_if=["measured > 1"])
 

@@ -279,7 +279,7 @@ class TestBadFolders:
     def test_a_folder_without_reports(self, read: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
         (tmp_path / "file").write_text("no folder")
         for name in ("nowhere", "file"):
-            with pytest.raises(InputError, match=f"{name}: no such folder; name the one that was --out"):
+            with pytest.raises(InputError, match=f"{name}: no such folder; name the one that was out="):
                 read(tmp_path / name)
         with pytest.raises(InputError, match="no finished report of this version lies here; name the folder"):
             read(tmp_path)

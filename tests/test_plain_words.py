@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PRODUCT = ("trainers", "attacks", "audits", "reports", "fedaudit", "recipes")
-FILES = sorted(path for room in PRODUCT for path in (ROOT / room).rglob("*.py"))
+WRITTEN = ROOT / "fedaudit" / "options.py"  # by a program, from the fields of other files
+FILES = sorted(path for room in PRODUCT for path in (ROOT / room).rglob("*.py") if path != WRITTEN)
 SILENT = {  # they name no thing: of a model, a list of records or a message all could be said
     "asked", "came", "crowd", "earlier", "exam", "found", "given", "held", "known", "located", "own", "pseudo", "said",
     "seen", "shown", "spent", "told", "vain", "way", "ways", "whose",

@@ -339,7 +339,7 @@ def training_parser(
     flags.add_backbone(parser, learner)
     flags.add_general_options(parser)
     if noised:
-        parser.add_argument("--no-twin", action="store_true", help="without the noise-free twin beside what is noised")
+        flags.add_twin(parser)
     return parser, groups, swept
 
 

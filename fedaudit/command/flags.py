@@ -87,7 +87,7 @@ def add_own_run(parser: argparse.ArgumentParser) -> None:
         "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in "
         "the report"
     )
-    parser.add_argument("--linked-files", action="store_true", help=text)
+    parser.add_argument("--linked-files", action=argparse.BooleanOptionalAction, default=False, help=text)
     for flag, words in (("--members", "trained on"), ("--nonmembers", "not trained on")):
         parser.add_argument(
             flag, metavar="LIST", help=f"if --run is one model: JSON lines of the records that it was {words}"
@@ -190,6 +190,12 @@ def add_manner(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--open", action=switch, default=False, help="show the finished page in the browser")
     text = "the traceback of an unexpected error on stderr"
     parser.add_argument("--debug", action=switch, default=False, help=text)
+
+
+def add_twin(parser: argparse.ArgumentParser) -> None:
+    """Add --twin, for methods that add noise."""
+    text = "the same training without noise beside what is noised (default: True)"
+    parser.add_argument("--twin", action=argparse.BooleanOptionalAction, default=True, help=text)
 
 
 def dests(add: Callable[[argparse.ArgumentParser], None]) -> set[str]:

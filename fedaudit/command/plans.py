@@ -44,7 +44,7 @@ def training_plan(
     newcomers = _newcomers(options, methods)
     present = clients - newcomers
     plan = Plan(
-        methods=sweeps.variants(methods, options, twins=not getattr(options, "no_twin", True)),
+        methods=sweeps.variants(methods, options, twins=getattr(options, "twin", False)),
         settings=made["local training"],
         task=task.name,
         task_params=made[f"task {task.name}"],

@@ -43,7 +43,7 @@ def read(words: Sequence[str]) -> SplitRequest | None:
     add_split(parser)
     parser.add_argument("--out")
     add_manner(parser)
-    parser.add_argument("--linked-files", action="store_true")
+    parser.add_argument("--linked-files", action=argparse.BooleanOptionalAction, default=False)
     options, unknown = parser.parse_known_args(words)
     if unknown:
         raise InputError(

@@ -1,7 +1,9 @@
-"""Progress of long work: bars with the time left in a terminal, a log line every few seconds elsewhere."""
+"""Progress of long work: bars with the time left in a terminal, a bar below the cell in a notebook, elsewhere a line
+every few seconds."""
 
 from __future__ import annotations
 
+import html
 import shutil
 import sys
 import textwrap
@@ -14,6 +16,7 @@ from typing import Protocol
 OUTSIDE_KEYS = "writes to the terminal only"
 
 LOG_SECONDS = 10.0  # between two log lines of one stage, at least
+CELL_SECONDS = 0.3  # between two pictures of one stage in a notebook, at least
 SILENT_SECONDS = 20.0  # after which a stage without a finished step says that it goes on
 
 
@@ -38,6 +41,7 @@ class Progress:
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self._terminal = sys.stderr.isatty() and not quiet
+        self._notebook = in_notebook() and not quiet
         self._inside = ""
 
     def say(self, line: str) -> None:
@@ -64,7 +68,8 @@ class Progress:
             return what if steps == 1 else f"{what}: {step} {min(done // parts + 1, steps)} of {steps}"
 
         try:
-            with (self._bar if self._terminal else self._log)(what, total, label) as advance:
+            show = self._bar if self._terminal else self._cell if self._notebook else self._log
+            with show(what, total, label) as advance:
                 yield advance
         finally:
             self._inside = ""
@@ -91,29 +96,49 @@ class Progress:
             yield advance
 
     @contextmanager
-    def _log(self, what: str, total: int, label: Callable[[int], str]) -> Iterator[Advance]:
+    def _cell(self, what: str, total: int, label: Callable[[int], str]) -> Iterator[Advance]:
+        from IPython.display import DisplayHandle
+
+        below = DisplayHandle()  # not rich's bar, which shows nothing where ipywidgets is not installed
+        below.display({"text/plain": label(0)}, raw=True)
+
+        def tell(line: str, done: int) -> None:
+            bar = f'<progress value="{done}" max="{total}"></progress> {html.escape(line)}'
+            below.update({"text/plain": line, "text/html": bar}, raw=True)
+
+        with self._lines(what, total, label, tell, CELL_SECONDS) as advance:
+            yield advance
+
+    def _log(self, what: str, total: int, label: Callable[[int], str]) -> AbstractContextManager[Advance]:
+        return self._lines(what, total, label, lambda line, done: self.say(line), LOG_SECONDS)
+
+    @contextmanager
+    def _lines(
+        self, what: str, total: int, label: Callable[[int], str], tell: Callable[[str, int], None], seconds: float
+    ) -> Iterator[Advance]:
+        """Call `tell(line, done)` at the start and the end of a stage, and between them at least `seconds` apart."""
         started = last = time.monotonic()
         done = 0
         ended = threading.Event()
-        self.say(label(0))
+        tell(label(0), 0)
 
         def remind() -> None:
             nonlocal last
             while not ended.wait(SILENT_SECONDS):
                 if (now := time.monotonic()) - last >= SILENT_SECONDS:
                     last = now
-                    self.say(f"{label(done)}, {in_words(now - started)} elapsed")
+                    tell(f"{label(done)}, {in_words(now - started)} elapsed", done)
 
         def advance(steps: int = 1) -> None:
             nonlocal done, last
             done += steps
             now = time.monotonic()
             if done == total:
-                self.say(f"{what}: done in {in_words(now - started)}")
-            elif now - last >= LOG_SECONDS:
+                tell(f"{what}: done in {in_words(now - started)}", done)
+            elif now - last >= seconds:
                 last = now
                 left = (now - started) / done * (total - done)
-                self.say(f"{label(done)}, {in_words(now - started)} elapsed, about {in_words(left)} left")
+                tell(f"{label(done)}, {in_words(now - started)} elapsed, about {in_words(left)} left", done)
 
         reminder = threading.Thread(target=remind, daemon=True)
         reminder.start()
@@ -122,6 +147,12 @@ class Progress:
         finally:
             ended.set()
             reminder.join()
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook. IPython is not imported for the answer."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
 
 
 def in_words(seconds: float) -> str:

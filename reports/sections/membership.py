@@ -8,7 +8,7 @@ from fedaudit.attacks.score_names import signal_name
 from fedaudit.audits.findings import BEFOREHAND
 from fedaudit.audits.verdicts import FEW_NAMED, SHARES, few_members
 from fedaudit.reports.corrected_verdicts import family_sizes
-from fedaudit.reports.evidence import Finding, membership_findings, ordered
+from fedaudit.reports.evidence import Evidence, Finding, membership_findings, ordered
 from fedaudit.reports.headline import Quotable, headline
 from fedaudit.reports.rows import MethodRow
 from fedaudit.reports.section import Page, Row, Section
@@ -39,7 +39,7 @@ def section(page: Page) -> Section | None:
     if not findings:
         return None
     threats = ordered((f["threat_model"] for f in findings), THREAT_MODELS)
-    quoted = {name: _quotable_by_threat(v) for name, v in zip(_names(page), page.runs, strict=True)}
+    quoted = {name: quotable_by_threat(v.evidence[0]) for name, v in zip(_names(page), page.runs, strict=True)}
     runs = [look | _run_parts(v, threats) for v, look in zip(page.runs, page.looks, strict=True)]
     drawn = _strips(page, quoted, runs)
     context = {
@@ -84,9 +84,9 @@ def _names(page: Page) -> list[str]:
     return [v.name if len(page.runs) == 1 else v.title for v in page.runs]
 
 
-def _quotable_by_threat(v: MethodRow) -> dict[str, list[Finding]]:
-    """The findings that verdicts on the first seed of a run may quote, by adversary, for those with any finding."""
-    findings = membership_findings(v.evidence[0].findings)
+def quotable_by_threat(e: Evidence) -> dict[str, list[Finding]]:
+    """The findings that verdicts on a run may quote, by adversary, for those with any finding."""
+    findings = membership_findings(e.findings)
     threats = ordered((f["threat_model"] for f in findings), THREAT_MODELS)
     return {threat: quotable([f for f in findings if f["threat_model"] == threat]) for threat in threats}
 

@@ -1,0 +1,107 @@
+"""A notebook, executed: progress below the cell, the picture of an audit and its tables, on a tiny run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pages import Reader
+from tests.test_shadowing import TINY
+
+nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[test]'")
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("ipykernel")
+
+CELLS = {
+    "audit": f"import fedaudit\nfound = {TINY.replace('quiet=True, ', '')}",
+    "picture": "found",
+    "text": "print(found)",
+    "verdicts": "found.verdicts",
+    "summary": "print(found.summary)",
+    "slow": (
+        "import time\nfrom fedaudit.machinery import progress\nprogress.SILENT_SECONDS = 0.05\n"
+        "with progress.Progress().stage('<thinking>', 2, 'thought') as advance:\n"
+        "    time.sleep(1)\n    advance()\n    time.sleep(1)\n"
+    ),
+    "quiet": "with progress.Progress(quiet=True).stage('work', 1) as advance:\n    advance()",
+    "error": "try:\n    fedaudit.audit(rnak=3)\nexcept fedaudit.InputError as error:\n    print(error)",
+    "alone": "import shutil\nshutil.rmtree('runs')\nlater = fedaudit.Audit(found.findings, found.report, ())\nlater",
+}
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """The outputs of each cell."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS.values()])
+    folder = tmp_path_factory.mktemp("book")
+    nbclient.NotebookClient(book, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
+    return {name: cell.outputs for name, cell in zip(CELLS, book.cells, strict=True)}
+
+
+def html(outputs: list[Any]) -> list[str]:
+    return [out.data["text/html"] for out in outputs if "text/html" in out.get("data", {})]
+
+
+def printed(outputs: list[Any]) -> str:
+    return "".join(out.text for out in outputs if out.output_type == "stream" and out.name == "stdout")
+
+
+def test_each_stage_is_one_output_that_is_overwritten(outputs: dict[str, list[Any]]) -> None:
+    bars = html(outputs["audit"])
+    assert len(bars) >= 3
+    assert all(re.fullmatch(r'<progress value="(\d+)" max="\1"></progress> .*: done in \d+ s', bar) for bar in bars)
+
+
+def test_a_long_step_goes_on_saying_so(outputs: dict[str, list[Any]]) -> None:
+    (bar,) = html(outputs["slow"])
+    assert re.fullmatch(
+        r'<progress value="1" max="2"></progress> &lt;thinking&gt;: thought 2 of 2, [12] s elapsed.*', bar
+    )
+    assert outputs["quiet"] == []
+
+
+def test_the_picture_is_the_first_screen_and_harms_nothing_beside_it(outputs: dict[str, list[Any]]) -> None:
+    (picture,) = html(outputs["picture"])
+    page = Reader(picture.encode())
+    sentence, *_ = printed(outputs["summary"]).splitlines()
+    assert sentence in page.text
+    assert {"svg", "circle"} <= {tag for tag, _ in page.elements}
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.elements}
+    (style,) = re.findall(r"<style>(.*?)</style>", picture, re.DOTALL)
+    selectors = [part.strip() for names in re.findall(r"([^{}]+)\{", style) for part in names.split(",")]
+    assert all(name.startswith((".fedaudit", "@media")) for name in selectors), selectors
+
+
+def test_tables_and_texts(outputs: dict[str, list[Any]]) -> None:
+    (table,) = html(outputs["verdicts"])
+    rows = Reader(table.encode()).rows
+    assert {"threat_model", "verdict", "value", "low", "high", "detectable"} <= {*rows[0]}
+    assert len(rows) > 2
+    sentence, *_ = printed(outputs["summary"]).splitlines()
+    assert re.fullmatch(
+        rf"Audit: {re.escape(sentence)} Report: runs/reports/.*/index.html", printed(outputs["text"]).strip()
+    )
+    assert printed(outputs["error"]) == (
+        "rnak=3: no such option for this method, task and attack (did you mean rank=...?)\n"
+    )
+
+
+def test_an_audit_whose_report_has_gone_is_still_shown(outputs: dict[str, list[Any]]) -> None:
+    (shown,) = outputs["alone"]
+    assert "text/html" not in shown.data
+    assert "no such folder" in shown.data["text/plain"]
+
+
+def test_without_ipython_there_are_lines(tmp_path: Path) -> None:
+    text = (
+        "import sys; sys.modules['IPython'] = None\n"
+        "from fedaudit.machinery.progress import Progress\n"
+        "with Progress().stage('work', 1) as advance: advance()"
+    )
+    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.splitlines() == ["work", "work: done in 0 s"]
