@@ -356,7 +356,8 @@ class TestCommand:
         plain, asked = (cli.read_command([*words, *more]).plan for more in ([], ["--audit", "curves"]))
         assert [c.analysis_key for c in plain.cells] == [c.analysis_key for c in asked.cells]
         assert plain.report_folder != asked.report_folder
-        assert list(asked.across) == ["curves"]
+        assert list(asked.across) == ["curves", "differences"]
+        assert list(plain.across) == ["differences"]  # by default
         assert "curves" not in asked.audits
 
     def test_all_audits_of_one_setting_are_those_that_fit_it(self):
