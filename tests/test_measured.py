@@ -259,7 +259,7 @@ class TestWhereItIsShown:
     def test_in_the_terminal(self, evidence, capsys) -> None:
         show(self.worse(evidence).findings, None)
         said = " ".join(capsys.readouterr().out.split())
-        assert "prompt-user loss 100 20 of 20 1.82 (10) 3.24 (10) 8 9" in said
+        assert "prompt-user · 100 canaries loss 20 of 20 1.82 (10) 3.24 (10) 8 9" in said
         assert "measured above provable" in said
 
     @pytest.mark.parametrize(
