@@ -23,7 +23,7 @@ from fedaudit.attacks.answers import public_records
 from fedaudit.attacks.base import View
 from fedaudit.attacks.knowledge import Knowledge, Rounds
 from fedaudit.attacks.messages.adapters import AdapterMessages
-from fedaudit.attacks.messages.rebuild import WAYS, rebuild
+from fedaudit.attacks.messages.rebuild import rebuild
 from fedaudit.attacks.questions.kinds import KINDS
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import one_thread
@@ -32,6 +32,7 @@ from fedaudit.pipeline.methods import transcript_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop, make_bench
+from fedaudit.terms.held_models import REBUILDINGS
 from fedaudit.trainers.lora import Learner
 
 ATTACKS = ("loss", "slope", "source", "fedmia", "cosine", "projres")
@@ -70,7 +71,7 @@ def over_clients(cell: Cell, workshop: Workshop, learner: Learner) -> Found:
         heard = [messages.round(k, r, records, ("own", "heard"), 0, False) for r in turns]
         (said,) = kind.answers(learner, None, [view.public], records, ("exact",))
         base = public_records(kind.public_records(learner, records)).answers(said)
-        ways = dict.fromkeys(one.way for way in WAYS for one in [rebuild(view, k, way)] if one.state is not None)
+        ways = dict.fromkeys(one.way for way in REBUILDINGS for one in [rebuild(view, k, way)] if one.state is not None)
         for way in ways:
             rounds = Rounds.of(k, len(view.clients), way, heard)
             seen = Knowledge(tuple(records), np.zeros(len(records), bool), base, base, rounds=rounds)
