@@ -80,7 +80,7 @@ def in_double() -> Iterator[None]:
         with (
             Double(),
             mock.patch.dict(vlm_loading.DTYPES, float32=torch.float64),
-            mock.patch.dict(vlm.TOLERANCE, {torch.float64: vlm.TOLERANCE[torch.float32]}),
+            mock.patch.dict(vlm.TOLERANCE, {(torch.float64, "highest"): vlm.TOLERANCE[torch.float32, "highest"]}),
         ):
             yield
     finally:

@@ -30,6 +30,7 @@ from fedaudit.reports.section import Page
 from fedaudit.reports.sections.curves import section
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.unprinted import unprinted
+from tests.whole_runs import unnoted
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -397,9 +398,9 @@ class TestOnDisk:
         assert first[-1] == f"report: {page}"
         rows = pd.read_csv(page.with_name("curves.csv"))
         assert set(rows.point) == {"promptfl epsilon=none", "promptfl epsilon=5", "local epsilon=none"}
-        before = {p: p.read_bytes() for p in page.parent.rglob("*") if p.is_file()}
+        before = {p: unnoted(p) for p in page.parent.rglob("*") if p.is_file()}
         assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
-        assert {p: p.read_bytes() for p in page.parent.rglob("*") if p.is_file()} == before
+        assert {p: unnoted(p) for p in page.parent.rglob("*") if p.is_file()} == before
         capsys.readouterr()
         assert cli.main(["--audit", "curves", "--out", str(out), "--dry-run"]) == 0
         assert "3 runs of 3 settings" in capsys.readouterr().out

@@ -45,6 +45,7 @@ OTHERS = {
     "pip",
     "pytest",
     "ruff",
+    "source",
 }  # programs that are not ours
 OTHERS |= {
     "flower/bin/pip",

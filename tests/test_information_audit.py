@@ -134,7 +134,7 @@ def test_the_section_says_what_the_table_says():
     rows = audit.information(world(0, 3.0), audit.Params())
     page = Page([dataclasses.replace(ONE, tables={**ONE.tables, "information": rows})], map)
     shown = section(page)
-    assert [row["bits"] for row in shown.context["information"][0]["shown"]] == list(rows.bits)
+    assert [row["bits"] for row in shown.context["information"][0]["shown"]["rows"]] == list(rows.bits)
     assert list(shown.tables) == ["information"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import Folder, refuse_files, undisturbed
+from fedaudit.machinery.store import Folder, undisturbed
 from fedaudit.pipeline.finished import sound
 from fedaudit.pipeline.plan import Plan
 
@@ -31,8 +31,6 @@ def run(plan: Plan, progress: Progress) -> Outcome:
     """
     reused = ["report"]
     if not sound(plan):
-        refuse_files(plan.report_folder)
-        progress.say("loading libraries and data")
         from fedaudit.pipeline.compute import compute
 
         reused = compute(plan, progress)
