@@ -112,4 +112,4 @@ def quantity(metric: str) -> str:
     name, _, number = metric.partition("@")
     if name == "named":
         return f"members among the {number} highest"
-    return {"auroc": "AUROC", "tpr": f"TPR at {number} FPR"}.get(name, metric.replace("_", " "))
+    return {"auroc": "AUROC", "tpr": f"TPR at {number} FPR", "cider": "CIDEr"}.get(name, metric.replace("_", " "))

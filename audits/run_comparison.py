@@ -18,8 +18,8 @@ from fedaudit.terms.splits import SPLITS
 
 # beginnings of the paths of entries that say nothing about what was trained
 BESIDE = (
-    "seed", "data_seed", "device", "keys.", "manifests.", "versions.", "fedaudit", "code", "attack", "audit.",
-    "adversary.",
+    "seed", "data_seed", "device", "precision", "keys.", "manifests.", "versions.", "fedaudit", "code", "attack",
+    "audit.", "adversary.",
 )  # fmt: skip
 WORLD = ("task.", "backbone.")
 METHOD, EPSILON = "method.name", "privacy.epsilon"

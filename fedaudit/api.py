@@ -75,10 +75,8 @@ class Audit:
     @functools.cached_property
     def _page(self) -> Page:
         from fedaudit.pipeline import two_reports
-        from fedaudit.reports import notebook
 
-        report = two_reports.read(self.report, "report")
-        return notebook.page_of([dict(f) for f in report.findings], report.rows)
+        return two_reports.read(self.report, "report").page
 
     def __repr__(self) -> str:
         try:

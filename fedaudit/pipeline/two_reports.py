@@ -23,6 +23,8 @@ from fedaudit.pipeline.finished import finish
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedaudit.reports.section import Page
+
 FOLDER = "comparisons"  # under --out
 TABLES = ("records", "accuracy", "utility")
 CONFIDENCE = 0.95
@@ -41,6 +43,13 @@ class ReportOnDisk:
     @property
     def task(self) -> str:
         return str(self.rows[0]["task"])
+
+    @functools.cached_property
+    def page(self) -> Page:
+        """The report's page, without its tables."""
+        from fedaudit.reports.notebook import page_of
+
+        return page_of([dict(f) for f in self.findings], self.rows)
 
     @functools.cached_property
     def settings(self) -> dict[str, list[AuditedRun]]:
@@ -135,7 +144,10 @@ def write(folders: Sequence[Path], out: Path, words: Sequence[str], progress: Pr
     started = time.monotonic()
     first, second = (read(folder, "--compare") for folder in folders)
     result = differences(first, second)
-    sides = [Side(name, r.path.name, r.settings, _note(r.path)) for name, r in zip(NAMES, (first, second), strict=True)]
+    sides = [
+        Side(name, r.path.name, r.settings, r.page, _note(r.path))
+        for name, r in zip(NAMES, (first, second), strict=True)
+    ]
     description = keys.page_of([run.key for side in sides for run in side.runs], keys.TWO_REPORTS)
     folder = claim(out / FOLDER / f"two-{key_of(description | {'reports': [side.report for side in sides]})[:8]}")
     with folder.lock(progress.say):
