@@ -3,20 +3,14 @@ stand in one piece."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
 import shlex
-import struct
-import subprocess
-import sys
-import termios
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.real_terminal import in_terminal
+
 COLUMNS = 80
 LORA = "--rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 --threads 1"
 PROMPTS = "--rounds 2 --clients 2 --train 8 --test 1 --threads 1"
@@ -24,23 +18,9 @@ PROMPTS = "--rounds 2 --clients 2 --train 8 --test 1 --threads 1"
 
 def shown(words: str, out: Path) -> list[str]:
     """The lines that a terminal shows of a command, stdout and stderr together."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    command = [sys.executable, "-m", "fedaudit", *shlex.split(words.format(out=out))]
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment | {"PYTHONPATH": str(ROOT)}, cwd=out
-    )
-    os.close(theirs)
-    said = b""
-    while True:
-        try:
-            said += os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-    os.close(ours)
-    assert process.wait(600) in (0, 1), said.decode()
-    return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()))
+    code, said = in_terminal(shlex.split(words.format(out=out)), COLUMNS, out, seconds=600)
+    assert code in (0, 1), said
+    return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said))
 
 
 def too_wide(lines: list[str]) -> list[str]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -15,6 +11,7 @@ from rich.console import Console
 from fedaudit.attacks.score_names import signal_name
 from fedaudit.command import listing, window
 from fedaudit.command.window import WindowColumn, lines
+from tests.real_terminal import in_terminal
 from tests.terminal_windows import CASES, HERE, WIDTHS, kept, printed
 
 AGAIN = "python -m tests.terminal_windows writes it anew"
@@ -109,19 +106,8 @@ def test_a_file_has_everything_in_one_line_and_a_small_window_what_80_columns_ha
 @pytest.mark.parametrize("words", ["--list", "--paper list"])
 def test_in_a_real_terminal(words: str) -> None:
     """Of 80 columns: the command asks the terminal itself."""
-    ours, theirs = pty.openpty()
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    command = f"stty cols 80; {sys.executable} -m fedaudit {words}"
-    process = subprocess.Popen(command, shell=True, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    said = b""
-    while True:
-        try:
-            said += os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-    os.close(ours)
-    assert process.wait(60) == 0
-    shown = said.decode().replace("\r\n", "\n").splitlines()
+    code, said = in_terminal(words.split(), 80)
+    assert code == 0
+    shown = said.replace("\r\n", "\n").splitlines()
     assert len(shown) > 30
     assert max(map(len, shown)) <= 80

@@ -75,6 +75,7 @@ def test_the_page_has_both_reports_and_their_differences(two, tmp_path, capsys):
     page = Path(re.findall(r"^report: (.*)$", said, re.MULTILINE)[0])
     assert page.parent.parent == tmp_path / "comparisons"
     reader = Reader(page.read_bytes())
+    assert sum(tag == "circle" and at.get("class") == "mark" for tag, at in reader.elements) == 2 * 3  # adversaries
     assert "A: FedRand" in reader.text
     assert "B: FedAvg" in reader.text
     assert "B: fedavg leaks more than A: fedrand to the server: AUROC" in said

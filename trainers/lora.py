@@ -150,7 +150,8 @@ class Learner(OneByOne, LoraModel):
         longest = max((len(self.data[record].ids) for record in batch), default=0)
         adapted = sum(4 * tensor.numel() for tensor in self.parameters.values())  # bytes
         most = max(1, self._memory // max(1, self._bytes_per_token * longest + copies * adapted))
-        size = math.ceil(len(batch) / max(1, math.ceil(len(batch) / most))) or 1
+        parts = max(1, math.ceil(len(batch) / most))
+        size = max(1, math.ceil(len(batch) / parts))
         return [batch[i : i + size] for i in range(0, len(batch), size)]
 
     @property

@@ -44,12 +44,22 @@ class Items:
     ABLATION = partial(
         PaperItem, preset="dpfpl-ablation", tasks={"symbols": ("--task=glyphs",)}, scale="dpfpl-paper", real=REAL
     )
-    # DP-FPL's settings at one budget: those of the preset, and those of tests
-    AT_ONE, FEW_AT_ONE = (
-        ",".join(f"dpfpl{residual}:rank={rank}:epsilon={{0}}" for residual in ("", ":residual=false") for rank in ranks)
-        for ranks in ((1, 2, 4, 8, 0), (1, 8))
-    )
     TINY = "--seeds 1 --rounds 1 --clients 2 --train 4 --test 1"
+
+    @staticmethod
+    def at_one(epsilon: str, shows: str, item: Any = ABLATION, tiny: str = TINY) -> PaperItem:
+        """A table of DP-FPL's ranks, with and without residual, at one budget; tests take two ranks."""
+        every, few = (
+            ",".join(
+                f"dpfpl{residual}:rank={rank}:epsilon={epsilon}"
+                for residual in ("", ":residual=false")
+                for rank in ranks
+            )
+            for ranks in ((1, 2, 4, 8, 0), (1, 8))
+        )
+        made: PaperItem = item(shows, method=every, tiny=f"{tiny} --method {few}")
+        return made
+
     SIZES = {f"{n} clients": (f"--clients={n}",) for n in (25, 50)}  # noqa: RUF012
     FIGURE = "rank, noise and residual, beside what the paper prints of"
 
@@ -63,30 +73,12 @@ class Items:
         tasks=SIZES, scale="dpfpl-paper-cifar100", real=SIZES,
         tiny="--seeds 1 --rounds 1 --train 16 --test 1 --epsilon none --method promptfl,dpfpl",
     )  # fmt: skip
-    table6 = ABLATION(
-        "rank and residual without noise", method=AT_ONE.format("none"),
-        tiny=f"{TINY} --method {FEW_AT_ONE.format('none')}",
-    )  # fmt: skip
-    table7 = ABLATION(
-        "rank and residual at ε 0.4", method=AT_ONE.format("0.4"),
-        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.4')}",
-    )  # fmt: skip
-    table8 = ABLATION(
-        "rank and residual at ε 0.2", method=AT_ONE.format("0.2"),
-        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.2')}",
-    )  # fmt: skip
-    table9 = ABLATION(
-        "rank and residual at ε 0.1", method=AT_ONE.format("0.1"),
-        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.1')}",
-    )  # fmt: skip
-    table10 = ABLATION(
-        "rank and residual at ε 0.05", method=AT_ONE.format("0.05"),
-        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.05')}",
-    )  # fmt: skip
-    table11 = ABLATION(
-        "rank and residual at ε 0.01", method=AT_ONE.format("0.01"),
-        tiny=f"{TINY} --method {FEW_AT_ONE.format('0.01')}",
-    )  # fmt: skip
+    table6 = at_one("none", "rank and residual without noise")
+    table7 = at_one("0.4", "rank and residual at ε 0.4")
+    table8 = at_one("0.2", "rank and residual at ε 0.2")
+    table9 = at_one("0.1", "rank and residual at ε 0.1")
+    table10 = at_one("0.05", "rank and residual at ε 0.05")
+    table11 = at_one("0.01", "rank and residual at ε 0.01")
     figure2 = ABLATION(f"{FIGURE} Caltech101", real={"Caltech101": REAL["Caltech101"]}, tiny=f"{TINY} --rank 1,8")
     figure4 = ABLATION(f"{FIGURE} OxfordPets", real={"OxfordPets": REAL["OxfordPets"]})
     figure5 = ABLATION(f"{FIGURE} OxfordFlowers", real={"OxfordFlowers": REAL["OxfordFlowers"]})
