@@ -352,6 +352,22 @@ def test_progress_counts_the_batches_that_are_missing(vit: FrozenCLIP, cache: Fo
     assert stages == [["encoding the pictures", 1, 1], ["encoding the pictures", 3, 3]]
 
 
+def test_threads_change_no_byte_and_a_sample_is_one_batch(vit: FrozenCLIP, tmp_path: Path) -> None:
+    given = records(5 * clip_images.BATCH + 3)
+    ids = [r.id for r in given]
+    folders = [claim(tmp_path / name) for name in ("one", "four", "sample")]
+    one, four = (encoded(vit, given, f, threads=n).rows(ids) for f, n in zip(folders, (1, 4), strict=False))
+    assert torch.equal(one, four)
+    assert [(folders[0].path / n).read_bytes() for n in folders[0].names()] == [
+        (folders[1].path / n).read_bytes() for n in folders[1].names()
+    ]
+    for _ in range(2):  # what a sample computed is not missing in the next one
+        sample = encoded(vit, given, folders[2], threads=4, sample=True).rows(ids)
+    computed = 2 * clip_images.BATCH
+    assert torch.equal(sample[:computed], one[:computed])
+    assert torch.equal(sample[computed:], one[clip_images.BATCH : clip_images.BATCH + 1].expand_as(sample[computed:]))
+
+
 def test_no_records_have_no_features(vit: FrozenCLIP, cache: Folder) -> None:
     assert encoded(vit, [], cache).rows([]).shape == (0, vit.embed)
 

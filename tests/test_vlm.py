@@ -108,6 +108,22 @@ def test_progress_counts_the_files_that_are_missing(vlm, federation, tmp_path):
     assert len(seen) == 1  # nothing is missing, nothing is shown
 
 
+def test_a_sample_is_one_file_whose_pictures_stand_for_the_others(vlm, federation, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedaudit.backbones.vlm.CHUNK", 4)
+    records, cache = list(federation.records.values()), claim(tmp_path / "sample")
+    whole = vlm.encode(records, claim(tmp_path / "whole"), say=print)
+    sample = vlm.encode(records, cache, say=print, sample=True)
+    files = claim(tmp_path / "whole").names()
+    assert len(cache.names()) == 1 < len(files)
+    assert list(sample) == list(whole)
+    size = next(i for i, r in enumerate(records) if not torch.equal(sample[r.id].features, whole[r.id].features))
+    for i, record in enumerate(records):
+        assert torch.equal(sample[record.id].features, whole[records[i % size].id].features)
+        assert torch.equal(
+            sample[record.id].ids[sample[record.id].prompt :], whole[record.id].ids[whole[record.id].prompt :]
+        )
+
+
 def test_spans_cover_the_parts(vlm, data):
     for encoded in data.values():
         spans = encoded.spans

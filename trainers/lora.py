@@ -225,7 +225,12 @@ def prepared(
     vlm = load(resources.backbone, resources.device, resources.dtype, resources.backbone_code)
     with (cache := claim(resources.cache)).lock(progress.say):
         data = vlm.encode(
-            list(federation.records.values()), cache, say=progress.say, stage=progress.stage, workers=resources.workers
+            list(federation.records.values()),
+            cache,
+            say=progress.say,
+            stage=progress.stage,
+            workers=resources.workers,
+            sample=resources.sample,
         )
     return Learner(vlm, data, Settings(**dataclasses.asdict(resources.settings)))
 

@@ -376,7 +376,14 @@ def prepared(
     soft = [method for method in methods if isinstance(method, PromptMethod)]
     clip, features, labels = prompts.encode_federation(resources, federation, soft, progress)
     with (cache := claim(resources.cache)).lock(progress.say):
-        tokens = clip.tokens(list(federation.records.values()), cache, say=progress.say, stage=progress.stage)
+        tokens = clip.tokens(
+            list(federation.records.values()),
+            cache,
+            say=progress.say,
+            stage=progress.stage,
+            threads=resources.threads,
+            sample=resources.sample,
+        )
     return Learner(clip, features, tokens, labels, federation.classes, settings)
 
 

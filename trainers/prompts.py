@@ -365,7 +365,15 @@ def encode_federation(
     clip = load(resources.backbone, resources.device)
     records, patches = list(federation.records.values()), any(method.patches for method in methods)
     with (cache := claim(resources.cache)).lock(progress.say):
-        features = clip.encode(records, cache, say=progress.say, stage=progress.stage, patches=patches)
+        features = clip.encode(
+            records,
+            cache,
+            say=progress.say,
+            stage=progress.stage,
+            patches=patches,
+            threads=resources.threads,
+            sample=resources.sample,
+        )
     number = {name: i for i, name in enumerate(federation.classes)}
     return clip, features, {r.id: number[r.group] for r in records}
 

@@ -22,4 +22,6 @@ class Resources:
     device: str = "cpu"
     dtype: str = "float32"
     backbone_code: str = ""  # the user's Python file that loads the model; "" if it needs none
-    workers: int = 1
+    workers: int = 1  # processes that compute; one on a GPU
+    threads: int = 1  # for work of the processor: what --threads says
+    sample: bool = False  # encode one batch of pictures, and take the others for these: for estimates of time

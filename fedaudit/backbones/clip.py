@@ -56,14 +56,26 @@ class FrozenCLIP:
         say: Callable[[str], None],
         stage: Stage = unseen,
         patches: bool = False,
+        threads: int = 1,
+        sample: bool = False,
     ) -> ImageFeatures:
         """Image features of records, from `cache`; missing ones are computed and stored there first. say: called
-        with a sentence about each damaged file. patches: patch features too. InputError: the encoder has none."""
+        with a sentence about each damaged file. patches: patch features too. threads: how many batches of pictures are
+        prepared and seen at once. sample: as in `clip_images.encode`. InputError: the encoder has no patch features."""
         if patches:
             self._check_patches()
         see = functools.partial(self._see, patches=patches)
         return self._stored(
-            records, see, {"patches": patches}, cache, self.embed, say=say, stage=stage, patches=patches
+            records,
+            see,
+            {"patches": patches},
+            cache,
+            self.embed,
+            say=say,
+            stage=stage,
+            patches=patches,
+            threads=threads,
+            sample=sample,
         )
 
     def _stored(
@@ -77,6 +89,8 @@ class FrozenCLIP:
         say: Callable[[str], None],
         stage: Stage,
         patches: bool,
+        threads: int,
+        sample: bool,
     ) -> ImageFeatures:
         """Results of `see` for records, as features by record id, once per picture, from `cache`; `what` distinguishes
         kinds of results there."""
@@ -90,6 +104,8 @@ class FrozenCLIP:
             cache,
             say=say,
             stage=stage,
+            threads=threads,
+            sample=sample,
         )
         return clip_images.gather_features(
             {r.id: row[d] for r, d in zip(records, digests, strict=True)},
@@ -131,13 +147,21 @@ class FrozenCLIP:
         return min(len(self._tower.blocks), len(self.vision.blocks))
 
     def tokens(
-        self, records: Sequence[Record], cache: Folder, *, say: Callable[[str], None], stage: Stage = unseen
+        self,
+        records: Sequence[Record],
+        cache: Folder,
+        *,
+        say: Callable[[str], None],
+        stage: Stage = unseen,
+        threads: int = 1,
+        sample: bool = False,
     ) -> ImageFeatures:
         """Input tokens of the image encoder's first layer for records, from `cache` as in `encode`: `rows` gives the
         class token [n, d], equal for all pictures; `patches` gives the patch tokens [n, M, d]."""
         return self._stored(
-            records, self._cut, {"tokens": True}, cache, self.vision.width, say=say, stage=stage, patches=True
-        )
+            records, self._cut, {"tokens": True}, cache, self.vision.width, say=say, stage=stage, patches=True,
+            threads=threads, sample=sample,
+        )  # fmt: skip
 
     def text(self, context: Tensor, texts: ClassTexts, deeper: Tensor | None = None) -> Tensor:
         """L2-normalised class features [..., C, E] for context vectors [..., b, d]. deeper [..., D, b, d]: context

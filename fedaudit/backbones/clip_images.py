@@ -1,18 +1,23 @@
 """Image features of a frozen CLIP: computed once per picture, stored on disk under a hash of its content."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any
+from itertools import groupby, islice
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedaudit.backbones.vlm_batches import Stored
-from fedaudit.machinery.progress import Stage
+from fedaudit.machinery.progress import ENCODING, Stage
 from fedaudit.machinery.store import Folder, key_of
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 BATCH = 16  # pictures per forward pass, always: other pictures in the batch must not change a feature
 SHARD = 64_000_000  # bytes of features per file at most
@@ -49,11 +54,15 @@ def encode(
     *,
     say: Callable[[str], None],
     stage: Stage,
+    threads: int = 1,
+    sample: bool = False,
 ) -> dict[str, Stored]:
     """Where the features [rows, E] of each picture are stored, {SHA-256 of its content: place}; missing ones are
     computed first.
 
-    see: computes the features of BATCH pictures, [BATCH, rows, E]. model: everything but the picture that decides them.
+    see: prepares BATCH pictures and computes their features, [BATCH, rows, E]. model: everything but the picture that
+    decides them. threads: how many batches are seen at once, each by one thread, so that no feature depends on it.
+    sample: of the missing pictures only one batch is computed, and the first of it stands for the others.
     """
     prefix = f"clip-{key_of(model)}-"
     stored: dict[str, Stored] = {}
@@ -62,19 +71,36 @@ def encode(
             stored |= _listed(cache, name)
     missing = [digest for digest in pictures if digest not in stored]
     if missing:
-        with stage("encoding the pictures", -(-len(missing) // BATCH), "batch") as advance:
+        parts = [missing[start : start + BATCH] for start in range(0, len(missing), BATCH)]
+        with ThreadPoolExecutor(threads) as pool, stage(ENCODING, len(parts), "batch") as advance:
+            parts = parts[:1] if sample else parts
+            batches = _ahead(
+                pool, lambda part: see([pictures[d] for d in (part * BATCH)[:BATCH]]).cpu(), parts, 2 * threads
+            )
             shard: dict[str, Tensor] = {}
-            for start in range(0, len(missing), BATCH):
-                part = missing[start : start + BATCH]
-                features = see([pictures[digest] for digest in (part * BATCH)[:BATCH]]).cpu()
+            for i, (part, features) in enumerate(zip(parts, batches, strict=True), start=1):
                 shard |= dict(zip(part, features, strict=False))  # what fills up the last batch is left out
-                if len(shard) + BATCH > min(PICTURES, SHARD // features[0].nbytes) or start + BATCH >= len(missing):
+                if len(shard) + BATCH > min(PICTURES, SHARD // features[0].nbytes) or i == len(parts):
                     name = f"{prefix}{key_of({'pictures': list(shard)})}.safetensors"
                     cache.write_tensors(name, shard)
                     stored |= _listed(cache, name)
                     shard = {}
                 advance()
+        if sample:
+            stored = dict.fromkeys(missing, stored[missing[0]]) | stored
     return {digest: stored[digest] for digest in pictures}
+
+
+def _ahead(
+    pool: ThreadPoolExecutor, function: Callable[[Argument], Result], jobs: Iterable[Argument], most: int
+) -> Iterator[Result]:
+    """Results of the jobs in their order; the pool has at most `most` unfinished or waiting ones at a time."""
+    waiting = iter(jobs)
+    futures = deque(pool.submit(function, job) for job in islice(waiting, most))
+    while futures:
+        result = futures.popleft().result()
+        futures.extend(pool.submit(function, job) for job in islice(waiting, 1))
+        yield result
 
 
 def gather_features(row: Mapping[str, int], stored: Sequence[Stored], empty: Tensor, *, patches: bool) -> ImageFeatures:

@@ -33,7 +33,7 @@ from fedaudit.backbones.vlm_loading import CHUNK, DTYPES, user_class
 from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
-from fedaudit.machinery.progress import Stage, unseen
+from fedaudit.machinery.progress import ENCODING, Stage, unseen
 from fedaudit.machinery.store import Folder, key_of
 from fedaudit.tasks.base import Record
 
@@ -62,9 +62,11 @@ class FrozenVLM(Reader):
         say: Callable[[str], None],
         stage: Stage = unseen,
         workers: int = 1,
+        sample: bool = False,
     ) -> dict[str, Encoded]:
         """The records as the model reads them, {id: encoded}; image embeddings are from `cache`, where `workers`
-        processes first add missing ones.
+        processes first add missing ones. sample: of missing ones only the first file is computed, and its pictures
+        stand for the others.
 
         say: called with a sentence about each damaged file. InputError: the model reads images in a way that cannot be
         cached, or a picture or a text cannot be used.
@@ -77,17 +79,21 @@ class FrozenVLM(Reader):
             # only a forked worker has the model already
             with (
                 Executor(lambda: self, workers=workers if sys.platform == "linux" else 1) as readers,
-                stage("encoding the pictures", len(missing), "batch") as advance,
+                stage(ENCODING, len(missing), "batch") as advance,
             ):
-                packs = readers.map(FrozenVLM._pack, (shards[name] for name in missing))
-                for name, tensors in zip(missing, packs, strict=True):
+                computed = missing[:1] if sample else missing
+                packs = readers.map(FrozenVLM._pack, (shards[name] for name in computed))
+                for name, tensors in zip(computed, packs, strict=True):
                     cache.write_tensors(name, tensors)
                     advance()
-        in_memory = sum((cache.path / name).stat().st_size for name in shards) < IN_MEMORY
+        read_from = {name: name for name in shards} | (dict.fromkeys(missing, missing[0]) if sample and missing else {})
+        in_memory = sum((cache.path / name).stat().st_size for name in read_from.values()) < IN_MEMORY
         return {
             record.id: self._encoded(record, prompt, source)
             for name, part in shards.items()
-            for record, prompt, source in unpack_tensors(part, cache, name, in_memory=in_memory)
+            for record, (prompt, source) in zip(
+                part, unpack_tensors(shards[read_from[name]], cache, read_from[name], in_memory=in_memory), strict=False
+            )
         }
 
     def _pack(self, records: Sequence[Record]) -> dict[str, Tensor]:

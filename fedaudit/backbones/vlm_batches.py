@@ -109,8 +109,8 @@ def pack_tensors(records: Sequence[Record], prompts: Sequence[EmbeddedPrompt]) -
 
 def unpack_tensors(
     records: Sequence[Record], cache: Folder, name: str, *, in_memory: bool
-) -> Iterator[tuple[Record, EmbeddedPrompt, Tensor | Stored]]:
-    """Yield from a file of `pack_tensors` each record, its embedded prompt (features empty), and its image embeddings
+) -> Iterator[tuple[EmbeddedPrompt, Tensor | Stored]]:
+    """Yield from a file of `pack_tensors` each record's embedded prompt (features empty), and its image embeddings
     (`in_memory`) or where these are."""
     from safetensors import safe_open
 
@@ -121,4 +121,4 @@ def unpack_tensors(
             ids, *rest = (stored.get_tensor(f"{n}/{record.id}").clone() for n in ("ids", *sorted(names)))
             source = Stored(file, f"features/{record.id}")
             prompt = EmbeddedPrompt(ids, torch.empty(0), dict(zip(sorted(names), rest, strict=True)))
-            yield record, prompt, source.read() if in_memory else source
+            yield prompt, source.read() if in_memory else source

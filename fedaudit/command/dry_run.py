@@ -11,12 +11,13 @@ import dataclasses
 import math
 import tempfile
 import time
-from collections.abc import Collection, Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery.progress import Progress, nothing
+from fedaudit.machinery.progress import ENCODING, Advance, Progress, in_words, nothing
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.pipeline.plan import Cell, Plan
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 TRIAL_ROUNDS = 3
 LONG = 1.0  # seconds: if the first round takes longer, it is the measurement; a shorter one counts as warm-up
+SILENT = 30.0  # seconds of encoding pictures below which they get no line of their own
 SHOWN = 12  # audits that are listed by name
 
 
@@ -39,6 +41,24 @@ class Pace:
     size: float
 
 
+class Clock(Progress):
+    """A progress that also measures the encoding of pictures: `batches` to encode, and `seconds` of the first."""
+
+    batches, seconds = 0, 0.0
+
+    def encoding(self, threads: int) -> float:
+        """Seconds that all batches take with so many threads."""
+        return self.seconds * math.ceil(self.batches / threads)
+
+    @contextmanager
+    def stage(self, what: str, total: int, step: str = "step", parts: int = 1) -> Iterator[Advance]:
+        with super().stage(what, total, step, parts) as advance:
+            began = time.perf_counter()
+            yield advance
+            if what == ENCODING:  # a learner may encode twice
+                self.batches, self.seconds = total, max(self.seconds, time.perf_counter() - began)
+
+
 Timings = MutableMapping[Hashable, Any]  # paces of trainings and seconds of questions, by what they depend on
 
 
@@ -46,9 +66,9 @@ def estimate(
     plan: Plan, progress: Progress, timings: Timings | None = None, before: Collection[Path] = frozenset()
 ) -> str:
     """The text of `--dry-run` about what the plan would compute: trainings, time, disk space. It is based on a few
-    rounds of each kind of training and one question of each kind of attack. `timings` is a cache, read and filled;
-    `before` are folders that the same command will have made by then. Nothing is written to disk but the cached image
-    embeddings."""
+    rounds of each kind of training, one question of each kind of attack, and one batch of pictures. `timings` is a
+    cache, read and filled; `before` are folders that the same command will have made by then. Nothing is written to
+    disk but that batch's image embeddings."""
     from fedaudit.command import attack_times
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_models import sequence_rounds
@@ -68,7 +88,8 @@ def estimate(
     kinds = {_kind(cell): cell for cell in (*cells, *simulated, *(cell for cell, _ in shadows))}
     attacked = [c for c in missing if plan.attacks and (c.variant is None or c.variant.plugin.facts.trains)]
     work = [(cell, attack_times.work(cell, federation)) for cell in attacked]
-    pace, each = _measured(kinds, alone, work, federation, progress, {} if timings is None else timings)
+    clock = Clock(quiet=progress.quiet)
+    pace, each = _measured(kinds, alone, work, federation, clock, {} if timings is None else timings)
     rounds = plan.rounds
     parts = [
         [rounds * pace[_kind(cell)].seconds for cell in cells],
@@ -87,9 +108,12 @@ def estimate(
     lines += _shadow_lines(len(simulated), sum(some for _, some in shadows), plan.adversary.shadows)
     parallel = [plan.workers if plan.trained.together else 1, *[plan.workers] * 3]  # else its clients are spread
     seconds = sum(sum(part) / min(jobs, len(part)) for jobs, part in zip(parallel, parts, strict=True) if part)
+    seconds += clock.encoding(plan.threads)
     minutes = _count(max(1, math.ceil(seconds / 60)), "minute")
     unknown = ", newcomers not counted" if plan.newcomers else ""
     lines.append(f"about {minutes} with {_count(plan.workers, 'worker')}{unknown}")
+    if clock.encoding(plan.threads) >= SILENT:
+        lines.append(f"{in_words(clock.encoding(plan.threads))} of it for {ENCODING}")
     lines += [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
     return "\n".join(lines)
 
@@ -126,7 +150,7 @@ def _world(plan: Plan, federation: Federation) -> Hashable:
 
 def _measured(
     kinds: Mapping[Hashable, Cell], alone: Collection[Hashable], work: Sequence[tuple[Cell, Mapping[str, float]]],
-    federation: Federation, progress: Progress, timings: Timings,
+    federation: Federation, progress: Clock, timings: Timings,
 ) -> tuple[dict[Hashable, Pace], dict[str, float]]:  # fmt: skip
     """({kind of training: pace}, {kind of work: seconds of one question}), measured here.
 
@@ -146,7 +170,9 @@ def _measured(
     attack = world, _kind(most[0]) if most and most[0].variant else None, most and tuple(most[1].items())
     todo: list[Hashable] = [key for key in (*paces.values(), *([attack] if most else [])) if key not in timings]
     if todo:
-        bench, evaluation = make_bench(plan, federation, quiet=progress.quiet), make_evaluation(plan, federation)
+        bench, evaluation = make_bench(plan, federation, progress, sample=True), make_evaluation(plan, federation)
+        if (seconds := progress.encoding(plan.threads)) >= SILENT:
+            progress.say(f"{ENCODING}: about {in_words(seconds)}, of which the dry run did one batch")
         label = "timing a few rounds of each method on this machine"
         with progress.stage(label, len(todo), "measurement") as advance, Executor(lambda: bench) as executor:
             for kind, key in paces.items():

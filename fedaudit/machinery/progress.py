@@ -15,6 +15,7 @@ from typing import Protocol
 
 OUTSIDE_KEYS = "writes to the terminal only"
 
+ENCODING = "encoding the pictures"  # the name of this stage, whose steps are batches; a dry run measures it
 LOG_SECONDS = 10.0  # between two log lines of one stage, at least
 CELL_SECONDS = 0.3  # between two pictures of one stage in a notebook, at least
 SILENT_SECONDS = 20.0  # after which a stage without a finished step says that it goes on

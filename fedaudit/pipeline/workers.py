@@ -31,16 +31,17 @@ def federation_of(plan: Plan) -> Federation:
     return insert(plan.data.federation, plan.canaries, plan.seed, holders=plan.canary_holders)
 
 
-def resources_of(plan: Plan) -> Resources:
+def resources_of(plan: Plan, *, sample: bool = False) -> Resources:
     """The arguments that a plan's learner is made from."""
     return Resources(
-        plan.backbone, plan.settings, plan.out / "cache", plan.device, plan.dtype, plan.backbone_code, plan.workers
-    )
+        plan.backbone, plan.settings, plan.out / "cache", plan.device, plan.dtype, plan.backbone_code, plan.workers,
+        plan.threads, sample,
+    )  # fmt: skip
 
 
-def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Bench:
+def make_bench(plan: Plan, federation: Federation, progress: Progress | None = None, *, sample: bool = False) -> Bench:
     """The data of a plan's workers: the frozen model, which is loaded here, the records, encoded here, and the ids of
-    those that each client trains on."""
+    those that each client trains on. With `sample` only a batch of pictures is encoded (`Resources`)."""
     from fedaudit.machinery.executor import one_thread, set_precision
     from fedaudit.pipeline.methods import method_of
     from fedaudit.trainers.protocols import Bench
@@ -50,7 +51,7 @@ def make_bench(plan: Plan, federation: Federation, *, quiet: bool = True) -> Ben
     learner = importlib.import_module(f"fedaudit.trainers.{plan.learner}")
     methods = [method_of(cell) for cell in plan.cells if cell.variant]
     return Bench(
-        learner.prepared(resources_of(plan), federation, methods, Progress(quiet=quiet)),
+        learner.prepared(resources_of(plan, sample=sample), federation, methods, progress or Progress(quiet=True)),
         training=[[record.id for record in client.training_records] for client in federation.clients],
         test=[record.id for record in federation.test],
         novel_test=[record.id for record in federation.novel_test],
@@ -90,7 +91,7 @@ class Workshop:
             self.progress.say("loading the model and its image embeddings")
             if isinstance(self.plan.backbone, ClipSource):
                 self.progress.say(self.plan.backbone.summary)
-            build = functools.partial(make_bench, self.plan, self.federation, quiet=self.progress.quiet)
+            build = functools.partial(make_bench, self.plan, self.federation, self.progress)
             self._executor = Executor(build, workers=self.plan.workers)
         return self._executor
 
