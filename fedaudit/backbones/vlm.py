@@ -107,7 +107,8 @@ class FrozenVLM(Reader):
         embeddings: Tensor = self.model.get_input_embeddings()(ids.to(self.device))
         at = (ids == self.image_token).to(self.device)
         if records:
-            embeddings[at] = torch.cat([r.features for r in records]).to(self.device, embeddings.dtype)
+            features = torch.cat([r.features for r in records]).to(self.device, embeddings.dtype)
+            embeddings = embeddings.masked_scatter(at[..., None], features)  # an index by a mask would wait for a GPU
         return embeddings
 
     def batch(self, records: Sequence[Encoded]) -> Batch:

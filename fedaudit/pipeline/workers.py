@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.progress import Progress
@@ -72,6 +72,7 @@ class Workshop:
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
         self._executor: Executor[Bench] | None = None
+        self._scorers: Executor[Any] | None = None  # those of `each`: beside a GPU workers of their own
 
     @functools.cached_property
     def federation(self) -> Federation:
@@ -92,7 +93,10 @@ class Workshop:
             if isinstance(self.plan.backbone, ClipSource):
                 self.progress.say(self.plan.backbone.summary)
             build = functools.partial(make_bench, self.plan, self.federation, self.progress)
+            if self.plan.workers < self.plan.threads:  # forked before this process touches the GPU
+                self._scorers = Executor(_no_bench, workers=self.plan.threads)
             self._executor = Executor(build, workers=self.plan.workers)
+            self._scorers = self._scorers or self._executor
         return self._executor
 
     @property
@@ -102,16 +106,16 @@ class Workshop:
 
     def each(self, function: Callable[[Argument], Result], jobs: Iterable[Argument]) -> Iterable[Result]:
         """As the builtin `map`, in the workers if they have been started, else in this process."""
-        if self._executor is None:
+        if self._scorers is None:
             return map(function, jobs)
-        return self._executor.map(_apply, ((function, job) for job in jobs))
+        return self._scorers.map(_apply, ((function, job) for job in jobs))
 
     def __enter__(self) -> Workshop:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._executor is not None:
-            self._executor.__exit__(*error)
+        for executor in {id(e): e for e in (self._executor, self._scorers) if e is not None}.values():
+            executor.__exit__(*error)
 
 
 class Attackers:
@@ -132,7 +136,11 @@ class Attackers:
         return self._executor.chains(_attack, (((function, job) for job in chain) for chain in chains))
 
 
-def _apply(_: Bench, job: tuple[Callable[[Argument], Result], Argument]) -> Result:
+def _no_bench() -> None:
+    """Make the bench of workers that need none."""
+
+
+def _apply(_: Any, job: tuple[Callable[[Argument], Result], Argument]) -> Result:
     function, argument = job
     return function(argument)
 
