@@ -29,6 +29,7 @@ from fedaudit.command import (
     nightly,
     paper,
     plans,
+    plugin_folders,
     splitting,
     sweeps,
     two_reports,
@@ -94,6 +95,7 @@ def _main(words: list[str]) -> int:
         from fedaudit.command.completion import answer
 
         answer(training_parser)
+    plugin_folders.use(words)
     if (text := _told(words)) is not None:
         print(text)
         return exits.DONE
@@ -211,6 +213,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     chosen, _ = first.parse_known_args(words)
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
+    plugin_folders.use([*from_file, *words])
     if chosen.run and chosen.preset != flags.DEFAULT_PRESET:
         raise InputError(
             f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder"

@@ -44,6 +44,7 @@ ELSEWHERE = {  # options that a matrix must not have, and what to do instead
     "debug": "give --debug on the command line",
     "open": "give --open on the command line",
     "out": "give --out on the command line",
+    "plugins": "give --plugins on the command line",
     "quiet": "give --quiet on the command line",
     "dry_run": "give --dry-run on the command line",
     "fail_if": "state it as a limit",
