@@ -15,8 +15,17 @@ from fedaudit.attacks.answers import ClassAnswers, log_odds
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.knowledge import Knowledge, Shadows, own_class
 from fedaudit.attacks.likelihood import likelihood_ratios
+from fedaudit.contracts.knowledge_toy import (
+    auroc,
+    by_chance,
+    classified,
+    log_probs_of,
+    picked,
+    scores_of,
+    shadows_of,
+    toy_seen,
+)
 from tests import inference_oracle as oracle
-from tests.knowledge_toy import auroc, by_chance, classified, log_probs_of, picked, scores_of, shadows_of, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan

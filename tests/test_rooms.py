@@ -25,6 +25,7 @@ STOREYS = [
     {"fedaudit.external"},
     {"fedaudit.pipeline"},
     {"fedaudit.command"},
+    {"fedaudit.contracts"},
     {"fedaudit"},  # the front door: api and __main__
 ]
 SHUT = {  # what a room must not import although it lies below

@@ -14,9 +14,9 @@ from fedaudit.attacks.answers import ClassAnswers, TextAnswers
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.knowledge import Explained, Knowledge, Rounds, Shadows
 from fedaudit.attacks.tokens.signals import row_signals, stacked, unstacked
+from fedaudit.contracts import knowledge_toy
+from fedaudit.contracts.knowledge_toy import auroc, by_chance, picked, some_of
 from tests import inference_oracle as oracle
-from tests import knowledge_toy
-from tests.knowledge_toy import auroc, by_chance, picked, some_of
 
 WORDS, HARD, NOISE = 12, 1.0, 0.4  # of the vocabulary; standard deviations of logits, among tokens and among models
 ROUNDS, SHADOWS, KNOWN = 4, 24, 12  # models of the adversary's own; known non-members, the last records

@@ -22,6 +22,8 @@ from fedaudit.attacks.knowledge import Floats
 from fedaudit.attacks.messages.prompts import ReplayedMessages, losses
 from fedaudit.attacks.questions.classes import ClassQuestions
 from fedaudit.backbones.vlm import load
+from fedaudit.contracts import maple_toy, prompt_toy, tiny_llava
+from fedaudit.contracts.in_process import Candidates, models, said, trained
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.shadow_models import NoEvaluation
@@ -33,9 +35,6 @@ from fedaudit.trainers.evaluations import Answers, Personalisation, Recognition
 from fedaudit.trainers.protocols import Bench, Evaluation
 from fedaudit.trainers.steps import PrivateMethod
 from fedaudit.trainers.transcript import Transcript
-from tests import maple_toy, prompt_toy, tiny_models
-from tests.asking_toy import Candidates, models, said
-from tests.toy import trained
 
 CLIENTS, ROUNDS = 3, 2
 SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients
@@ -49,7 +48,7 @@ class World(ABC):
     training: tuple[tuple[str, ...], ...]
     left_out: frozenset[str] = frozenset()  # of these the records that weigh 0
 
-    def make(self, plugin: Plugin) -> Method[Any]:
+    def make(self, plugin: Plugin[Any]) -> Method[Any]:
         """A method with its own defaults, and the learner's settings where it holds some."""
         made: Method[Any] = plugin.make(plugin.params())
         return dataclasses.replace(made, settings=self.learner.settings) if isinstance(made, PrivateMethod) else made
@@ -114,7 +113,7 @@ class World(ABC):
         return trained(path, method, schedule, bench, evaluation=evaluation, until=until)
 
 
-class LoRA(World):
+class AdapterWorld(World):
     """Adapters of a tiny random model, one local step."""
 
     def equal(self) -> World:
@@ -147,8 +146,8 @@ class LoRA(World):
         return sum(losses) / len(losses)
 
 
-class Prompts(World):
-    """Prompts on a tiny random CLIP."""
+class PromptWorld(World):
+    """PromptWorld on a tiny random CLIP."""
 
     def equal(self) -> World:
         return _prompts(EQUAL)
@@ -196,7 +195,7 @@ class Prompts(World):
         return float(F.cross_entropy(self.learner.scale * similar, self.learner.labels(ids)))
 
 
-class DualPrompts(Prompts):
+class DualPromptWorld(PromptWorld):
     """Dual prompts on the same CLIP, whose pictures are random tokens."""
 
     def equal(self) -> World:
@@ -222,29 +221,29 @@ def _lora() -> World:
     records = [
         Record(
             f"r{i}", "g", rng.integers(0, 255, (20, 30, 3), dtype=np.uint8), "USER : <image> describe the picture :",
-            " ".join(rng.choice(tiny_models.WORDS, size=3 + i % 5)),
+            " ".join(rng.choice(tiny_llava.WORDS, size=3 + i % 5)),
         )
         for i in range(9)
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        vlm = load(tiny_models.save(Path(folder) / "model", tiny_models.llava))
+        vlm = load(tiny_llava.save(Path(folder) / "model", tiny_llava.llava))
         data = vlm.encode(records, claim(Path(folder) / "cache"), say=print)
     learner = lora.Learner(vlm, data, lora.Settings(local_steps=1, batch=1))
     names = [record.id for record in records]
-    return LoRA(learner, (tuple(names[:2]), tuple(names[2:5]), tuple(names[5:])))
+    return AdapterWorld(learner, (tuple(names[:2]), tuple(names[2:5]), tuple(names[5:])))
 
 
 @functools.cache
 def _prompts(sizes: tuple[int, ...] = SIZES) -> World:
     federation = prompt_toy.federation(sizes)
     settings = prompts.Settings(prompt_length=9, batch=4)
-    return Prompts(federation.learner(settings), federation.training)
+    return PromptWorld(federation.learner(settings), federation.training)
 
 
 @functools.cache
 def _dual(sizes: tuple[int, ...] = SIZES) -> World:
     settings = maple.Settings(prompt_length=9, batch=4, local_epochs=0, rate=0.1)
-    return DualPrompts(maple_toy.learner(settings, sizes), prompt_toy.federation(sizes).training)
+    return DualPromptWorld(maple_toy.learner(settings, sizes), prompt_toy.federation(sizes).training)
 
 
 WORLDS: Mapping[str, Any] = {"lora": _lora, "maple": _dual, "prompts": _prompts}  # by learner
