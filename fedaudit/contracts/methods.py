@@ -156,7 +156,7 @@ def rests(subject: MethodInWorld) -> None:
     public = world.meaning(method.model(start))
     for r in range(ROUNDS):
         for k in range(CLIENTS):
-            assert close(world.meaning(run.own_model(r, k)), public)
+            assert close(world.meaning(own_model(run, r, k)), public)
             assert close_where_both(run.upload(r, k) | run.private(r, k), start)
         assert close_where_both(run.server(r + 1), start)
 
@@ -180,9 +180,10 @@ def equals_the_plain_run(subject: MethodInWorld) -> None:
 
 
 def learns(subject: MethodInWorld) -> None:
-    """Clients' own models fit their records better than the start, and nobody sends zeros; what does not train rests."""
+    """Clients' own models fit their records better than the start, and nobody sends zeros; what does not train
+    rests."""
     run, start, last = subject.run, subject.start, ROUNDS - 1
-    losses = [subject.world.loss(subject.method, run.own_model(last, k), k) for k in range(CLIENTS)]
+    losses = [subject.world.loss(subject.method, own_model(run, last, k), k) for k in range(CLIENTS)]
     public = subject.method.model(start)
     before = [subject.world.loss(subject.method, public, k) for k in range(CLIENTS)]
     assert all(map(math.isfinite, losses))
@@ -223,10 +224,11 @@ def weighs_nothing(subject: MethodInWorld) -> None:
 
 
 def releases_nobody(subject: MethodInWorld) -> None:
-    """No tensor of the released model lists what every client sent or holds: such a table is its clients' (`by_client`)."""
+    """No tensor of the released model lists what every client sent or holds: such a table is its clients'
+    (`by_client`)."""
     run = subject.run
     for r in range(ROUNDS):
-        held = [run.private(r, k) | run.own_model(r, k) for k in range(CLIENTS)]
+        held = [run.private(r, k) | own_model(run, r, k) for k in range(CLIENTS)]
         for table in run.sent_to_all(r + 1).values():
             for name in held[0]:
                 rows = [own[name] for own in held]
@@ -255,17 +257,20 @@ def explains(subject: MethodInWorld) -> None:
             known |= method.download(sent, client)
             steps = method.steps(len(client.records))
             message = update.upload or {"gradient": update.sealed["gradient"]}
-            found = method.messages.data_gradient_sum(*map(of_one, (known, held, message)), learner, steps)[0]
+            of_cohort = (of_one(known), of_one(held), of_one(message))
+            found = method.messages.data_gradient_sum(*of_cohort, learner, steps)[0]
             start = method.messages.round_start(known, held)
             batches = [method.minibatch(client, step) for step in range(steps)] if update.upload else [client.records]
             counts = method.messages.step_coefficients(steps) if update.upload else [1.0]
             means = [torch.cat([*learner.sent_gradients(method, start, batch)]).mean(0) for batch in batches]
-            expected = sum(float(count) * mean for count, mean in zip(counts, means, strict=True))
+            weighed = [float(count) * mean for count, mean in zip(counts, means, strict=True)]
+            expected = torch.stack(weighed).sum(0)
             assert (found - expected).norm() < 0.03 * expected.norm()
 
 
 def uses(subject: MethodInWorld) -> None:
-    """A client's records change what is trained where `used_records` says so, and no others do but those that it sends."""
+    """A client's records change what is trained where `used_records` says so, and no others do but those that it
+    sends."""
     client, records = max(enumerate(subject.world.training), key=lambda pair: len(pair[1]))
     messages, settings = subject.method.messages, subject.world.learner.settings
     rounds = range(ROUNDS if subject.trains else 0)
@@ -293,8 +298,8 @@ def keeps_apart(subject: MethodInWorld) -> None:
 
 
 def is_audited(subject: MethodInWorld) -> None:
-    """Every adversary has models like the public one, under which each record has a loss, and so has the evaluation of every
-    round."""
+    """Every adversary has models like the public one, under which each record has a loss, and so has the evaluation of
+    every round."""
     public = subject.method.model(subject.run.broadcast(0))
     mine = subject.world.training[0]
     for threat_model in subject.adversaries:
@@ -313,6 +318,13 @@ def files(run: Transcript) -> dict[str, str]:
     """The hash of every file of a transcript."""
     paths = sorted(path for path in run.folder.path.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(run.folder.path)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def own_model(run: Transcript, r: int, k: int) -> State:
+    """The model of its own that a client has after a round."""
+    model = run.own_model(r, k)
+    assert model is not None
+    return model
 
 
 def of_one(state: State) -> State:
@@ -347,7 +359,7 @@ CONTRACTS: tuple[Contract, ...] = (
 def subject_of(
     plugin: Plugin[MethodFacts], path: Path, alter: Callable[[type], type] = lambda cls: cls
 ) -> MethodInWorld:
-    """A method of the folder in its learner's world, or what `alter` makes of its class."""
+    """A method in its learner's world, or what `alter` makes of its class; it keeps its runs in the folder `path`."""
     world = WORLDS[plugin.facts.learner]()
     method = world.make(plugin)
     fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
