@@ -66,7 +66,8 @@ class MethodInWorld:
     def with_rates(self, rate: float, name: str, **settings: Any) -> MethodInWorld:
         """The same with these learning rates and settings, wherever they stand."""
         world = self.world.with_rates(rate, **settings)
-        method = dataclasses.replace(self.method, params=with_rates(self.method.params, rate))  # type: ignore[type-var]
+        own: Any = self.method
+        method = dataclasses.replace(own, params=with_rates(own.params, rate))
         if isinstance(method, PrivateMethod):
             method = dataclasses.replace(method, settings=world.learner.settings)
         return MethodInWorld(method, world, self.plugin, self.path / name)
@@ -354,6 +355,22 @@ CONTRACTS: tuple[Contract, ...] = (
     signatures, repeats, order, changes_nothing_given, rests, equals_the_plain_run, learns, listens, weighs_nothing,
     releases_nobody, explains, uses, keeps_apart, is_audited,
 )  # fmt: skip
+
+
+def refuses_with_a_reason(subject: MethodInWorld) -> None:
+    """What it refuses are contracts, each with a reason of several words."""
+    refused = subject.method.refuses
+    assert refused.keys() <= {contract.__name__ for contract in CONTRACTS}, f"{[*refused]} are not all contracts"
+    assert all(len(why.split()) > 3 for why in refused.values()), "a reason is too short"
+
+
+def breaks(contract: Contract, subject: MethodInWorld) -> None:
+    """Raise AssertionError if a method keeps a contract."""
+    try:
+        contract(subject)
+    except AssertionError:
+        return
+    raise AssertionError
 
 
 def subject_of(
