@@ -26,6 +26,7 @@ from fedaudit.command import (
     exits,
     flags,
     gates,
+    new_plugin,
     nightly,
     paper,
     plans,
@@ -79,6 +80,7 @@ examples:
   audit.py --task images --data-root DIR --backbone ViT-B-16 --weights FILE --check   what fits, what is missing
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
   audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
+  audit.py --new attack surprise --plugins FOLDER    a small attack of your own with its test (docs/plugins.md)
   audit.py --list                                    methods, attacks, audits and tasks
   audit.py --list attacks                            one of the lists
 """
@@ -95,6 +97,8 @@ def _main(words: list[str]) -> int:
         from fedaudit.command.completion import answer
 
         answer(training_parser)
+    if (to_write := new_plugin.read(words)) is not None:
+        return new_plugin.main(to_write)
     plugin_folders.use(words)
     if (text := _told(words)) is not None:
         print(text)
@@ -277,6 +281,7 @@ def _parser() -> flags.Parser:
     flags.add_choices(parser)
     splitting.add_help(parser)
     two_reports.add_help(parser)
+    new_plugin.add_help(parser)
     return parser
 
 

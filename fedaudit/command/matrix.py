@@ -40,6 +40,7 @@ ELSEWHERE = {  # options that a matrix must not have, and what to do instead
     "version": "it is a command of its own",
     "help": "it is a command of its own",
     "paper": "it is a command of its own",
+    "new": "it is a command of its own",
     "nightly": "it is a command of its own",
     "debug": "give --debug on the command line",
     "open": "give --open on the command line",
