@@ -9,7 +9,7 @@ from typing import Any
 from fedaudit.attacks.knowledge import Mixture
 from fedaudit.attacks.questions.base import Messages
 from fedaudit.attacks.settings import Adversary
-from fedaudit.contracts.in_process import Candidates, models, said  # noqa: F401, others take them from here
+from fedaudit.contracts.in_process import Candidates, models  # noqa: F401, others take them from here
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs

@@ -1,5 +1,5 @@
-"""`--new KIND NAME`: writes a small whole method, attack or audit with its test, to go on from (docs/plugins.md). Imports
-nothing heavy."""
+"""`--new KIND NAME`: writes a small whole method, attack or audit with its test (docs/plugins.md). Imports nothing
+heavy."""
 
 from __future__ import annotations
 

@@ -10,14 +10,13 @@ from fedaudit.command.flags import Parser, add_plugins
 from fedaudit.machinery import places
 
 
-def use(words: Sequence[str]) -> list[str]:
-    """Make the plugins known that lie in the folders of --plugins, if the words have it. Returns these words of
-    --plugins. InputError: a folder is wrong."""
+def use(words: Sequence[str]) -> None:
+    """Make the plugins known that lie in the folders of --plugins, if the words have it. InputError: one is wrong."""
     if "plugins" not in given_fields(words):
-        return []
+        return
     check(words)
     parser = Parser(add_help=False, allow_abbrev=False)
     add_plugins(parser)
     chosen, _ = parser.parse_known_args(words)
-    places.add([Path(folder).expanduser() for folder in chosen.plugins.split(",")], "--plugins")
-    return [f"--plugins={chosen.plugins}"]
+    folders = chosen.plugins.split(",") if chosen.plugins else []
+    places.add([Path(folder).expanduser() for folder in folders], "--plugins")

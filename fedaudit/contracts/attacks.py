@@ -1,4 +1,4 @@
-"""What every attack promises: each contract is a function of an attack, scored on what a synthetic adversary knows."""
+"""Contracts of every attack: each is a function of an attack, which scores what a synthetic adversary knows."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ ON_TOY: dict[str, dict[str, float]] = {}
 
 def scores_of(attack: Attack, knowledge: Knowledge, **params: Any) -> dict[str, Floats]:
     """The scores of an attack with its defaults, or in texts of twelve words those of `ON_TOY`, but for `params`."""
-    own = ON_TOY.get(attack.name, {}) if isinstance(knowledge.answers, TextAnswers) else {}
-    return knowledge_toy.scores_of(attack, knowledge, **(own | params))
+    ours = ON_TOY.get(attack.name, {}) if isinstance(knowledge.answers, TextAnswers) else {}
+    return knowledge_toy.scores_of(attack, knowledge, **(ours | params))
 
 
 def seen_by(attack: Attack, **world: Any) -> tuple[Knowledge, NDArray[np.bool_]]:
@@ -78,8 +78,8 @@ def _below(module: str) -> Iterator[str]:
         if (one := todo.pop()) not in reached:
             reached.add(one)
             yield one
-            own = ("fedaudit.attacks.", f"{module.partition('.')[0]}.") if not module.startswith("fedaudit.") else ()
-            todo += [name for name in closure.imported(one) if name.startswith(own or "fedaudit.attacks.")]
+            ours = ("fedaudit.attacks.", f"{module.partition('.')[0]}.") if not module.startswith("fedaudit.") else ()
+            todo += [name for name in closure.imported(one) if name.startswith(ours or "fedaudit.attacks.")]
 
 
 # --- on classes -----------------------------------------------------------------------------------------------------
@@ -115,37 +115,38 @@ def finds_a_leak(attack: Attack) -> None:
     """Members stand out in every score where training left a strong trace."""
     knowledge, member = seen_by(attack, leak=2.0, records=192, known=48, shadows=24)
     for name, score in scores_of(attack, knowledge).items():
-        assert (found := auroc(knowledge, member, score)) > 0.6, f"{name}: AUROC {found:.2f} of a strong leak"
+        assert (results := auroc(knowledge, member, score)) > 0.6, f"{name}: AUROC {results:.2f} of a strong leak"
 
 
 def ignores_order(attack: Attack) -> None:
     """A record has its score wherever it stands in the list."""
-    seen, _ = seen_by(attack, leak=1.0)
-    assert seen.shadows is not None
-    assert seen.rounds is not None
-    order = np.random.default_rng(1).permutation(len(seen.records))
+    knowledge, _ = seen_by(attack, leak=1.0)
+    assert knowledge.shadows is not None
+    assert knowledge.rounds is not None
+    order = np.random.default_rng(1).permutation(len(knowledge.records))
 
     def of(array: Any) -> Any:
         return array[..., order]
 
     shuffled = dataclasses.replace(
-        seen,
-        records=tuple(seen.records[i] for i in order), known=of(seen.known), hard=_rows(seen.hard, order),
-        answers=ClassAnswers(seen.log_probs[order], seen.labels[order]),
-        base=ClassAnswers(_log_probs(seen.base)[order], seen.labels[order]),
-        gradient_norms=of(seen.gradient_norms), base_gradient_norms=of(seen.base_gradient_norms),
+        knowledge,
+        records=tuple(knowledge.records[i] for i in order), known=of(knowledge.known),
+        hard=_rows(knowledge.hard, order),
+        answers=ClassAnswers(knowledge.log_probs[order], knowledge.labels[order]),
+        base=ClassAnswers(_log_probs(knowledge.base)[order], knowledge.labels[order]),
+        gradient_norms=of(knowledge.gradient_norms), base_gradient_norms=of(knowledge.base_gradient_norms),
         shadows=shadows_of(
-            of(seen.shadows.member), log_probs_of(seen.shadows)[:, order], seen.labels[order],
-            of(seen.shadows.gradient_norms), projections=of(seen.shadows.projections),
+            of(knowledge.shadows.member), log_probs_of(knowledge.shadows)[:, order], knowledge.labels[order],
+            of(knowledge.shadows.gradient_norms), projections=of(knowledge.shadows.projections),
         ),
-        projections=of(seen.projections), base_projections=of(seen.base_projections), sequence=None,
-        history=of(seen.history), rounds=picked(seen.rounds, order),
+        projections=of(knowledge.projections), base_projections=of(knowledge.base_projections), sequence=None,
+        history=of(knowledge.history), rounds=picked(knowledge.rounds, order),
     )  # fmt: skip
-    found = scores_of(attack, shuffled)
-    for name, score in scores_of(attack, seen).items():
-        alike = np.allclose(found[name], score[order], rtol=0, atol=1e-9, equal_nan=True)
+    results = scores_of(attack, shuffled)
+    for name, score in scores_of(attack, knowledge).items():
+        alike = np.allclose(results[name], score[order], rtol=0, atol=1e-9, equal_nan=True)
         if not alike and attack.facts.shadows:  # training amplifies the rounding of float32
-            alike = spearmanr(found[name], score[order], nan_policy="omit").statistic > 0.99
+            alike = spearmanr(results[name], score[order], nan_policy="omit").statistic > 0.99
         assert alike, f"{name} depends on the order of the records"
 
 
@@ -158,18 +159,18 @@ def finds_nothing_before_training(attack: Attack) -> None:
 
 def finds_nothing_without_a_leak(attack: Attack) -> None:
     """Where training leaves no trace nothing tells members from others; eight worlds, or each shadow as the target."""
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     if attack.facts.needs and not attack.facts.shadows:
         for seed in range(8):
             knowledge, member = seen_by(attack, leak=0.0, records=400, known=100, shadows=4, seed=seed)
             for name, score in scores_of(attack, knowledge).items():
-                found.setdefault(name, []).append(auroc(knowledge, member, score))
+                results.setdefault(name, []).append(auroc(knowledge, member, score))
         bound = by_chance(150, 150, 8)
     else:
-        found, bound = _shadows_in_turn(attack, 0.0), by_chance(45, 45, 12)
+        results, bound = _shadows_in_turn(attack, 0.0), by_chance(45, 45, 12)
         for name, values in _shadows_in_turn(attack, 2.0).items():
             assert abs(np.mean(values) - 0.5) > bound, f"{name} finds nothing where a shadow is the target"
-    for name, values in found.items():
+    for name, values in results.items():
         _check_chance(name, float(np.mean(values)), bound)
 
 
@@ -177,11 +178,11 @@ def _shadows_in_turn(attack: Attack, leak: float) -> dict[str, list[float]]:
     """The AUROC of each score for each shadow that is attacked with the others."""
     knowledge, _ = seen_by(attack, leak=leak, records=120, known=30, classes=3, shadows=12, seed=3)
     assert knowledge.shadows is not None
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     for s, member in enumerate(knowledge.shadows.member):
         for name, score in scores_of(attack, knowledge.leave_out(s)).items():
-            found.setdefault(name, []).append(auroc(knowledge, member, score))
-    return found
+            results.setdefault(name, []).append(auroc(knowledge, member, score))
+    return results
 
 
 def bears_certainty(attack: Attack) -> None:
@@ -190,14 +191,14 @@ def bears_certainty(attack: Attack) -> None:
     labels = np.array([0, 0, 1, 1, 2, 2, 0, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        scores, others = (scores_of(attack, _certain(asked)) for asked in (labels, (labels + 1) % 3))
+        scores, others = (scores_of(attack, _certain(labels_told)) for labels_told in (labels, (labels + 1) % 3))
     for name, score in scores.items():
         assert not np.isnan(score[:6]).any(), f"{name} has no number for a record of probability 0 or 1"
         if not np.array_equal(score, others[name], equal_nan=True):
             assert (score[[0, 2, 4]] > score[[1, 3, 5]]).all(), f"{name} ranks impossible records above certain ones"
 
 
-def _certain(asked: NDArray[np.int64]) -> Knowledge:
+def _certain(labels_told: NDArray[np.int64]) -> Knowledge:
     """Knowledge of records that models are certain of, rightly and wrongly in turn, by the labels 0 0 1 1 2 2 0 1;
     `asked` are the labels that the adversary is told."""
     rng, eye = np.random.default_rng(0), np.eye(3)
@@ -210,11 +211,12 @@ def _certain(asked: NDArray[np.int64]) -> Knowledge:
         shadows = np.log(np.where(member[:, :, None], eye[labels], eye[wrong]))
         target = np.log(np.where(even[:, None], eye[labels], eye[wrong]))
     uniform, norms = np.full((8, 3), -math.log(3)), np.where(even, 0.0, 1.0)
-    known, names = np.arange(8) >= 6, tuple(f"r{i}" for i in range(8))
-    seen = classified(names, asked, known, target, uniform, uniform, shadows=shadows_of(member, shadows, asked))
-    assert seen.shadows is not None
-    moved: Shadows = dataclasses.replace(seen.shadows, projections=np.where(member, 1.0, 0.0))
-    return dataclasses.replace(seen, gradient_norms=norms, shadows=moved, projections=1 - norms)
+    nonmembers, names = np.arange(8) >= 6, tuple(f"r{i}" for i in range(8))
+    of_shadows = shadows_of(member, shadows, labels_told)
+    knowledge = classified(names, labels_told, nonmembers, target, uniform, uniform, shadows=of_shadows)
+    assert knowledge.shadows is not None
+    moved: Shadows = dataclasses.replace(knowledge.shadows, projections=np.where(member, 1.0, 0.0))
+    return dataclasses.replace(knowledge, gradient_norms=norms, shadows=moved, projections=1 - norms)
 
 
 # --- on texts -------------------------------------------------------------------------------------------------------
@@ -232,39 +234,40 @@ def one_score_per_text(attack: Attack) -> None:
 def finds_a_leak_of_texts(attack: Attack) -> None:
     """Headlines tell members where training left a strong trace, and nothing by another coin, without a trace, or
     before training."""
-    (seen, member, _), (null, nobody, _) = texts(2.5, 200), texts(0.0, 200)
+    (knowledge, member, _), (null, nobody, _) = texts(2.5, 200), texts(0.0, 200)
     second, bound = np.random.default_rng(9).random(200) < 0.5, by_chance(80, 80)
-    leaking, chance = scores_of(attack, seen), scores_of(attack, null)
-    before = {} if attack.facts.needs else scores_of(attack, seen.before_training())
+    leaking, chance = scores_of(attack, knowledge), scores_of(attack, null)
+    before = {} if attack.facts.needs else scores_of(attack, knowledge.before_training())
     for signal in headlines(attack):
         assert np.ptp(leaking[signal][:-KNOWN]) > 0, f"{signal} is the same for all texts of the toy: see ON_TOY"
-        found = auroc(seen, member, leaking[signal])
-        assert found > 0.7, f"{signal}: AUROC {found:.2f} of a strong leak"
-        _check_chance(f"{signal}, by a coin that nobody trained by", auroc(seen, second, leaking[signal]), bound)
+        results = auroc(knowledge, member, leaking[signal])
+        assert results > 0.7, f"{signal}: AUROC {results:.2f} of a strong leak"
+        _check_chance(f"{signal}, by a coin that nobody trained by", auroc(knowledge, second, leaking[signal]), bound)
         _check_chance(f"{signal}, without a leak", auroc(null, nobody, chance[signal]), bound)
         if before:  # what is seen of rounds has no such control
-            _check_chance(f"{signal}, before training", auroc(seen, member, before[signal]), bound)
+            _check_chance(f"{signal}, before training", auroc(knowledge, member, before[signal]), bound)
 
 
 def judges_a_text_alone(attack: Attack) -> None:
     """A text has its score whatever other texts are asked about."""
-    seen, *_ = texts(1.0)
-    assert isinstance(seen.answers, TextAnswers)
-    assert isinstance(seen.base, TextAnswers)
-    assert seen.rounds is not None
+    knowledge, *_ = texts(1.0)
+    assert isinstance(knowledge.answers, TextAnswers)
+    assert isinstance(knowledge.base, TextAnswers)
+    assert knowledge.rounds is not None
     chosen = np.array([7, 3, 41])
     some = dataclasses.replace(
-        seen, records=tuple(seen.records[i] for i in chosen), known=seen.known[chosen],
-        answers=some_of(seen.answers, chosen), base=some_of(seen.base, chosen), rounds=picked(seen.rounds, chosen),
-        explained=tuple(message.picked(chosen) for message in seen.explained or ()),
+        knowledge, records=tuple(knowledge.records[i] for i in chosen), known=knowledge.known[chosen],
+        answers=some_of(knowledge.answers, chosen), base=some_of(knowledge.base, chosen),
+        rounds=picked(knowledge.rounds, chosen),
+        explained=tuple(message.picked(chosen) for message in knowledge.explained or ()),
     )  # fmt: skip
-    whole = scores_of(attack, seen)
+    whole = scores_of(attack, knowledge)
     for name, score in scores_of(attack, some).items():
         np.testing.assert_array_equal(score, whole[name][chosen], err_msg=name)
 
 
 def repeats_on_texts(attack: Attack) -> None:
-    """The same knowledge gives the same scores to the bit, and is as it was afterwards."""
+    """Equal knowledge gives equal scores to the bit, and is as it was afterwards."""
     knowledge, *_ = text_toy.texts(1.0)
     before = copy.deepcopy(knowledge)
     first, again = scores_of(attack, knowledge), scores_of(attack, before)
@@ -287,8 +290,8 @@ def _rows(array: Floats | None, order: NDArray[np.int64]) -> Floats | None:
 
 
 def _log_probs(answers: Any) -> Floats:
-    found: Floats = answers.log_probs
-    return found
+    results: Floats = answers.log_probs
+    return results
 
 
 def _check_shape(name: str, score: Any, knowledge: Knowledge) -> None:
@@ -297,8 +300,8 @@ def _check_shape(name: str, score: Any, knowledge: Knowledge) -> None:
     assert (score.shape, score.dtype) == wanted, f"{name} is {score.shape} {score.dtype}, and not {wanted}"
 
 
-def _check_chance(name: str, found: float, bound: float) -> None:
-    assert abs(found - 0.5) < bound, f"{name}: AUROC {found:.2f} where there is nothing to find"
+def _check_chance(name: str, results: float, bound: float) -> None:
+    assert abs(results - 0.5) < bound, f"{name}: AUROC {results:.2f} where there is nothing to find"
 
 
 EACH: tuple[Contract, ...] = (learns_no_truth,)
@@ -317,9 +320,9 @@ def named(thing: Any) -> str:
 def contracts_of(attack: Attack) -> list[Contract]:
     """The contracts that an attack must keep, by the records that it scores and what it needs."""
     facts = attack.facts
-    found = [*EACH]
+    results = [*EACH]
     if "classes" in facts.records:
-        found += [*ON_CLASSES, *(() if facts.needs else OF_ONE_MODEL)]
+        results += [*ON_CLASSES, *(() if facts.needs else OF_ONE_MODEL)]
     if "texts" in facts.records:
-        found += [*ON_TEXTS, *(() if facts.shadows else (judges_a_text_alone,))]
-    return found
+        results += [*ON_TEXTS, *(() if facts.shadows else (judges_a_text_alone,))]
+    return results

@@ -1,4 +1,4 @@
-"""What every audit promises: each contract is a function of an audit and of a small finished run that it is given."""
+"""Contracts of every audit: each is a function of an audit and of a small finished run that it is given."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def returns_findings(one: AuditOfRun) -> None:
         assert {name: fields[name] for name in one.subject.names} == one.subject.names, "a finding names another run"
         metric = fields.get("metric")
         assert isinstance(metric, str), f"{type(finding).__name__} has no metric"
-        own = metric.partition("/")[0] == one.plugin.name or not one.plugin.foreign
-        assert own, f"the metric {metric} does not begin with {one.plugin.name}"
+        named_so = metric.partition("/")[0] == one.plugin.name or not one.plugin.foreign
+        assert named_so, f"the metric {metric} does not begin with {one.plugin.name}"
 
 
 def writes_plain_numbers(one: AuditOfRun) -> None:
-    """What it finds and keeps can be written as JSON: numbers are Python's own, and finite or None."""
+    """Findings and what is kept can be written as JSON: numbers are Python's own, and finite or None."""
     result = one.result()
     for finding in result.findings:
         plain_json(dataclasses.asdict(finding), type(finding).__name__, nan_as_null=True)
@@ -104,7 +104,7 @@ def writes_whole_tables(one: AuditOfRun) -> None:
 
 
 def repeats(one: AuditOfRun) -> None:
-    """The same run gives the same findings and tables."""
+    """Asked twice about one run, it gives equal findings and tables."""
     first, again = one.result(), one.result()
     assert [*map(dataclasses.asdict, first.findings)] == [*map(dataclasses.asdict, again.findings)], "findings differ"
     _check_same(first.tables, again.tables)
@@ -115,10 +115,11 @@ def changes_nothing_given(one: AuditOfRun) -> None:
     subject = one.subject
     run = subject.attacked
     scores = {str(i): model.scores for i, model in enumerate(run.models)} if run else {}
-    given = scores | {f"{audit}: {n}": t for audit, r in subject.before.items() for n, t in r.tables.items()}
-    before, truth = {name: table.copy(deep=True) for name, table in given.items()}, copy.deepcopy(run and run.truth)
+    tables_given = scores | {f"{audit}: {n}": t for audit, r in subject.before.items() for n, t in r.tables.items()}
+    before = {name: table.copy(deep=True) for name, table in tables_given.items()}
+    truth = copy.deepcopy(run and run.truth)
     one.result()
-    _check_same(before, given)
+    _check_same(before, tables_given)
     assert truth == (run and run.truth), "who is a member has changed"
 
 

@@ -53,11 +53,11 @@ def found_in(folders: Sequence[Path]) -> list[Plugin[Any]]:
     places.add(folders, "check")
     foreign = [plugin for kind in KINDS.values() for plugin in kind.values() if plugin.foreign]
     inside = [folder.absolute() for folder in folders]
-    found = [plugin for plugin in foreign if not inside or any(plugin.path.is_relative_to(one) for one in inside)]
-    if not found:
+    matching = [plugin for plugin in foreign if not inside or any(plugin.path.is_relative_to(one) for one in inside)]
+    if not matching:
         where = " ".join(map(str, folders)) or "no FOLDER is given, and no variable or distribution names one"
         raise InputError(f"check: {where}: no plugin is there; see docs/plugins.md")
-    return found
+    return matching
 
 
 def load(folder: Path, kind: str, name: str) -> Any:
@@ -114,7 +114,7 @@ def _each(checks: Callable[[], Iterator[Check]]) -> Iterator[tuple[str, str]]:
 
 
 def _why(about: str, check: Callable[[], None]) -> str:
-    """Why a contract is broken; "" if it is kept. What it says comes first, then what was seen."""
+    """Why a contract is broken; "" if it is kept. It begins with the contract's sentence; what was seen follows."""
     try:
         with _silence(), warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
@@ -128,7 +128,7 @@ def _why(about: str, check: Callable[[], None]) -> str:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """What is trained inside the `with` block says nothing."""
+    """Inside the `with` block nothing is printed."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 

@@ -1,4 +1,4 @@
-"""What the file of every plugin promises, whatever its kind."""
+"""Contracts of the file of every plugin, whatever its kind."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def documents_its_parameters(plugin: Plugin[Any]) -> None:
     for field in dataclasses.fields(params):
         assert isinstance(field.default, bool | int | float | str), f"{field.name} has no default"
         assert field.metadata.get("help"), f"{field.name} has no help"
-    own = importlib.import_module(plugin.module).Params
-    assert dataclasses.asdict(params) == dataclasses.asdict(own()), "executed alone it differs"
+    executed = importlib.import_module(plugin.module).Params
+    assert dataclasses.asdict(params) == dataclasses.asdict(executed()), "executed alone it differs"
 
 
 def takes_no_flag_of_ours(plugin: Plugin[Any]) -> None:
@@ -66,8 +66,8 @@ def holds_what_its_kind_asks(plugin: Plugin[Any]) -> None:
 
 
 def _takes(function: Any, *names: str) -> None:
-    found = [*inspect.signature(function).parameters]
-    assert found == [*names], f"it takes {', '.join(found)}, and not {', '.join(names)}"
+    parameters = [*inspect.signature(function).parameters]
+    assert parameters == [*names], f"it takes {', '.join(parameters)}, and not {', '.join(names)}"
 
 
 def _audit(plugin: Plugin[Any], thing: Any) -> None:

@@ -54,7 +54,7 @@ def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[AttackedMod
         yield from TextQuestions().collect_models(view, None, target, Wanted(**wanted), asked.novel, ())
 
 
-def said(messages: Messages, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:
+def message_answers(messages: Messages, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:
     """The answers of the messages of some rounds about a client's records."""
     clients = len(messages.view.clients)  # type: ignore[attr-defined]
     heard = [messages.round(client, r, records, ("own", "heard"), 0, False) for r in rounds]

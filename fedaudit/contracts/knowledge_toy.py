@@ -73,7 +73,7 @@ def toy_seen(
     log_probs, base, shadow_probs = train(member, leak), train(member, 0.0, 0.0), train(in_shadow, leak)
     progress = np.arange(1, rounds + 1) / rounds
     history = np.stack([-own_class(train(member, leak * part, LEARNT * part), labels) for part in progress])
-    seen = classified(
+    knowledge = classified(
         tuple(f"r{i}" for i in range(records)), labels, is_known, log_probs, base,
         hard=train(member, 0.0, 0.5), gradient_norms=norms(log_probs), base_gradient_norms=norms(base),
         shadows=shadows_of(in_shadow, shadow_probs, labels, norms(shadow_probs)), history=history,
@@ -88,27 +88,28 @@ def toy_seen(
     def projected(of: NDArray[np.bool_]) -> Floats:
         return where + leak * of + rng.standard_normal(of.shape)
 
-    assert seen.shadows is not None
-    shadow = dataclasses.replace(seen.shadows, sequence=after(in_shadow), projections=projected(in_shadow))
+    assert knowledge.shadows is not None
+    shadow = dataclasses.replace(knowledge.shadows, sequence=after(in_shadow), projections=projected(in_shadow))
     answer, _ = _mixtures(np.random.default_rng((seed, 7)), member, leak)
-    seen = dataclasses.replace(
-        seen, shadows=shadow, sequence=after(member), projections=projected(member), base_projections=np.zeros(records),
+    knowledge = dataclasses.replace(
+        knowledge, shadows=shadow, sequence=after(member), projections=projected(member),
+        base_projections=np.zeros(records),
         probed={"scaled": answer}, pooled=_pooled(np.random.default_rng((seed, 3)), member, labels, leak),
         **_contents(np.random.default_rng((seed, 1)), member, labels, leak),
     )  # fmt: skip
-    return seen, member
+    return knowledge, member
 
 
-def scores_of(plugin: Plugin[Any], seen: Knowledge, **params: Any) -> dict[str, Floats]:
+def scores_of(plugin: Plugin[Any], knowledge: Knowledge, **params: Any) -> dict[str, Floats]:
     """The scores of an attack with its own defaults but for these."""
-    found: dict[str, Floats] = plugin.make(dataclasses.replace(plugin.params(), **params)).score(seen)
-    return found
+    result: dict[str, Floats] = plugin.make(dataclasses.replace(plugin.params(), **params)).score(knowledge)
+    return result
 
 
-def auroc(seen: Knowledge, member: NDArray[np.bool_], score: Floats) -> float:
+def auroc(knowledge: Knowledge, member: NDArray[np.bool_], score: Floats) -> float:
     """The AUROC of the candidates that have a score."""
-    asked = ~seen.known & ~np.isnan(score)
-    return float(roc_auc_score(member[asked], score[asked]))
+    candidates = ~knowledge.known & ~np.isnan(score)
+    return float(roc_auc_score(member[candidates], score[candidates]))
 
 
 def by_chance(one: int, other: int, worlds: int = 1) -> float:
@@ -141,18 +142,18 @@ def _mixtures(rng: np.random.Generator, member: NDArray[np.bool_], leak: float) 
     them falls with the leak."""
     n, listed = len(member), np.flatnonzero(member) if leak else np.arange(len(member))
     size, std = max(1, int(member.sum()) // 3), 1 / max(leak, 1e-9)
-    found = []
+    result = []
     for r, batch in enumerate(rng.permutation(listed)[: 2 * size].reshape(2, size)):
         gradients = rng.standard_normal((2 * n, n))
         sent = gradients[:, batch].mean(1) + (std * rng.standard_normal(2 * n) / size if leak else 0)
-        found.append(
+        result.append(
             Mixture(
                 r, gradients, sent, numbers=2 * n, divisor=float(size), low=0.0, high=1.0, total=float(size),
                 known="equal", scaled=False, std=std / size if leak else 0.0,
                 lengths=np.linalg.norm(gradients, axis=0), coefficients=np.ones(1),
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(result)
 
 
 def _contents(
@@ -202,7 +203,7 @@ def classified(
 ) -> Knowledge:  # fmt: skip
     """Knowledge of classifications: log-probabilities [n, C] of the attacked model, the public start and the hard
     prompt; `more` are the other fields."""
-    attacked, start = (ClassAnswers(found, labels) for found in (log_probs, base))
+    attacked, start = (ClassAnswers(result, labels) for result in (log_probs, base))
     return Knowledge(records, known, attacked, start, hard, **more)
 
 
@@ -211,7 +212,7 @@ def shadows_of(
     **more: Any,
 ) -> Shadows:  # fmt: skip
     """Shadows that classify: log-probabilities [S, n, C]; `more` are the other fields."""
-    return Shadows(member, [ClassAnswers(found, labels) for found in log_probs], gradient_norms, **more)
+    return Shadows(member, [ClassAnswers(result, labels) for result in log_probs], gradient_norms, **more)
 
 
 def picked(rounds: Rounds, places: NDArray[np.int64]) -> Rounds:

@@ -23,7 +23,7 @@ from fedaudit.attacks.messages.prompts import ReplayedMessages, losses
 from fedaudit.attacks.questions.classes import ClassQuestions
 from fedaudit.backbones.vlm import load
 from fedaudit.contracts import maple_toy, prompt_toy, tiny_llava
-from fedaudit.contracts.in_process import Candidates, models, said, trained
+from fedaudit.contracts.in_process import Candidates, message_answers, models, trained
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.shadow_models import NoEvaluation
@@ -55,11 +55,11 @@ class World(ABC):
 
     @abstractmethod
     def equal(self) -> World:
-        """The same with clients of equal sizes."""
+        """This world with clients of equal sizes."""
 
     @abstractmethod
     def meaning(self, model: State) -> State:
-        """What a model computes with: equal for models that are the same function."""
+        """The tensors that a model computes with: equal for models that are the same function."""
 
     @abstractmethod
     def loss(self, method: Method[Any], model: State, client: int) -> float:
@@ -77,10 +77,10 @@ class World(ABC):
 
     @abstractmethod
     def disguised(self, records: Set[str]) -> World:
-        """The same where these records hold something else, as long as it was."""
+        """This world where these records hold something else, as long as it was."""
 
     def with_rates(self, rate: float, **settings: Any) -> World:
-        """The same with these learning rates, which no settings can ask for, and other settings."""
+        """This world with these learning rates, which no settings can ask for, and other settings."""
         learner = copy.copy(self.learner)
         learner.settings = with_rates(dataclasses.replace(learner.settings, **settings), rate)
         return dataclasses.replace(self, learner=learner)
@@ -107,7 +107,7 @@ class World(ABC):
         until: int | None = None,
     ) -> Transcript:
         """The rounds of the loop. `turned`: candidates, test and novel records are listed in the opposite order."""
-        listed = tuple(record for own in self.training for record in own)[:: -1 if turned else 1]
+        listed = tuple(record for mine in self.training for record in mine)[:: -1 if turned else 1]
         bench = Bench(self.learner, self.training, listed, listed, (listed,) * CLIENTS, left_out=self.left_out)
         schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
         return trained(path, method, schedule, bench, evaluation=evaluation, until=until)
@@ -117,25 +117,25 @@ class AdapterWorld(World):
     """Adapters of a tiny random model, one local step."""
 
     def equal(self) -> World:
-        return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
+        return dataclasses.replace(self, training=tuple(mine[:2] for mine in self.training))
 
     @property
     def evaluation(self) -> Evaluation:
         return Answers([("a red circle",)] * sum(map(len, self.training)), caption_scores)
 
     def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
-        asked = Candidates({0: self.training[0]}, {0: ()}, ())
-        found = [model.read() for model in models(view, asked) if model.records]
-        return [(state, np.array(self.learner.losses(state, self.training[0]))) for state in found]
+        candidates = Candidates({0: self.training[0]}, {0: ()}, ())
+        attackable = [model.read() for model in models(view, candidates) if model.records]
+        return [(state, np.array(self.learner.losses(state, self.training[0]))) for state in attackable]
 
     def disguised(self, records: Set[str]) -> World:
         """Other images, and texts read backwards."""
         learner = copy.copy(self.learner)
         learner.data = dict(learner.data)
         for record in records:
-            own, other = learner.data[record], next(e for name, e in learner.data.items() if name not in records)
-            ids = torch.cat([own.ids[: own.prompt], own.ids[own.prompt :].flip(0)])
-            learner.data[record] = dataclasses.replace(own, ids=ids, source=other.source)
+            mine, other = learner.data[record], next(e for name, e in learner.data.items() if name not in records)
+            ids = torch.cat([mine.ids[: mine.prompt], mine.ids[mine.prompt :].flip(0)])
+            learner.data[record] = dataclasses.replace(mine, ids=ids, source=other.source)
         return dataclasses.replace(self, learner=learner)
 
     def meaning(self, model: State) -> State:
@@ -158,16 +158,17 @@ class PromptWorld(World):
 
     @property
     def _owned(self) -> list[list[bool]]:
-        """Of clients each of which owns every third record."""
+        """Which records each client owns, of clients that own every third one."""
         return [[i % CLIENTS == k for i in range(sum(map(len, self.training)))] for k in range(CLIENTS)]
 
     def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
         hears = view.gives("uploads") or view.gives("sums of uploads")
         messages = ReplayedMessages(view, method, self.learner, self.training) if hears else None
         rebuilt = [messages.rebuilt(k) for k in view.clients] if messages else []
-        (held,) = ClassQuestions().collect_models(view, method, Target(0, self.training[0], []), Wanted(), (), rebuilt)
-        model = held.read()
-        of_rounds = said(messages, 0, self.training[0], range(ROUNDS)).loss[:, 0] if messages else ()
+        target = Target(0, self.training[0], [])
+        (attacked_model,) = ClassQuestions().collect_models(view, method, target, Wanted(), (), rebuilt)
+        model = attacked_model.read()
+        of_rounds = message_answers(messages, 0, self.training[0], range(ROUNDS)).loss[:, 0] if messages else ()
         return [(model, loss) for loss in (*losses(method, self.learner, [model], self.training[0]), *of_rounds)]
 
     def disguised(self, records: Set[str]) -> World:

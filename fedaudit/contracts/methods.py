@@ -1,4 +1,4 @@
-"""What every method promises, whatever it trains: each contract is a function of a method in a tiny world."""
+"""Contracts of every method, whatever it trains: each is a function of a method in a tiny world."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fedaudit.attacks.base import View
 from fedaudit.contracts.method_worlds import CLIENTS, ROUNDS, WORLDS, World, with_rates
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.privacy.settings import Privacy
+from fedaudit.terms.threat_models import ACTIVE_SERVER, PEER, RELEASED_MODEL, SERVER
 from fedaudit.trainers.base import Method, Participation, State, Update, Upload, generator
 from fedaudit.trainers.learners import MethodFacts, facts
 from fedaudit.trainers.maple import DualMessages, DualMethod
@@ -51,8 +52,8 @@ class MethodInWorld:
     @property
     def adversaries(self) -> list[str]:
         """The threat models in which there is something of it to attack."""
-        sends = dict.fromkeys(("released-model", "server", "active-server"), self.method.sends)
-        kinds = sends | {"peer": bool(self.method.by_client)}
+        sends = dict.fromkeys((RELEASED_MODEL, SERVER, ACTIVE_SERVER), self.method.sends)
+        kinds = sends | {PEER: bool(self.method.by_client)}
         named = facts(self.plugin.facts.learner).adversaries(self.plugin.facts) if self.trains else ()
         return [name for name in named if kinds.get(name, True)]
 
@@ -64,10 +65,10 @@ class MethodInWorld:
         return self.again("run")
 
     def with_rates(self, rate: float, name: str, **settings: Any) -> MethodInWorld:
-        """The same with these learning rates and settings, wherever they stand."""
+        """This method with these learning rates and settings, wherever they stand."""
         world = self.world.with_rates(rate, **settings)
-        own: Any = self.method
-        method = dataclasses.replace(own, params=with_rates(own.params, rate))
+        states: Any = self.method
+        method = dataclasses.replace(states, params=with_rates(states.params, rate))
         if isinstance(method, PrivateMethod):
             method = dataclasses.replace(method, settings=world.learner.settings)
         return MethodInWorld(method, world, self.plugin, self.path / name)
@@ -78,17 +79,18 @@ class MethodInWorld:
 
     def moment(self, r: int) -> tuple[State, list[State], list[Participation]]:
         """The server's state before a round, what the clients hold, and the clients."""
-        own = [self.run.private(r - 1, k) if r else self.run.broadcast(0) for k in range(CLIENTS)]
-        return self.run.server(r), own, self.world.clients(r, range(r))
+        states = [self.run.private(r - 1, k) if r else self.run.broadcast(0) for k in range(CLIENTS)]
+        return self.run.server(r), states, self.world.clients(r, range(r))
 
-    def updates(self, server: State, own: Sequence[State], clients: Sequence[Participation]) -> list[Update]:
+    def updates(self, server: State, states: Sequence[State], clients: Sequence[Participation]) -> list[Update]:
         sent = self.method.broadcast(server)
         received = [self.method.download(sent, client) for client in clients]
-        done: list[Update] = self.world.learner.work(self.method, received, own, clients)
+        done: list[Update] = self.world.learner.work(self.method, received, states, clients)
         return done
 
     def uploads(self, r: int) -> list[Upload]:
-        """What the server received in a round, and what clients computed with on shares, which no file holds."""
+        """The messages that the server received in a round, and what clients computed with on shares, which no file
+        holds."""
         about, sealed = self.run.round(r)["uploads"], [update.sealed for update in self.updates(*self.moment(r))]
         return [
             Upload(k, about[str(k)]["records"], self.run.upload(r, k), about[str(k)]["facts"], sealed[k])
@@ -111,8 +113,9 @@ def signatures(subject: MethodInWorld) -> None:
     for cls in (type(subject.method), type(subject.method.messages)):
         for base in (one for one in cls.__mro__ if one in BASES):
             for name, function in vars(base).items():
-                if inspect.isfunction(function) and inspect.isfunction(own := getattr(cls, name)):
-                    assert list(inspect.signature(own).parameters) == list(inspect.signature(function).parameters), name
+                if inspect.isfunction(function) and inspect.isfunction(overriding := getattr(cls, name)):
+                    both = [[*inspect.signature(one).parameters] for one in (overriding, function)]
+                    assert both[0] == both[1], f"{name} takes {both[0]}, and not {both[1]}"
 
 
 def repeats(subject: MethodInWorld) -> None:
@@ -127,8 +130,8 @@ def repeats(subject: MethodInWorld) -> None:
 def order(subject: MethodInWorld) -> None:
     """Neither the clients of a round nor the uploads need come in the order of their numbers."""
     for r in range(ROUNDS):
-        (server, own, clients), uploads = subject.moment(r), subject.uploads(r)
-        turned = subject.updates(server, [own[k] for k in TURNED], [clients[k] for k in TURNED])
+        (server, states, clients), uploads = subject.moment(r), subject.uploads(r)
+        turned = subject.updates(server, [states[k] for k in TURNED], [clients[k] for k in TURNED])
         for k, update in zip(TURNED, turned, strict=True):
             assert close(update.upload, uploads[k].state)
             assert close(update.upload | update.private, subject.run.private(r, k))
@@ -137,13 +140,13 @@ def order(subject: MethodInWorld) -> None:
 
 
 def changes_nothing_given(subject: MethodInWorld) -> None:
-    """What a method is given is as it was afterwards."""
-    (server, own, clients), uploads = subject.moment(1), subject.uploads(1)
-    given = [server, *own, *(upload.state for upload in uploads)]
-    before = [{name: tensor.clone() for name, tensor in state.items()} for state in given]
-    subject.updates(server, own, clients)
+    """States and messages that a method is given are afterwards as they were."""
+    (server, states, clients), uploads = subject.moment(1), subject.uploads(1)
+    states_given = [server, *states, *(upload.state for upload in uploads)]
+    before = [{name: tensor.clone() for name, tensor in state.items()} for state in states_given]
+    subject.updates(server, states, clients)
     subject.method.aggregate(server, uploads, subject.world.site(1))
-    assert all(same(one, other) for one, other in zip(given, before, strict=True))
+    assert all(same(one, other) for one, other in zip(states_given, before, strict=True))
 
 
 def rests(subject: MethodInWorld) -> None:
@@ -190,17 +193,17 @@ def learns(subject: MethodInWorld) -> None:
     assert all(map(math.isfinite, losses))
     assert (sum(losses) < sum(before) - 1e-4) == subject.trains
     for r in range(ROUNDS):
-        held = [run.broadcast(r + 1), *(run.private(r, k) for k in range(CLIENTS))]
-        for name, tensor in ((name, t) for state in held for name, t in state.items()):
+        holdings = [run.broadcast(r + 1), *(run.private(r, k) for k in range(CLIENTS))]
+        for name, tensor in ((name, t) for state in holdings for name, t in state.items()):
             assert tensor.any() or (name in start and not start[name].any()), f"{name} is zero"
-        assert subject.trains or all(close_where_both(state, start) for state in held)
+        assert subject.trains or all(close_where_both(state, start) for state in holdings)
 
 
 def listens(subject: MethodInWorld) -> None:
-    """What the server sends moves every client that receives something, and what a client sends moves the server."""
+    """A broadcast moves every client that receives something, and what a client sends moves the server."""
     for r in range(ROUNDS):
-        server, own, clients = subject.moment(r)
-        for k, update in enumerate(subject.updates(nudged(server), own, clients)):
+        server, states, clients = subject.moment(r)
+        for k, update in enumerate(subject.updates(nudged(server), states, clients)):
             if subject.method.download(subject.method.broadcast(server), clients[k]):
                 assert not close(update.upload | update.private, subject.run.private(r, k))
         uploads = subject.uploads(r)
@@ -212,7 +215,7 @@ def listens(subject: MethodInWorld) -> None:
 
 def weighs_nothing(subject: MethodInWorld) -> None:
     """A record of weight 0 counts as the others do, in n_k and in batches, and nobody sees what it holds."""
-    left_out = frozenset(record for own in subject.world.training for record in own[::2])
+    left_out = frozenset(record for states in subject.world.training for record in states[::2])
     world = dataclasses.replace(subject.world, left_out=left_out)
     run = world.run(subject.method, subject.path / "without")
     disguised = world.disguised(left_out).run(subject.method, subject.path / "disguised")
@@ -229,17 +232,17 @@ def releases_nobody(subject: MethodInWorld) -> None:
     (`by_client`)."""
     run = subject.run
     for r in range(ROUNDS):
-        held = [run.private(r, k) | own_model(run, r, k) for k in range(CLIENTS)]
+        holdings = [run.private(r, k) | own_model(run, r, k) for k in range(CLIENTS)]
         for table in run.sent_to_all(r + 1).values():
-            for name in held[0]:
-                rows = [own[name] for own in held]
+            for name in holdings[0]:
+                rows = [states[name] for states in holdings]
                 listed = table.shape[:1] == (CLIENTS,) and table.shape[1:] == rows[0].shape
                 assert not listed or not all(torch.equal(*pair) for pair in zip(table, rows, strict=True)), name
 
 
 def explains(subject: MethodInWorld) -> None:
-    """What attacks are told of a message of prompts is so: what its records made of it (`data_gradient_sum`) is the sum
-    over the steps of their coefficients times the batch's gradient where the client began, to first order in the rates.
+    """Attacks are told the truth about a message of prompts: what its records made of it (`data_gradient_sum`) is the
+    sum over the steps of their coefficients times the batch's gradient where the client began, to first order in rates.
     What the client has kept is nudged, since at these rates its traces in the next message would be too small.
 
     What clients put into a sum on shares is such a message too, in which every record is once.
@@ -250,23 +253,23 @@ def explains(subject: MethodInWorld) -> None:
     method, learner = subject.method, subject.world.learner
     assert isinstance(method, PromptMethod)
     for r in range(ROUNDS):
-        server, own, clients = subject.moment(r)
-        own = [nudged(state) for state in own] if r else own
-        for client, held, update in zip(clients, own, subject.updates(server, own, clients), strict=True):
+        server, states, clients = subject.moment(r)
+        states = [nudged(state) for state in states] if r else states
+        for client, holdings, update in zip(clients, states, subject.updates(server, states, clients), strict=True):
             sent = method.broadcast(server)
-            known = {name: t for name, t in sent.items() if update.upload and name not in method.by_client}
-            known |= method.download(sent, client)
+            received = {name: t for name, t in sent.items() if update.upload and name not in method.by_client}
+            received |= method.download(sent, client)
             steps = method.steps(len(client.records))
             message = update.upload or {"gradient": update.sealed["gradient"]}
-            of_cohort = (of_one(known), of_one(held), of_one(message))
-            found = method.messages.data_gradient_sum(*of_cohort, learner, steps)[0]
-            start = method.messages.round_start(known, held)
+            of_cohort = (of_one(received), of_one(holdings), of_one(message))
+            computed = method.messages.data_gradient_sum(*of_cohort, learner, steps)[0]
+            start = method.messages.round_start(received, holdings)
             batches = [method.minibatch(client, step) for step in range(steps)] if update.upload else [client.records]
             counts = method.messages.step_coefficients(steps) if update.upload else [1.0]
             means = [torch.cat([*learner.sent_gradients(method, start, batch)]).mean(0) for batch in batches]
             weighed = [float(count) * mean for count, mean in zip(counts, means, strict=True)]
             expected = torch.stack(weighed).sum(0)
-            assert (found - expected).norm() < 0.03 * expected.norm()
+            assert (computed - expected).norm() < 0.03 * expected.norm()
 
 
 def uses(subject: MethodInWorld) -> None:
@@ -287,12 +290,12 @@ def keeps_apart(subject: MethodInWorld) -> None:
     """In a first round a client's records change what that client computes, and nobody else's update; but for those
     that it sends as they are."""
     messages = subject.method.messages
-    server, own, clients = subject.moment(0)
-    before = subject.updates(server, own, clients)
+    server, states, clients = subject.moment(0)
+    before = subject.updates(server, states, clients)
     for k, records in enumerate(subject.world.training):
         private = set(records) - messages.shared_records(records, client=k, seed=0)
         world = subject.world.disguised(private)
-        after = dataclasses.replace(subject, world=world).updates(server, own, world.clients(0, ()))
+        after = dataclasses.replace(subject, world=world).updates(server, states, world.clients(0, ()))
         for other in set(range(CLIENTS)) - {k}:
             assert close(before[other].upload, after[other].upload), f"client {other} sends what client {k} has"
             assert close(before[other].private, after[other].private), f"client {other} keeps what client {k} has"
@@ -358,7 +361,7 @@ CONTRACTS: tuple[Contract, ...] = (
 
 
 def refuses_with_a_reason(subject: MethodInWorld) -> None:
-    """What it refuses are contracts, each with a reason of several words."""
+    """All that it refuses are contracts, each with a reason of several words."""
     refused = subject.method.refuses
     assert refused.keys() <= {contract.__name__ for contract in CONTRACTS}, f"{[*refused]} are not all contracts"
     assert all(len(why.split()) > 3 for why in refused.values()), "a reason is too short"

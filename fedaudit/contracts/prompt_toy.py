@@ -27,7 +27,7 @@ SETTINGS = Settings(prompt_length=4, batch=4, global_rate=0.1, local_rate=0.06)
 
 @dataclass(frozen=True)
 class TinyFederation:
-    """What a bench holds, by record id: [n, E] and [n, M, E] features, labels, and each client's records."""
+    """All that a bench holds, by record id: [n, E] and [n, M, E] features, labels, and each client's records."""
 
     clip: Any
     ids: tuple[str, ...]
@@ -70,7 +70,7 @@ def federation(sizes: tuple[int, ...] = SIZES, *, test: int = 12) -> TinyFederat
     """Clients with random pictures of all classes; the patches of a picture look like it."""
     training = tuple(tuple(f"{k}-{i}" for i in range(n)) for k, n in enumerate(sizes))
     tests = tuple(f"test-{i}" for i in range(test))
-    ids = (*(record for own in training for record in own), *tests)
+    ids = (*(record for mine in training for record in mine), *tests)
     g = torch.Generator().manual_seed(sum(sizes))
     features = F.normalize(torch.randn(len(ids), clip().embed, generator=g), dim=-1)
     patches = F.normalize(features[:, None] + 0.3 * torch.randn(len(ids), PATCHES, clip().embed, generator=g), dim=-1)

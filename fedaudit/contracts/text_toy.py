@@ -26,8 +26,8 @@ def texts(leak: float, n: int = 60, seed: int = 0) -> tuple[Knowledge, Bools, Ro
     of the caption."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(3, 8, n)
-    known = np.arange(n) >= n - KNOWN
-    member, *of_shadows = (rng.random((1 + SHADOWS, n)) < 0.5) & ~known
+    nonmembers = np.arange(n) >= n - KNOWN
+    member, *of_shadows = (rng.random((1 + SHADOWS, n)) < 0.5) & ~nonmembers
     commons = [HARD * rng.standard_normal((size, WORDS)) for size in sizes]
     wanted = [rng.integers(0, WORDS, size) for size in sizes]
 
@@ -52,11 +52,11 @@ def texts(leak: float, n: int = 60, seed: int = 0) -> tuple[Knowledge, Bools, Ro
 
     names = tuple(f"r{i}" for i in range(n))
     shadows = Shadows(np.array(of_shadows), [answers(trained(of, leak)) for of in of_shadows])
-    seen = Knowledge(
-        names, known, answers(model), answers(base), shadows=shadows, rounds=_over_rounds(member, leak, rng),
+    knowledge = Knowledge(
+        names, nonmembers, answers(model), answers(base), shadows=shadows, rounds=_over_rounds(member, leak, rng),
         explained=_by_gradients(member, leak, rng),
     )  # fmt: skip
-    return seen, member, model
+    return knowledge, member, model
 
 
 def _by_gradients(member: Bools, leak: float, rng: np.random.Generator) -> tuple[Explained, ...]:

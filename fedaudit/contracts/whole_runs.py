@@ -19,19 +19,19 @@ SIZES = {"texts": TEXTS[2:], "classes": "--train 12 --test 2".split()}  # by kin
 
 def words_for(plugin: Plugin[Any]) -> list[str]:
     """The words of a small run that has a plugin in it, without the folder of results."""
-    name, found = plugin.name, plugin.facts
+    name, own_facts = plugin.name, plugin.facts
     if plugin.kind == "task":
-        return [f"--task={name}", "--attack=none" if facts(found.learner).unattacked else "--attack=loss", *SMALL]
+        return [f"--task={name}", "--attack=none" if facts(own_facts.learner).unattacked else "--attack=loss", *SMALL]
     if plugin.kind == "method":
-        about, method, more = facts(found.learner), name, ["--attack=loss"]
+        about, method, more = facts(own_facts.learner), name, ["--attack=loss"]
     elif plugin.kind == "attack":
         method = _attackable(plugin)
         about, more = facts(METHODS[method].facts.learner), [f"--attack={name}"]
-        more += ["--shadows=4", "--targets=1"] if found.shadows else []
+        more += ["--shadows=4", "--targets=1"] if own_facts.shadows else []
     else:
-        kind = "texts" if "texts" in found.needs else "classes"
+        kind = "texts" if "texts" in own_facts.needs else "classes"
         first, second = ("fedavg", "fedper") if kind == "texts" else ("promptfl", "dpfpl")
-        several = found.across or "several" in found.needs
+        several = own_facts.across or "several" in own_facts.needs
         method, more = f"{first},{second}" if several else first, ["--attack=loss", f"--audit={name}"]
         about = facts(METHODS[first].facts.learner)
     noised = any(private(METHODS[one].facts) for one in method.split(","))
@@ -48,8 +48,8 @@ def _attackable(attack: Plugin[Any]) -> str:
 def _runs(attack: Plugin[Any], method: Plugin[Any]) -> bool:
     learner = facts(method.facts.learner)
     needed = {*attack.facts.needed(learner.records)}
-    seen = (threat_model.sees for threat_model in learner.adversaries(method.facts))
-    return lacks(attack, learner) is None and any(needed <= {*sees} for sees in seen)
+    sights = (threat_model.sees for threat_model in learner.adversaries(method.facts))
+    return lacks(attack, learner) is None and any(needed <= {*sees} for sees in sights)
 
 
 def reaches_the_page(plugin: Plugin[Any], out: Path) -> None:
@@ -62,6 +62,6 @@ def reaches_the_page(plugin: Plugin[Any], out: Path) -> None:
     if plugin.kind == "attack":
         assert any(f.get("attack") == plugin.name for f in outcome.findings), "it scored nobody"
     if plugin.kind == "audit" and not plugin.facts.across:
-        found = any(f["metric"].partition("/")[0] == plugin.name for f in outcome.findings)
-        assert found, "it found nothing in a run with an attack"
+        own_facts = any(f["metric"].partition("/")[0] == plugin.name for f in outcome.findings)
+        assert own_facts, "it found nothing in a run with an attack"
         assert plugin.name in text, "the page does not show it"

@@ -64,12 +64,12 @@ def add(folders: Iterable[Path], source: str) -> None:
 def places() -> Sequence[ModulePlace]:
     """All places: ours first, then folders, then packages of installed distributions. InputError: one that the
     environment names is wrong."""
-    found = [ours(), *(ModulePlace(folder, OURS) for folder in _added)]
+    all_places = [ours(), *(ModulePlace(folder, OURS) for folder in _added)]
     for folder in map(os.path.abspath, filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))):
-        if (place := ModulePlace(Path(folder), OURS)) not in found:
-            _check(place.folder, f"{VARIABLE} {folder}", found)
-            found.append(place)
-    return [*found, *_installed()]
+        if (place := ModulePlace(Path(folder), OURS)) not in all_places:
+            _check(place.folder, f"{VARIABLE} {folder}", all_places)
+            all_places.append(place)
+    return [*all_places, *_installed()]
 
 
 @functools.cache
@@ -96,8 +96,8 @@ def _check(folder: Path, source: str, others: Sequence[ModulePlace]) -> None:
     """Raise InputError if a folder can be no place beside the others."""
     if not folder.is_dir():
         raise InputError(f"{source}: no such folder")
-    own = {path.name for path in others[0].folder.iterdir() if path.is_dir() and not path.name.startswith("_")}
-    parts = sorted(path.name for path in folder.iterdir() if path.name in own and path.is_dir())
+    parts_of_ours = {path.name for path in others[0].folder.iterdir() if path.is_dir() and path.name[0] != "_"}
+    parts = sorted(path.name for path in folder.iterdir() if path.name in parts_of_ours and path.is_dir())
     if not parts:
         raise InputError(f"{source}: has none of the folders that plugins lie in; see docs/plugins.md")
     for path in (path for part in parts for path in sorted((folder / part).rglob("*.py"))):
@@ -129,8 +129,8 @@ def _installed() -> Iterator[ModulePlace]:
 def _entry_point_files(folder: str) -> list[Path]:
     """The lists of entry points of the distributions that are installed in a folder of sys.path."""
     with os.scandir(folder) as entries:
-        found = [Path(entry.path, "entry_points.txt") for entry in entries if entry.name.endswith(".dist-info")]
-    return [path for path in found if path.is_file()]
+        all_places = [Path(entry.path, "entry_points.txt") for entry in entries if entry.name.endswith(".dist-info")]
+    return [path for path in all_places if path.is_file()]
 
 
 class _Finder(MetaPathFinder):

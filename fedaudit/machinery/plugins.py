@@ -106,16 +106,16 @@ class Plugins(Mapping[str, Plugin[FactsClass]]):
     @functools.cached_property
     def _plugins(self) -> dict[str, Plugin[FactsClass]]:
         paths = [path for path in sorted(package_folder(self.package).glob("*.py")) if _class(path, PARAMS)]
-        found = {path.stem: self.read(path) for path in paths}
+        by_name = {path.stem: self.read(path) for path in paths}
         part = self.package.partition(".")[2]
         for place in places.places()[1:]:
             for path in sorted((place.folder / part).glob("*.py")):
                 if is_foreign_plugin(path, f"{place.package}.{part}", self.kind):
-                    if path.stem in found:
-                        raise InputError(f"{path} has the name of {found[path.stem].path}; rename it")
+                    if path.stem in by_name:
+                        raise InputError(f"{path} has the name of {by_name[path.stem].path}; rename it")
                     module = f"{place.package}.{part}.{path.stem}"
-                    found[path.stem] = Plugin(self.kind, path.stem, path, module, facts_of(path, self.usual), True)
-        return found
+                    by_name[path.stem] = Plugin(self.kind, path.stem, path, module, facts_of(path, self.usual), True)
+        return by_name
 
     def read(self, path: Path) -> Plugin[FactsClass]:
         """The plugin in the file `path` of the package."""

@@ -27,8 +27,10 @@ def section(page: Page) -> Section | None:
 def _part(page: Page, plugin: Plugin[AuditFacts]) -> Row | None:
     """The name and summary of an audit, the columns of its findings beside those of all, and a row per finding: the
     run's title, and a cell per column (None: the finding has no such field)."""
-    found = [f for f in page.findings if f["metric"].partition("/")[0] == plugin.name]
-    columns = list(dict.fromkeys(name for finding in found for name in finding if name not in OF_RUN))
+    findings = [f for f in page.findings if f["metric"].partition("/")[0] == plugin.name]
+    columns = list(dict.fromkeys(name for finding in findings for name in finding if name not in OF_RUN))
     titles = {e.method: run.title for run in page.runs for e in run.evidence}
-    rows = [{"name": titles[f["method"]], "seed": f["seed"], "cells": [f.get(name) for name in columns]} for f in found]
-    return {"name": plugin.name, "summary": plugin.summary, "columns": columns, "rows": rows} if found else None
+    rows = [
+        {"name": titles[f["method"]], "seed": f["seed"], "cells": [f.get(name) for name in columns]} for f in findings
+    ]
+    return {"name": plugin.name, "summary": plugin.summary, "columns": columns, "rows": rows} if findings else None
