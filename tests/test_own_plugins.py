@@ -286,7 +286,7 @@ def test_new_is_of_the_command_line_only(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="new does not go into a file"):
         config.config_words(str(tmp_path / "run.yaml"))
     with pytest.raises(InputError, match="new: is of the command only"):
-        fedaudit.dry_run(**{"new": "attack"})  # type: ignore[arg-type]
+        fedaudit.dry_run(new="attack")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow  # its parts are below: every contract refuses its faults (test_attack_contracts, _method_, _audit_)
