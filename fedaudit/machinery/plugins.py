@@ -115,7 +115,7 @@ class Plugins(Mapping[str, Plugin[FactsClass]]):
                         raise InputError(f"{path} has the name of {by_name[path.stem].path}; rename it")
                     module = f"{place.package}.{part}.{path.stem}"
                     by_name[path.stem] = Plugin(self.kind, path.stem, path, module, facts_of(path, self.usual), True)
-        return by_name
+        return dict(sorted(by_name.items()))
 
     def read(self, path: Path) -> Plugin[FactsClass]:
         """The plugin in the file `path` of the package."""
