@@ -81,6 +81,7 @@ examples:
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
   audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
   audit.py --new attack surprise --plugins FOLDER    a small attack of your own with its test (docs/plugins.md)
+  audit.py check FOLDER                              plugins of your own, held against the contracts of ours
   audit.py --list                                    methods, attacks, audits and tasks
   audit.py --list attacks                            one of the lists
 """
