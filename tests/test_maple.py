@@ -20,6 +20,7 @@ from fedaudit.audits.subject import Subject
 from fedaudit.backbones import clip as clips
 from fedaudit.backbones.clip import FrozenCLIP
 from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.contracts import maple_toy, tiny_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
@@ -33,7 +34,7 @@ from fedaudit.trainers.evaluations import Personalisation
 from fedaudit.trainers.maple import Learner, Settings, visual_prompts
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.transcript import Transcript
-from tests import maple_toy, prompt_toy, tiny_clip
+from tests import prompt_toy
 
 METHOD = DP2FL(Params())
 
