@@ -43,10 +43,10 @@ def entries(folder: Path) -> Entries | None:
     if parsed is not None and parsed[0] == stamps and (holds_lock(folder) or _settled(stamps)):
         return parsed[1]
     try:
-        found = json.loads(_content(folder / MANIFEST, b"{}"))
+        listing = json.loads(_content(folder / MANIFEST, b"{}"))
         # a line is whole where it has ended
         lines = [json.loads(line) for line in _content(folder / _JOURNAL, b"").split(b"\n")[:-1]]
-        listed = {name: str(found[name]) for name in found}
+        listed = {name: str(listing[name]) for name in listing}
         for name, digest in lines:
             _apply(listed, name, digest)
         for name in listed:
