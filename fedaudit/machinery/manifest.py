@@ -58,8 +58,8 @@ def entries(folder: Path) -> Entries | None:
 
 
 def enter(folder: Path, name: str, digest: str | None) -> None:
-    """List the file `name` with its SHA-256, or with None no longer. Call it under the folder's lock. InputError: the disk
-    refuses."""
+    """List the file `name` with its SHA-256, or with None no longer. Call it under the folder's lock. InputError: the
+    disk refuses."""
     listed = entries(folder)
     if listed is None:  # nothing of a damaged manifest is kept
         replace(folder, {} if digest is None else {name: digest})
