@@ -1,8 +1,9 @@
 """How CPU seconds and peak memory grow with what an audit is given.
 
-    python -m benchmarks.growth [files|permutations|candidates|words|clients|classes] [--sizes 100,400] [--small]
+    python -m benchmarks.growth [files|tensors|permutations|candidates|words|clients|classes] [--sizes 100,400] [--small]
 
 files: a folder of results, written and then read under its lock.
+tensors: a file of a round by its megabytes.
 permutations: the permutation test of a run by its candidates, of ten clients and six scores.
 candidates, words: scores of texts by every attack that needs one model only, and the signals of 600 tokens by their vocabulary.
 clients, classes: a private round of DP-FPL on the embedded model, evaluated and written (20 classes; 10 clients).
@@ -49,6 +50,15 @@ def files(count: int, folder: Path) -> Work:
 
     yield "written", write
     yield "read", read
+
+
+def tensors(megabytes: int, folder: Path) -> Work:
+    import torch
+
+    from fedaudit.machinery.store import claim
+
+    store, states = claim(folder), {f"upload/{k}/A": torch.rand(1 << 18) for k in range(megabytes)}
+    yield "a round", lambda: store.write_tensors("round-000.safetensors", states)
 
 
 def permutations(candidates: int, folder: Path) -> Work:
@@ -143,6 +153,7 @@ class Part:
 
 PARTS = {
     "files": Part(files, (100, 400, 1_600, 6_400, 20_000), (20, 40)),
+    "tensors": Part(tensors, (16, 64, 256), (1, 2)),
     "permutations": Part(permutations, (600, 5_000, 50_000), (40, 80)),
     "candidates": Part(candidates, (600, 5_000, 50_000), (10, 20)),
     "words": Part(words, (32_000, 152_000), (50, 100)),

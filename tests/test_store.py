@@ -731,6 +731,22 @@ def test_tensors_come_back_and_are_the_same_bytes_in_any_order(folder: Folder) -
     assert folder.read_tensors("none.safetensors") == {}
 
 
+def test_tensors_are_written_one_by_one_as_the_library_writes_them_at_once(folder: Folder) -> None:
+    import torch
+    from safetensors.torch import save
+
+    dtypes = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool]
+    dtypes += [torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64]
+    dtypes += [torch.float8_e4m3fn, torch.float8_e5m2]
+    some = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)).abs()
+    tensors = {f"{i % 3}/{dtype}": some.to(dtype) for i, dtype in enumerate(dtypes)}
+    tensors |= {'"quoted"\\': some[0].clone(), "ü": torch.zeros(0, 2), "scalar": torch.tensor(1.5)}
+    for metadata in (None, {}, {"format": "pt"}):
+        for chosen in (tensors, {}):
+            folder.write_tensors("a.safetensors", chosen, metadata)
+            assert folder.read("a.safetensors") == save(chosen, metadata or None)
+
+
 def test_tables_come_back_and_are_the_same_bytes(folder: Folder) -> None:
     import pandas as pd
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery import manifest
 from fedaudit.machinery.atomic import TEMPORARY, write_atomic
-from fedaudit.machinery.canonical import plain_json, sorted_header
+from fedaudit.machinery.canonical import TensorBytes, plain_json
 from fedaudit.machinery.disk_errors import cannot_write, write_errors
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.locks import LOCK, folder_lock
@@ -106,9 +106,12 @@ class Folder:
 
     path: Path
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | TensorBytes) -> None:
         """Write `data` to the file `name` and its hash into the manifest; does nothing if both are there already."""
-        path, digest = self._file(name), hashlib.sha256(data).hexdigest()
+        path, sha256 = self._file(name), hashlib.sha256()
+        for part in [data] if isinstance(data, bytes) else data:
+            sha256.update(part)
+        digest = sha256.hexdigest()
         with self._hold():
             listed = (self._manifest() or {}).get(name)
             if listed == digest and self._has(name, digest):
@@ -230,13 +233,7 @@ class Folder:
         self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
     ) -> None:
         """Write a safetensors file; its bytes do not depend on the order of the tensors and of the metadata."""
-        import torch
-        from safetensors.torch import save
-
-        # copies, because safetensors refuses tensors that share memory
-        copies = {key: t.detach().cpu().clone(memory_format=torch.contiguous_format) for key, t in tensors.items()}
-        data: bytes = save(copies, metadata=dict(metadata) if metadata else None)
-        self.write(name, sorted_header(data))
+        self.write(name, TensorBytes(tensors, metadata))
 
     def read_tensors(self, name: str, prefix: str = "") -> dict[str, torch.Tensor]:
         """{name without `prefix`: tensor} of the tensors whose names begin with `prefix`, on the CPU. Errors as in
