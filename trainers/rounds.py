@@ -112,7 +112,7 @@ def _round(
     # 5. utility of the new global model and of the clients' own models
     with usage.phase("utility"):
         broadcast = method.broadcast(aggregate)
-        utility = evaluation.after(executor, method, broadcast, private, last=r + 1 == schedule.rounds)
+        utility = evaluation.after(executor, method, broadcast, private, done=r + 1, last=r + 1 == schedule.rounds)
     for who, metrics in utility.items():
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw
