@@ -55,6 +55,7 @@ class Options(TypedDict, total=False):
     dtype: str | None
     envelope: float | None
     epsilon: Numbers | None
+    evaluate_every: int | None
     export_adapters: Place | None
     export_run: Place | None
     fail_if: Texts | None

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit import __version__
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.checkout import commit
-from fedaudit.machinery.store import claim, write_atomic
+from fedaudit.machinery.store import claim
 from fedaudit.pipeline.plan import Plan
 
 FOLDER = "audits"
