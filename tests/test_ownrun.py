@@ -64,7 +64,7 @@ from tests.small_run import (
 )
 from tests.toy import toy_run
 
-DOCS = Path(__file__).parents[1] / "docs" / "own-runs.md"
+DOCS = Path(__file__).parents[1] / "docs" / "guides" / "own-runs.md"
 
 
 @pytest.fixture
@@ -669,7 +669,7 @@ def test_the_key_of_a_run_covers_all_that_reads_it(run, tmp_path):
 
 
 class TestDocs:
-    """What docs/own-runs.md shows works as it stands."""
+    """What docs/guides/own-runs.md shows works as it stands."""
 
     def blocks(self) -> dict[str, str]:
         """Fenced blocks by the file that the line before them names, without those on prompts."""
