@@ -46,6 +46,7 @@ OTHERS = {
     "pytest",
     "ruff",
     "source",
+    "sphinx-build",
 }  # programs that are not ours
 OTHERS |= {
     "flower/bin/pip",
@@ -230,7 +231,7 @@ def said_flags(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_of_a_page_is_one(page: str) -> None:
-    known = known_flags() | of_modules() | {"--compare", "--index-url"}  # read before all others, and of pip
+    known = known_flags() | of_modules() | {"--compare", "--index-url", "--keep-going"}  # read before all others; of pip, of Sphinx
     said = {flag for code in inline(page) for flag in said_flags(code)}
     assert said - known == {*()}
 
