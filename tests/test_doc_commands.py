@@ -231,7 +231,9 @@ def said_flags(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_of_a_page_is_one(page: str) -> None:
-    known = known_flags() | of_modules() | {"--compare", "--index-url", "--keep-going"}  # read before all others; of pip, of Sphinx
+    known = (
+        known_flags() | of_modules() | {"--compare", "--index-url", "--keep-going"}
+    )  # read before all others; of pip, of Sphinx
     said = {flag for code in inline(page) for flag in said_flags(code)}
     assert said - known == {*()}
 
