@@ -45,7 +45,7 @@ PYTHON = {
     "docs/reference/attacks.md",
     "docs/reference/backbones.md",
     "docs/guides/own-runs.md",
-    "docs/guides/running.md",
+    "docs/guides/library.md",
 }  # all of whose blocks run here
 EXAMPLE_PAGES = (
     "docs/guides/frameworks.md",
@@ -53,7 +53,7 @@ EXAMPLE_PAGES = (
 )  # whose blocks are parts of examples/: tests/test_frameworks.py
 FILES = {
     "docs/reference/data.md": ("coco/", "scienceqa/"),
-    "docs/guides/own-runs.md": ("my-run/",),
+    "docs/reference/run-folder.md": ("my-run/",),
 }  # blocks that show which files a folder holds
 
 
@@ -68,7 +68,7 @@ def has_a_test(block: Block) -> bool:
     if block.language == "python":
         return block.page in PYTHON or block.page in EXAMPLE_PAGES or block.page == "docs/tutorials/coop.md"
     if block.language in ("json", "jsonl"):
-        return block.page == "docs/guides/own-runs.md"
+        return block.page == "docs/reference/run-folder.md"
     if block.language == "yaml":
         return block.page in ("docs/guides/ci.md", "docs/guides/nightly.md")
     return not block.language and (block in shell_blocks() or block.first in FILES.get(block.page, ()))
@@ -106,8 +106,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> I
         yield folder
 
 
-def test_running_md(place: Path) -> None:
-    runs = {("..." in text, text): text for text in python_blocks("docs/guides/running.md")}
+def test_library_md(place: Path) -> None:
+    runs = {("..." in text, text): text for text in python_blocks("docs/guides/library.md")}
     given: dict[str, Any] = {}
     for shortened, text in runs:
         if shortened:

@@ -77,7 +77,7 @@ CODES = {exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED, 
 
 
 def test_exit_codes_stand_once_and_are_all() -> None:
-    said = [int(code) for row in table("docs/guides/running.md", "exit code") for code in row[0].split(", ")]
+    said = [int(code) for row in table("docs/guides/gates.md", "exit code") for code in row[0].split(", ")]
     assert sorted(said) == sorted(CODES)
 
 
@@ -339,23 +339,23 @@ def test_ceilings_of_guesses() -> None:
 
 
 def test_metrics_of_gates_and_schema_of_findings() -> None:
-    assert f"- `schema` is {SCHEMA}." in PAGES["docs/guides/running.md"]
-    (sentence,) = re.findall(r"^A gate reads .*\n.*$", PAGES["docs/guides/running.md"], re.MULTILINE)
+    assert f"- `schema` is {SCHEMA}." in PAGES["docs/reference/results.md"]
+    (sentence,) = re.findall(r"^A gate reads .*\n.*$", PAGES["docs/guides/gates.md"], re.MULTILINE)
     assert {*codes(sentence)} >= {*gates.METRICS}
 
 
 def test_keys_of_an_own_run() -> None:
-    said = first("docs/guides/own-runs.md", "key", section="run.json")
+    said = first("docs/reference/run-folder.md", "key", section="run.json")
     keys = reading._OPTIONAL | reading._SINCE_2 | reading._OF_ADAPTERS | reading._OF_PROMPTS
     assert sorted(said) == sorted({**reading._NEEDED, **reading._NEEDED_OF_PROMPTS, **keys})
     optional = {
         name
-        for row in table("docs/guides/own-runs.md", "key", section="run.json")
+        for row in table("docs/reference/run-folder.md", "key", section="run.json")
         if row[1].startswith("optional")
         for name in codes(row[0])
     }
     assert optional == keys.keys()
-    of_rounds = first("docs/guides/own-runs.md", "key", section="rounds.json")
+    of_rounds = first("docs/reference/run-folder.md", "key", section="rounds.json")
     assert sorted(of_rounds) == sorted({**round_notes.ROUND, **round_notes.UPLOAD})
 
 

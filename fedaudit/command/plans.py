@@ -185,7 +185,9 @@ def check_exports(plan: Plan, options: argparse.Namespace) -> None:
             f"--export-adapters: exports LoRA trainings, and {next(iter(plan.methods))} trains {plan.trained.noun}"
         )
     if options.export_run and plan.canaries.canaries:
-        raise InputError("--export-run: the format of docs/guides/own-runs.md knows no canaries; leave out --canaries")
+        raise InputError(
+            "--export-run: the format of docs/reference/run-folder.md knows no canaries; leave out --canaries"
+        )
     if len(flags) == 2 and Path(options.export_run).absolute() == Path(options.export_adapters).absolute():
         raise InputError(f"--export-adapters {options.export_adapters}: --export-run writes there; name another folder")
 

@@ -1,4 +1,4 @@
-"""Writes a run of this project in the folder format of docs/guides/own-runs.md; reading it back gives the same
+"""Writes a run of this project in the folder format of docs/reference/run-folder.md; reading it back gives the same
 transcript and records."""
 
 from __future__ import annotations
