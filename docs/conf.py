@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from pygments.lexers.data import JsonLexer
 from sphinx.application import Sphinx
 
@@ -27,6 +28,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_align": "left",
+    "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher"],
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
@@ -54,7 +56,16 @@ def read_page(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += contents(source[0])
 
 
+def name_headings(app: Sphinx, page: nodes.document) -> None:
+    """Give a screen reader a word for the empty heading above the names of rows."""
+    for head in page.findall(nodes.thead):
+        for entry in head.findall(nodes.entry):
+            if not entry.astext().strip():
+                entry += nodes.inline("", "row", classes=["visually-hidden"])
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", read_page)
+    app.connect("doctree-read", name_headings)
     app.add_lexer("jsonl", JsonLexer)
     return {"parallel_read_safe": True}
