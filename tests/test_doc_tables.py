@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from docs import parameters
 from fedaudit.attacks import settings as adversaries
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.maxrenyi import Params as MaxRenyi
@@ -224,6 +225,11 @@ def test_what_is_attacked_in_prompts() -> None:
 
 
 # methods and tasks
+
+
+def test_parameters_are_those_of_the_files() -> None:
+    """`python -m docs.parameters` writes them anew."""
+    assert PAGES["docs/reference/parameters.md"] == parameters.text()
 
 
 def test_methods_of_prompts() -> None:
