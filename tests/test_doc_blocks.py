@@ -65,6 +65,8 @@ def has_a_test(block: Block) -> bool:
     """Whether some test runs or reads it."""
     if block.page == "CONTRIBUTING.md" and block.language:
         return block.first.split()[1] in EXAMPLES
+    if block.page == "docs/guides/plugins.md" and block.language:
+        return True  # tests/test_own_plugins.py runs them
     if block.language == "python":
         return block.page in PYTHON or block.page in EXAMPLE_PAGES or block.page == "docs/tutorials/coop.md"
     if block.language in ("json", "jsonl"):

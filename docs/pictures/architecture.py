@@ -17,6 +17,7 @@ FILE = Path(__file__).with_name("architecture.svg")
 DOOR = "fedaudit"  # the modules that lie in no room
 WORDS = {
     DOOR: "the library, the command",
+    "contracts": "what every plugin must keep",
     "command": "flags, gates, nightly matrices",
     "pipeline": "train, ask, score, write",
     "reports": "pages, figures, papers' tables",

@@ -26,9 +26,11 @@ from fedaudit.command import (
     exits,
     flags,
     gates,
+    new_plugin,
     nightly,
     paper,
     plans,
+    plugin_folders,
     splitting,
     sweeps,
     two_reports,
@@ -78,6 +80,8 @@ examples:
   audit.py --task images --data-root DIR --backbone ViT-B-16 --weights FILE --check   what fits, what is missing
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
   audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
+  audit.py --new attack surprise --plugins FOLDER    a small attack of your own with its test (docs/guides/plugins.md)
+  audit.py check FOLDER                              plugins of your own, held against the contracts of ours
   audit.py --list                                    methods, attacks, audits and tasks
   audit.py --list attacks                            one of the lists
 """
@@ -94,6 +98,9 @@ def _main(words: list[str]) -> int:
         from fedaudit.command.completion import answer
 
         answer(training_parser)
+    if (to_write := new_plugin.read(words)) is not None:
+        return new_plugin.main(to_write)
+    plugin_folders.use(words)
     if (text := _told(words)) is not None:
         print(text)
         return exits.DONE
@@ -211,6 +218,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     chosen, _ = first.parse_known_args(words)
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
+    plugin_folders.use([*from_file, *words])
     if chosen.run and chosen.preset != flags.DEFAULT_PRESET:
         raise InputError(
             f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder"
@@ -274,6 +282,7 @@ def _parser() -> flags.Parser:
     flags.add_choices(parser)
     splitting.add_help(parser)
     two_reports.add_help(parser)
+    new_plugin.add_help(parser)
     return parser
 
 

@@ -181,7 +181,9 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 
 def add_manner(parser: argparse._ActionsContainer) -> None:
-    """Add the flags that change no result, which every command takes: --threads, --quiet, --open, --debug."""
+    """Add the flags that change no result by themselves, which every command takes: --plugins, --threads, --quiet,
+    --open, --debug."""
+    add_plugins(parser)
     workers = min(os.cpu_count() or 1, 4)
     text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
     parser.add_argument("--threads", type=whole, default=workers, metavar="N", help=text)
@@ -190,6 +192,12 @@ def add_manner(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--open", action=switch, default=False, help="show the finished page in the browser")
     text = "the traceback of an unexpected error on stderr"
     parser.add_argument("--debug", action=switch, default=False, help=text)
+
+
+def add_plugins(parser: argparse._ActionsContainer) -> None:
+    """Add --plugins. Whoever reads a command's words has made its plugins known before."""
+    text = "methods, attacks, audits and tasks of your own, in folders as ours (docs/guides/plugins.md)"
+    parser.add_argument("--plugins", metavar="FOLDER[,FOLDER...]", help=text)
 
 
 def add_twin(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.external.schema import FORMATS, ROUNDS, RUN, SCORES
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.errors import InputError
-from fedaudit.machinery.store import write_atomic
 
 if TYPE_CHECKING:
     from fedaudit.audits.findings import Claims

@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from fedaudit.machinery import places
+
 Bench = TypeVar("Bench")
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -50,7 +52,8 @@ class Executor(Generic[Bench]):
             bench = self._local = build()
         context = multiprocessing.get_context("fork" if fork else "spawn")
         get_bench = (lambda: bench) if fork else build
-        self._pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start_worker, (get_bench,))
+        carrier = places.Carrier.of_this_process()  # comes first: what `build` holds may be of a plugin
+        self._pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start_worker, (carrier, get_bench))
         self._others = set(multiprocessing.active_children())
         try:
             # the first job starts all workers: before any thread of ours (a progress display, say) exists
@@ -169,7 +172,7 @@ def restored_settings() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-def _start_worker(build: Callable[[], Any]) -> None:
+def _start_worker(carrier: places.Carrier, build: Callable[[], Any]) -> None:
     global _bench
     for name in ("SIGINT", "SIGHUP"):  # the parent handles them, and then ends its workers
         if hasattr(signal, name):

@@ -44,14 +44,15 @@ _holders: dict[Path, int] = {}  # process that holds the lock, by folder
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path, say: Callable[[str], None] | None = None) -> Iterator[None]:
+def folder_lock(folder: Path, say: Callable[[str], None] | None = None) -> Iterator[bool]:
     """Hold the lock of a folder inside the `with` block; wait while another process holds it, and tell `say` so. May be
-    nested within one process. RuntimeError in a forked worker whose parent holds the lock."""
+    nested within one process: yields whether this is the outermost block. RuntimeError in a forked worker whose parent
+    holds the lock."""
     key = folder.resolve()
     if key in _holders:
         if _holders[key] != os.getpid():
             raise RuntimeError(f"a worker process cannot write into {folder}: its parent holds the lock")
-        yield
+        yield False
         return
     with write_errors(folder / LOCK):
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -59,12 +60,17 @@ def folder_lock(folder: Path, say: Callable[[str], None] | None = None) -> Itera
         _wait(descriptor, folder, say)
         _holders[key] = os.getpid()
         try:
-            yield
+            yield True
         finally:
             del _holders[key]
             _release(descriptor)
     finally:
         os.close(descriptor)
+
+
+def holds_lock(folder: Path) -> bool:
+    """Whether this process is inside `folder_lock` of a folder."""
+    return _holders.get(folder.resolve()) == os.getpid()
 
 
 def _wait(descriptor: int, path: Path, say: Callable[[str], None] | None) -> None:

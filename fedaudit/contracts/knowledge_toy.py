@@ -1,7 +1,9 @@
-"""A synthetic `Knowledge` with a planted leak of known strength: no network is trained, so attacks can be tested in milliseconds.
+"""A synthetic `Knowledge` with a planted leak of known strength: no network is trained, so attacks can be tested in
+milliseconds.
 
-Every model sees record i as logits that are common to all models (what is hard about it) plus the model's own noise; the models that trained on
-it add `leak` to the logit of its own class. With `leak=0` members and held-out records have the same distribution, so no attack may find anything.
+Every model sees record i as logits that are common to all models (what is hard about it) plus the model's own noise;
+the models that trained on it add `leak` to the logit of its own class. With `leak=0` members and held-out records have
+the same distribution, so no attack may find anything.
 """
 
 from __future__ import annotations
@@ -45,10 +47,11 @@ def toy_seen(
     rounds: int = 6,
     seed: int = 0,
 ) -> tuple[Knowledge, NDArray[np.bool_]]:
-    """An attacked model of client 1, with everything an attacker could know, and who its members are, [n]: apart, no `Knowledge` knows.
+    """An attacked model of client 1, with everything an attacker could know, and who its members are, [n]: apart, no
+    `Knowledge` knows.
 
-    The last `known` of the records are known non-members, in no model; the others were drawn by a fair coin for each model alone.
-    In every round one client in four sends nothing (its entries are nan), but never client 1.
+    The last `known` of the records are known non-members, in no model; the others were drawn by a fair coin for each
+    model alone. In every round one client in four sends nothing (its entries are nan), but never client 1.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, records)
@@ -70,7 +73,7 @@ def toy_seen(
     log_probs, base, shadow_probs = train(member, leak), train(member, 0.0, 0.0), train(in_shadow, leak)
     progress = np.arange(1, rounds + 1) / rounds
     history = np.stack([-own_class(train(member, leak * part, LEARNT * part), labels) for part in progress])
-    seen = classified(
+    knowledge = classified(
         tuple(f"r{i}" for i in range(records)), labels, is_known, log_probs, base,
         hard=train(member, 0.0, 0.5), gradient_norms=norms(log_probs), base_gradient_norms=norms(base),
         shadows=shadows_of(in_shadow, shadow_probs, labels, norms(shadow_probs)), history=history,
@@ -85,27 +88,28 @@ def toy_seen(
     def projected(of: NDArray[np.bool_]) -> Floats:
         return where + leak * of + rng.standard_normal(of.shape)
 
-    assert seen.shadows is not None
-    shadow = dataclasses.replace(seen.shadows, sequence=after(in_shadow), projections=projected(in_shadow))
+    assert knowledge.shadows is not None
+    shadow = dataclasses.replace(knowledge.shadows, sequence=after(in_shadow), projections=projected(in_shadow))
     answer, _ = _mixtures(np.random.default_rng((seed, 7)), member, leak)
-    seen = dataclasses.replace(
-        seen, shadows=shadow, sequence=after(member), projections=projected(member), base_projections=np.zeros(records),
+    knowledge = dataclasses.replace(
+        knowledge, shadows=shadow, sequence=after(member), projections=projected(member),
+        base_projections=np.zeros(records),
         probed={"scaled": answer}, pooled=_pooled(np.random.default_rng((seed, 3)), member, labels, leak),
         **_contents(np.random.default_rng((seed, 1)), member, labels, leak),
     )  # fmt: skip
-    return seen, member
+    return knowledge, member
 
 
-def scores_of(plugin: Plugin, seen: Knowledge, **params: Any) -> dict[str, Floats]:
-    """Of an attack with its own defaults but for these."""
-    found: dict[str, Floats] = plugin.make(dataclasses.replace(plugin.params(), **params)).score(seen)
-    return found
+def scores_of(plugin: Plugin[Any], knowledge: Knowledge, **params: Any) -> dict[str, Floats]:
+    """The scores of an attack with its own defaults but for these."""
+    result: dict[str, Floats] = plugin.make(dataclasses.replace(plugin.params(), **params)).score(knowledge)
+    return result
 
 
-def auroc(seen: Knowledge, member: NDArray[np.bool_], score: Floats) -> float:
-    """Of the candidates that have a score."""
-    asked = ~seen.known & ~np.isnan(score)
-    return float(roc_auc_score(member[asked], score[asked]))
+def auroc(knowledge: Knowledge, member: NDArray[np.bool_], score: Floats) -> float:
+    """The AUROC of the candidates that have a score."""
+    candidates = ~knowledge.known & ~np.isnan(score)
+    return float(roc_auc_score(member[candidates], score[candidates]))
 
 
 def by_chance(one: int, other: int, worlds: int = 1) -> float:
@@ -122,7 +126,8 @@ def _rounds(
     rng: np.random.Generator, member: NDArray[np.bool_], strengths: Floats, clients: int,
     loss: Callable[[NDArray[np.bool_], float], Floats],
 ) -> Rounds:  # fmt: skip
-    """Only client 1 ever trained on the records; the cosine of a member's gradient with its update rises by a tenth of the leak."""
+    """Only client 1 ever trained on the records; the cosine of a member's gradient with its update rises by a tenth of
+    the leak."""
     mine = (np.arange(clients) == 1)[:, None] & member
     losses = np.stack([loss(mine, strength) for strength in strengths])
     cosines = np.stack([0.1 * rng.standard_normal(mine.shape) + 0.1 * strength * mine for strength in strengths])
@@ -133,27 +138,29 @@ def _rounds(
 
 
 def _mixtures(rng: np.random.Generator, member: NDArray[np.bool_], leak: float) -> tuple[Mixture, ...]:
-    """Two messages, each of a third of the members, or where nothing leaks of as many records of any kind; the noise in them falls with the
-    leak."""
+    """Two messages, each of a third of the members, or where nothing leaks of as many records of any kind; the noise in
+    them falls with the leak."""
     n, listed = len(member), np.flatnonzero(member) if leak else np.arange(len(member))
     size, std = max(1, int(member.sum()) // 3), 1 / max(leak, 1e-9)
-    found = []
+    result = []
     for r, batch in enumerate(rng.permutation(listed)[: 2 * size].reshape(2, size)):
         gradients = rng.standard_normal((2 * n, n))
         sent = gradients[:, batch].mean(1) + (std * rng.standard_normal(2 * n) / size if leak else 0)
-        found.append(
+        result.append(
             Mixture(
-                r, gradients, sent, numbers=2 * n, divisor=float(size), low=0.0, high=1.0, total=float(size), known="equal",
-                scaled=False, std=std / size if leak else 0.0, lengths=np.linalg.norm(gradients, axis=0), coefficients=np.ones(1),
+                r, gradients, sent, numbers=2 * n, divisor=float(size), low=0.0, high=1.0, total=float(size),
+                known="equal", scaled=False, std=std / size if leak else 0.0,
+                lengths=np.linalg.norm(gradients, axis=0), coefficients=np.ones(1),
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(result)
 
 
 def _contents(
     rng: np.random.Generator, member: NDArray[np.bool_], labels: NDArray[np.int64], leak: float
 ) -> dict[str, Any]:
-    """A message of half of the members, or where nothing leaks of as many records of any kind, solved with an error of a third of a picture."""
+    """A message of half of the members, or where nothing leaks of as many records of any kind, solved with an error of
+    a third of a picture."""
     pictures = rng.standard_normal((len(member), 24))
     pictures /= np.linalg.norm(pictures, axis=1, keepdims=True)
     batch = rng.permutation(np.flatnonzero(member) if leak else np.arange(len(member)))[
@@ -161,14 +168,16 @@ def _contents(
     ]
     solved = pictures[batch] + 0.3 * rng.standard_normal((len(batch), 24)) / math.sqrt(24)
     return {
-        "contents": SolvedBatch(labels[batch], solved / np.linalg.norm(solved, axis=1, keepdims=True)), "embeddings": pictures
-    }  # fmt: skip
+        "contents": SolvedBatch(labels[batch], solved / np.linalg.norm(solved, axis=1, keepdims=True)),
+        "embeddings": pictures,
+    }
 
 
 def _pooled(
     rng: np.random.Generator, member: NDArray[np.bool_], labels: NDArray[np.int64], leak: float
 ) -> dict[str, PooledSum]:
-    """Sums that the mean of each class's members explains, or where nothing leaks of as many records of any kind, up to noise."""
+    """Sums that the mean of each class's members explains, or where nothing leaks of as many records of any kind, up to
+    noise."""
     n, pooled = len(member), {}
     for name in SUMS:
         inside = member if leak else rng.permutation(member)
@@ -188,26 +197,32 @@ def _log_softmax(logits: Floats) -> Floats:
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def classified(records, labels, known, log_probs, base, hard, **more):
-    """About classifications: log-probabilities [n, C] of the attacked model, the public start and the hard prompt; `more` are the
-    other fields."""
-    attacked, start = (ClassAnswers(found, labels) for found in (log_probs, base))
+def classified(
+    records: tuple[str, ...], labels: NDArray[np.int64], known: NDArray[np.bool_], log_probs: Floats, base: Floats,
+    hard: Floats | None, **more: Any,
+) -> Knowledge:  # fmt: skip
+    """Knowledge of classifications: log-probabilities [n, C] of the attacked model, the public start and the hard
+    prompt; `more` are the other fields."""
+    attacked, start = (ClassAnswers(result, labels) for result in (log_probs, base))
     return Knowledge(records, known, attacked, start, hard, **more)
 
 
-def shadows_of(member, log_probs, labels, gradient_norms=None, **more):
-    """About classifications: log-probabilities [S, n, C]; `more` are the other fields."""
-    return Shadows(member, [ClassAnswers(found, labels) for found in log_probs], gradient_norms, **more)
+def shadows_of(
+    member: NDArray[np.bool_], log_probs: Floats, labels: NDArray[np.int64], gradient_norms: Floats | None = None,
+    **more: Any,
+) -> Shadows:  # fmt: skip
+    """Shadows that classify: log-probabilities [S, n, C]; `more` are the other fields."""
+    return Shadows(member, [ClassAnswers(result, labels) for result in log_probs], gradient_norms, **more)
 
 
-def picked(rounds, places):
-    """What was said of some records, by place."""
+def picked(rounds: Rounds, places: NDArray[np.int64]) -> Rounds:
+    """The rounds of some records, by place."""
     arrays = {name: getattr(rounds, name) for name in ("loss", "cosine", "start_loss", "residual")}
-    some = {name: None if array is None else array[..., places] for name, array in arrays.items()}
+    some: dict[str, Any] = {name: None if array is None else array[..., places] for name, array in arrays.items()}
     return dataclasses.replace(rounds, **some, mixtures=())
 
 
-def some_of(answers, places):
+def some_of(answers: TextAnswers, places: NDArray[np.int64]) -> TextAnswers:
     """Answers about some texts, by place."""
     rows = np.concatenate([np.arange(answers.starts[i], answers.starts[i] + answers.sizes[i]) for i in places])
     kept = {compat: signals[rows] for compat, signals in answers.by_compat.items()}

@@ -10,7 +10,10 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-WORDS = "a photo of the digit letter zero one two three four five six seven eight nine red blue big small cat dog mountain lion .".split()
+WORDS = (
+    "a photo of the digit letter zero one two three four five six seven eight nine red blue big small cat dog mountain "
+    "lion ."
+).split()
 VOCABULARY = {word: i for i, word in enumerate(["<pad>", "<unk>", *WORDS, "<start>", "<end>"])}
 CONTEXT_LENGTH = 32
 TEXT = {"context_length": CONTEXT_LENGTH, "vocab_size": len(VOCABULARY), "width": 32, "heads": 4, "layers": 3}
@@ -33,7 +36,8 @@ def tokenizer() -> Tokenizer:
 
 
 def save(folder: Path, model_cfg: dict[str, Any] | None = None, *, seed: int = 0, half: bool = False) -> Path:
-    """A folder with a model of `model_cfg`, whose weights are larger than initial ones, so that every part of it matters."""
+    """Save a model of `model_cfg` in a folder; its weights are larger than initial ones, so that every part of it
+    matters."""
     from open_clip.model import CLIP, CustomTextCLIP
 
     described = model_cfg or config()

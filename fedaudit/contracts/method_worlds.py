@@ -22,6 +22,8 @@ from fedaudit.attacks.knowledge import Floats
 from fedaudit.attacks.messages.prompts import ReplayedMessages, losses
 from fedaudit.attacks.questions.classes import ClassQuestions
 from fedaudit.backbones.vlm import load
+from fedaudit.contracts import maple_toy, prompt_toy, tiny_llava
+from fedaudit.contracts.in_process import Candidates, message_answers, models, trained
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.shadow_models import NoEvaluation
@@ -33,9 +35,6 @@ from fedaudit.trainers.evaluations import Answers, Personalisation, Recognition
 from fedaudit.trainers.protocols import Bench, Evaluation
 from fedaudit.trainers.steps import PrivateMethod
 from fedaudit.trainers.transcript import Transcript
-from tests import maple_toy, prompt_toy, tiny_models
-from tests.asking_toy import Candidates, models, said
-from tests.toy import trained
 
 CLIENTS, ROUNDS = 3, 2
 SIZES, EQUAL = (10, 6, 3), (4, 4, 4)  # records of the clients
@@ -49,18 +48,18 @@ class World(ABC):
     training: tuple[tuple[str, ...], ...]
     left_out: frozenset[str] = frozenset()  # of these the records that weigh 0
 
-    def make(self, plugin: Plugin) -> Method[Any]:
+    def make(self, plugin: Plugin[Any]) -> Method[Any]:
         """A method with its own defaults, and the learner's settings where it holds some."""
         made: Method[Any] = plugin.make(plugin.params())
         return dataclasses.replace(made, settings=self.learner.settings) if isinstance(made, PrivateMethod) else made
 
     @abstractmethod
     def equal(self) -> World:
-        """The same with clients of equal sizes."""
+        """This world with clients of equal sizes."""
 
     @abstractmethod
     def meaning(self, model: State) -> State:
-        """What a model computes with: equal for models that are the same function."""
+        """The tensors that a model computes with: equal for models that are the same function."""
 
     @abstractmethod
     def loss(self, method: Method[Any], model: State, client: int) -> float:
@@ -78,10 +77,10 @@ class World(ABC):
 
     @abstractmethod
     def disguised(self, records: Set[str]) -> World:
-        """The same where these records hold something else, as long as it was."""
+        """This world where these records hold something else, as long as it was."""
 
     def with_rates(self, rate: float, **settings: Any) -> World:
-        """The same with these learning rates, which no settings can ask for, and other settings."""
+        """This world with these learning rates, which no settings can ask for, and other settings."""
         learner = copy.copy(self.learner)
         learner.settings = with_rates(dataclasses.replace(learner.settings, **settings), rate)
         return dataclasses.replace(self, learner=learner)
@@ -108,35 +107,35 @@ class World(ABC):
         until: int | None = None,
     ) -> Transcript:
         """The rounds of the loop. `turned`: candidates, test and novel records are listed in the opposite order."""
-        listed = tuple(record for own in self.training for record in own)[:: -1 if turned else 1]
+        listed = tuple(record for mine in self.training for record in mine)[:: -1 if turned else 1]
         bench = Bench(self.learner, self.training, listed, listed, (listed,) * CLIENTS, left_out=self.left_out)
         schedule = Schedule(rounds=ROUNDS, clients=CLIENTS, per_round=CLIENTS, seed=seed)
         return trained(path, method, schedule, bench, evaluation=evaluation, until=until)
 
 
-class LoRA(World):
+class AdapterWorld(World):
     """Adapters of a tiny random model, one local step."""
 
     def equal(self) -> World:
-        return dataclasses.replace(self, training=tuple(own[:2] for own in self.training))
+        return dataclasses.replace(self, training=tuple(mine[:2] for mine in self.training))
 
     @property
     def evaluation(self) -> Evaluation:
         return Answers([("a red circle",)] * sum(map(len, self.training)), caption_scores)
 
     def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
-        asked = Candidates({0: self.training[0]}, {0: ()}, ())
-        found = [model.read() for model in models(view, asked) if model.records]
-        return [(state, np.array(self.learner.losses(state, self.training[0]))) for state in found]
+        candidates = Candidates({0: self.training[0]}, {0: ()}, ())
+        attackable = [model.read() for model in models(view, candidates) if model.records]
+        return [(state, np.array(self.learner.losses(state, self.training[0]))) for state in attackable]
 
     def disguised(self, records: Set[str]) -> World:
         """Other images, and texts read backwards."""
         learner = copy.copy(self.learner)
         learner.data = dict(learner.data)
         for record in records:
-            own, other = learner.data[record], next(e for name, e in learner.data.items() if name not in records)
-            ids = torch.cat([own.ids[: own.prompt], own.ids[own.prompt :].flip(0)])
-            learner.data[record] = dataclasses.replace(own, ids=ids, source=other.source)
+            mine, other = learner.data[record], next(e for name, e in learner.data.items() if name not in records)
+            ids = torch.cat([mine.ids[: mine.prompt], mine.ids[mine.prompt :].flip(0)])
+            learner.data[record] = dataclasses.replace(mine, ids=ids, source=other.source)
         return dataclasses.replace(self, learner=learner)
 
     def meaning(self, model: State) -> State:
@@ -147,8 +146,8 @@ class LoRA(World):
         return sum(losses) / len(losses)
 
 
-class Prompts(World):
-    """Prompts on a tiny random CLIP."""
+class PromptWorld(World):
+    """PromptWorld on a tiny random CLIP."""
 
     def equal(self) -> World:
         return _prompts(EQUAL)
@@ -159,16 +158,17 @@ class Prompts(World):
 
     @property
     def _owned(self) -> list[list[bool]]:
-        """Of clients each of which owns every third record."""
+        """Which records each client owns, of clients that own every third one."""
         return [[i % CLIENTS == k for i in range(sum(map(len, self.training)))] for k in range(CLIENTS)]
 
     def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
         hears = view.gives("uploads") or view.gives("sums of uploads")
         messages = ReplayedMessages(view, method, self.learner, self.training) if hears else None
         rebuilt = [messages.rebuilt(k) for k in view.clients] if messages else []
-        (held,) = ClassQuestions().collect_models(view, method, Target(0, self.training[0], []), Wanted(), (), rebuilt)
-        model = held.read()
-        of_rounds = said(messages, 0, self.training[0], range(ROUNDS)).loss[:, 0] if messages else ()
+        target = Target(0, self.training[0], [])
+        (attacked_model,) = ClassQuestions().collect_models(view, method, target, Wanted(), (), rebuilt)
+        model = attacked_model.read()
+        of_rounds = message_answers(messages, 0, self.training[0], range(ROUNDS)).loss[:, 0] if messages else ()
         return [(model, loss) for loss in (*losses(method, self.learner, [model], self.training[0]), *of_rounds)]
 
     def disguised(self, records: Set[str]) -> World:
@@ -196,7 +196,7 @@ class Prompts(World):
         return float(F.cross_entropy(self.learner.scale * similar, self.learner.labels(ids)))
 
 
-class DualPrompts(Prompts):
+class DualPromptWorld(PromptWorld):
     """Dual prompts on the same CLIP, whose pictures are random tokens."""
 
     def equal(self) -> World:
@@ -222,29 +222,29 @@ def _lora() -> World:
     records = [
         Record(
             f"r{i}", "g", rng.integers(0, 255, (20, 30, 3), dtype=np.uint8), "USER : <image> describe the picture :",
-            " ".join(rng.choice(tiny_models.WORDS, size=3 + i % 5)),
+            " ".join(rng.choice(tiny_llava.WORDS, size=3 + i % 5)),
         )
         for i in range(9)
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        vlm = load(tiny_models.save(Path(folder) / "model", tiny_models.llava))
+        vlm = load(tiny_llava.save(Path(folder) / "model", tiny_llava.llava))
         data = vlm.encode(records, claim(Path(folder) / "cache"), say=print)
     learner = lora.Learner(vlm, data, lora.Settings(local_steps=1, batch=1))
     names = [record.id for record in records]
-    return LoRA(learner, (tuple(names[:2]), tuple(names[2:5]), tuple(names[5:])))
+    return AdapterWorld(learner, (tuple(names[:2]), tuple(names[2:5]), tuple(names[5:])))
 
 
 @functools.cache
 def _prompts(sizes: tuple[int, ...] = SIZES) -> World:
     federation = prompt_toy.federation(sizes)
     settings = prompts.Settings(prompt_length=9, batch=4)
-    return Prompts(federation.learner(settings), federation.training)
+    return PromptWorld(federation.learner(settings), federation.training)
 
 
 @functools.cache
 def _dual(sizes: tuple[int, ...] = SIZES) -> World:
     settings = maple.Settings(prompt_length=9, batch=4, local_epochs=0, rate=0.1)
-    return DualPrompts(maple_toy.learner(settings, sizes), prompt_toy.federation(sizes).training)
+    return DualPromptWorld(maple_toy.learner(settings, sizes), prompt_toy.federation(sizes).training)
 
 
 WORLDS: Mapping[str, Any] = {"lora": _lora, "maple": _dual, "prompts": _prompts}  # by learner

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 
 from fedaudit.backbones.clip import ImageFeatures
+from fedaudit.contracts import prompt_toy
 from fedaudit.trainers.maple import Learner, Settings
-from tests import prompt_toy
 
 SETTINGS = Settings(prompt_length=4, batch=4, local_epochs=0, rate=0.1)
 
