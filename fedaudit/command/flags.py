@@ -64,8 +64,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--run",
         metavar="FOLDER",
-        help="audit a training done elsewhere: a folder as docs/own-runs.md says, one peft adapter, or a checkpoint of "
-        "CoOp or MaPLe",
+        help="audit a training done elsewhere: a folder as docs/guides/own-runs.md says, one peft adapter, or a "
+        "checkpoint of CoOp or MaPLe",
     )
     group.add_argument(
         "--preset", default=DEFAULT_PRESET, help=f"settings to start from: {', '.join(presets())} (default: embedded)"
@@ -76,7 +76,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         help="tables and figures of papers beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
     )
     group.add_argument(
-        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/nightly.md)"
+        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/guides/nightly.md)"
     )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
@@ -196,7 +196,7 @@ def add_manner(parser: argparse._ActionsContainer) -> None:
 
 def add_plugins(parser: argparse._ActionsContainer) -> None:
     """Add --plugins. Whoever reads a command's words has made its plugins known before."""
-    text = "methods, attacks, audits and tasks of your own, in folders as ours (docs/plugins.md)"
+    text = "methods, attacks, audits and tasks of your own, in folders as ours (docs/guides/plugins.md)"
     parser.add_argument("--plugins", metavar="FOLDER[,FOLDER...]", help=text)
 
 
