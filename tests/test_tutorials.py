@@ -32,9 +32,7 @@ def cells(page: str) -> list[str]:
 
 def printed(book: Any) -> str:
     """What its cells print to stdout."""
-    return "".join(
-        out.text for cell in book.cells for out in cell.get("outputs", ()) if out.get("name") == "stdout"
-    )
+    return "".join(out.text for cell in book.cells for out in cell.get("outputs", ()) if out.get("name") == "stdout")
 
 
 @pytest.mark.parametrize("page", MADE)
