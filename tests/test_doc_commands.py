@@ -39,6 +39,7 @@ OTHERS = {
     "eval",
     "register-python-argcomplete",
     "flwr",
+    "git",
     "hf",
     "mail",
     "mypy",
