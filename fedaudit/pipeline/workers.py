@@ -94,8 +94,8 @@ class Workshop:
                 self.progress.say(self.plan.backbone.summary)
             build = functools.partial(make_bench, self.plan, self.federation, self.progress)
             if self.plan.workers < self.plan.threads:  # forked before this process touches the GPU
-                self._scorers = Executor(_no_bench, workers=self.plan.threads)
-            self._executor = Executor(build, workers=self.plan.workers)
+                self._scorers = Executor(_no_bench, workers=self.plan.threads, say=self.progress.say)
+            self._executor = Executor(build, workers=self.plan.workers, say=self.progress.say)
             self._scorers = self._scorers or self._executor
         return self._executor
 
