@@ -65,7 +65,7 @@ class Crew:
         self._hire, self._say, self._leave = hire, say, leave
         self._tasks = queue.SimpleQueue[_Task | None]()
         self._lock = threading.Lock()  # of what follows
-        self._workers, self._told, self._closed = list(workers), False, False
+        self._workers, self._announced, self._closed = list(workers), False, False
         self._threads = [threading.Thread(target=self._serve, args=(worker,), daemon=True) for worker in workers]
         for thread in self._threads:
             thread.start()
@@ -120,8 +120,9 @@ class Crew:
         """A worker in place of a dead one; None if there are no more."""
         dead.kill()
         with self._lock:
-            told, self._told = self._told, self._told or not self._closed
-        if not told and self._told:
+            announce = not self._announced and not self._closed
+            self._announced |= announce
+        if announce:
             self._say(AGAIN)
         try:
             worker = None if self._closed else self._hire()

@@ -36,7 +36,7 @@ def start(build: Callable[[], Any], workers: int, say: Callable[[str], None]) ->
     started: list[_Process] = []
 
     def begin() -> _Process:
-        started.append(_Process(context, build, folder, [one.connection for one in started]))
+        started.append(_Process(context, build, folder, started if fork else None))
         return started[-1]
 
     def hire() -> _Process | None:
@@ -72,9 +72,10 @@ def start(build: Callable[[], Any], workers: int, say: Callable[[str], None]) ->
 class _Process:
     """A worker process, and this process' end of its pipe."""
 
-    def __init__(self, context: Any, build: Callable[[], Any], folder: Path, others: Sequence[Connection]) -> None:
+    def __init__(self, context: Any, build: Callable[[], Any], folder: Path, forked: Sequence[_Process] | None) -> None:
+        """Start a worker. `forked`: the workers before it, whose pipes it copies; None if it is spawned."""
         self.connection, theirs = context.Pipe()
-        copies = [*others, self.connection] if context.get_start_method() == "fork" else []
+        copies = [] if forked is None else [*(one.connection for one in forked), self.connection]
         self._process = context.Process(target=_work, args=(theirs, build, folder, copies), daemon=True)
         self._process.start()
         theirs.close()  # so that its death closes the last one
