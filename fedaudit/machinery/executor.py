@@ -76,8 +76,8 @@ class Executor(Generic[Bench]):
     def chains(
         self, function: Callable[[Bench, Argument], Result], chains: Iterable[Iterable[Argument]]
     ) -> Iterator[Result]:
-        """Yield the results of chains of small jobs as they end, in no fixed order. A job starts when the one before it
-        in its chain has ended; chains do not wait for each other."""
+        """Yield the results of chains of small jobs as they end, in no fixed order. A job is drawn from its chain when
+        the result of the one before it has been taken; chains do not wait for each other."""
         if self._crew is None:
             yield from (function(self._bench, job) for chain in chains for job in chain)
             return
@@ -93,8 +93,9 @@ class Executor(Generic[Bench]):
         while chain_of:
             ended, _ = concurrent.futures.wait(chain_of, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in ended:
-                submit(chain_of.pop(future))
+                chain = chain_of.pop(future)
                 yield future.result()
+                submit(chain)
 
     def __enter__(self) -> Executor[Bench]:
         return self
