@@ -22,9 +22,15 @@ from typing import Any
 
 from fedaudit.machinery.engines.crew import DIED, TRIES, Crew, Lost
 from fedaudit.machinery.engines.parcels import unwrap_outcome, wrap_outcome
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Job, WorkerDied, one_thread
 
 START = "FEDAUDIT_START"  # environment variable: "fork" or "spawn", how workers are started
+UNGUARDED = 77  # exit code of a worker that would run the caller's whole script
+GUARD = (
+    'workers import this script, and would run its audit again: put the call under `if __name__ == "__main__":`, or '
+    "use one worker (--threads 1)"
+)
 GONE = (EOFError, ConnectionError)  # the other end of a pipe was closed
 
 
@@ -69,6 +75,13 @@ def start(build: Callable[[], Any], workers: int, say: Callable[[str], None]) ->
     return Crew(crew, hire, say, leave)
 
 
+def refuse_import() -> None:
+    """End this process if it is a spawned worker that still imports the caller's script: whoever started it says why.
+    Without that it would wait for locks of its parent, which waits for it."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)
+
+
 class _Process:
     """A worker process, and this process' end of its pipe."""
 
@@ -81,11 +94,13 @@ class _Process:
         theirs.close()  # so that its death closes the last one
 
     def ready(self) -> _Process:
-        """This worker, when its bench is built."""
+        """This worker, when its bench is built. InputError: the caller's script does not let it start."""
         try:
             self._receive()
         except Lost as error:
             self._process.join()
+            if self._process.exitcode == UNGUARDED:
+                raise InputError(GUARD) from None
             raise WorkerDied(DIED) from error
         return self
 
