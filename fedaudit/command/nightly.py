@@ -79,7 +79,10 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
         raise InputError(
             f"{flag}: has no place beside --nightly, whose file says what is run; write it into base or matrix"
         )
-    ours = [f"--out={options.out}", *([f"--threads={options.threads}"] * ("threads" in given_fields(words)))]
+    ours = [
+        f"--out={options.out}",
+        *([f"--threads={options.threads}"] * bool({"threads", "workers"} & given_fields(words))),
+    ]
     set_here = given_fields(ours)
     matrix = read_matrix(
         Path(options.nightly), lambda cell: plan([*(w for w in cell if not given_fields([w]) & set_here), *ours])

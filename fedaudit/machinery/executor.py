@@ -11,7 +11,8 @@ import concurrent.futures
 import contextlib
 import importlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 Job = Callable[[Any, Any], Any]  # a module's function of (bench, argument)
 
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 AHEAD = 3  # submitted and unfinished jobs per worker: a worker need not wait until the caller has written results
 
 
@@ -33,11 +35,12 @@ class Executor(Generic[Bench]):
     """Runs jobs on the bench that `build` makes. A context manager: leaving it ends the workers; an error kills them.
 
     With one worker of the engine "local", jobs run in this process. A job whose worker dies runs again in another one;
-    `say` is told so once. WorkerDied: it died several times, or all workers did.
+    `say` is told so once. `options` are the engine's own. WorkerDied: it died several times, or all workers did.
     """
 
     def __init__(
         self, build: Callable[[], Bench], *, workers: int = 1, engine: str = "local",
+        options: Mapping[str, Any] = NO_OPTIONS,
         say: Callable[[str], None] = lambda sentence: None,
     ) -> None:  # fmt: skip
         self._crew: Crew | None = None
@@ -45,7 +48,9 @@ class Executor(Generic[Bench]):
             self._bench = build()
             return
         self._ahead = AHEAD * workers
-        self._crew = importlib.import_module(f"fedaudit.machinery.engines.{engine}").start(build, workers, say)
+        self._crew = importlib.import_module(f"fedaudit.machinery.engines.{engine}").start(
+            build, workers, say, **options
+        )
 
     def map(self, function: Callable[[Bench, Argument], Result], jobs: Iterable[Argument]) -> Iterator[Result]:
         """Yield the result of each job, in the order of `jobs`, which may be a generator: it is read step by step.
