@@ -31,12 +31,32 @@ class Started:
     def __init__(self, engine: str, folder: Path) -> None:
         self.engine, self.folder, self.said = engine, folder, list[str]()
 
-    def __call__(self, workers: int = 2) -> Executor[Path]:
-        return Executor(Bench(self.folder), workers=workers, engine=self.engine, say=self.said.append)
+    def __call__(self, build: Callable[[], Any] | None = None) -> Executor[Path]:
+        options = {"folder": self.folder / "shared", "cpus": 1, "gpus": 0, "environment": nothing_to_compare}
+        return Executor(
+            build or Bench(self.folder), workers=2, engine=self.engine, say=self.said.append,
+            options=options if self.engine == "ray" else {},
+        )  # fmt: skip
 
 
-@pytest.fixture(params=["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def nothing_to_compare() -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One of Ray on this machine, for all tests of this file."""
+    ray = pytest.importorskip("ray")
+    ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=128 * MIB)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(params=["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "ray"))])
 def started(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+        return Started("ray", tmp_path)
     if request.param == "fork" and sys.platform != "linux":
         pytest.skip("workers are spawned here")
     monkeypatch.setenv(local.START, request.param)
@@ -193,7 +213,7 @@ def cannot_build() -> Path:
 
 def test_what_a_bench_cannot_be_built_for(started: Started) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        Executor(cannot_build, workers=2, engine=started.engine)
+        started(cannot_build)
 
 
 @POSIX
@@ -223,7 +243,7 @@ def test_a_worker_that_died_between_two_series_of_jobs(started: Started) -> None
 @POSIX
 def test_without_workers_left_all_jobs_end(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "TRIES", 1)  # no spare one
-    if started.engine == "local" and os.environ[local.START] == "fork":
+    if started.engine == "local" and os.environ[local.START] == "fork":  # elsewhere there are always more
         with started() as executor:
             with pytest.raises(WorkerDied):
                 list(executor.map(die, range(9)))
@@ -233,6 +253,8 @@ def test_without_workers_left_all_jobs_end(started: Started, monkeypatch: pytest
 
 @POSIX
 def test_a_worker_that_dies_in_the_middle_of_a_message(started: Started) -> None:
+    if started.engine == "ray":
+        pytest.skip("sends by messages of its own")
     with started() as executor:
         assert list(executor.map(half, [1, 2])) == [b"x" * 20_000] * 2
     assert started.said == [crew.AGAIN]
@@ -275,7 +297,7 @@ def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypat
         assert len(next(executor.map(large, [(1, MIB)]))) == MIB
     with pytest.raises(ValueError, match="job 3"), started() as executor:
         list(executor.map(large_or_fail, [(1, MIB), (2, MIB), (3, 0)]))
-    assert not list(tmp_path.glob("fedaudit-results-*"))
+    assert not list(tmp_path.glob("fedaudit-results-*")) + list(tmp_path.glob("shared/*"))
 
 
 @pytest.mark.slow
