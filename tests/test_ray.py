@@ -22,7 +22,7 @@ from fedaudit.pipeline.workers import environment
 from tests.whole_runs import ROOT, contents
 
 WORDS = "--method promptfl,fedotp --epsilon none --rounds 2 --clients 2 --train 8 --test 1 --prompt-length 4"
-AUDIT = f"{WORDS} --seeds 2 --attack lira,loss --shadows 2 --targets 1 --quiet"
+AUDIT = f"{WORDS} --seeds 2 --attack lira,loss --shadows 4 --targets 1 --quiet"
 
 
 def test_the_engine_moves_no_key() -> None:

@@ -15,7 +15,7 @@ from tests.whole_runs import ROOT, contents
 SPAWN = os.environ | {local.START: "spawn", "PYTHONPATH": str(ROOT)}
 SMALL = "--rounds 1 --clients 2 --test 1 --threads 2 --quiet"
 LORA = f"--method fedavg --attack loss --per-round 2 --records 4 --reference 4 --novel 2 --local-steps 1 {SMALL}"
-PROMPTS = f"--method promptfl --epsilon none --attack loss,lira --shadows 2 --train 8 --prompt-length 4 {SMALL}"
+PROMPTS = f"--method promptfl --epsilon none --attack loss,lira --shadows 4 --train 8 --prompt-length 4 {SMALL}"
 SCRIPT = """
 from fedaudit.machinery.engines.local import refuse_import
 from fedaudit.machinery.executor import Executor
@@ -84,7 +84,7 @@ def test_commands_write_the_same_bytes(words: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_own_run(tmp_path: Path) -> None:
-    audit(f"{PROMPTS.replace('loss,lira --shadows 2', 'loss')} --export-run {tmp_path / 'run'}", tmp_path / "out")
+    audit(f"{PROMPTS.replace('loss,lira --shadows 4', 'loss')} --export-run {tmp_path / 'run'}", tmp_path / "out")
     audit(f"--run {tmp_path / 'run'} --attack loss --threads 2 --quiet", tmp_path / "own")
 
 
