@@ -44,6 +44,7 @@ OTHERS = {
     "mypy",
     "pip",
     "pytest",
+    "ray",
     "ruff",
     "source",
 }  # programs that are not ours

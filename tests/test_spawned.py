@@ -17,6 +17,7 @@ SMALL = "--rounds 1 --clients 2 --test 1 --threads 2 --quiet"
 LORA = f"--method fedavg --attack loss --per-round 2 --records 4 --reference 4 --novel 2 --local-steps 1 {SMALL}"
 PROMPTS = f"--method promptfl --epsilon none --attack loss,lira --shadows 4 --train 8 --prompt-length 4 {SMALL}"
 SCRIPT = """
+from functools import partial
 from fedaudit.machinery.engines.local import refuse_import
 from fedaudit.machinery.executor import Executor
 
@@ -25,10 +26,10 @@ def add(bench, x):
 
 def main():
     refuse_import()
-    with Executor(make, workers=2) as executor:
+    with Executor(partial(make, bytes(10**6)), workers=2) as executor:
         print(list(executor.map(add, range(3))))
 
-def make():
+def make(weights):
     return int
 """
 LIBRARY = """

@@ -7,6 +7,7 @@ also in the middle of a message: whoever waits for it sees that at once.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -47,7 +48,9 @@ def start(build: Callable[[], Any], workers: int, say: Callable[[str], None]) ->
 
     def hire() -> _Process | None:
         if not fork:
-            return begin().ready()
+            worker = begin()
+            worker.send(build)
+            return worker.ready()
         return spare.pop() if spare else None
 
     def leave() -> None:
@@ -65,6 +68,8 @@ def start(build: Callable[[], Any], workers: int, say: Callable[[str], None]) ->
         crew = [begin() for _ in range(workers)]
         # all are forked now: later a thread may hold a lock that the copy would wait for
         spare += [begin() for _ in range(TRIES - 1 if fork else 0)]
+        for one in started if not fork else ():
+            one.send(build)
         for one in started:
             one.ready()
     except BaseException:
@@ -89,9 +94,15 @@ class _Process:
         """Start a worker. `forked`: the workers before it, whose pipes it copies; None if it is spawned."""
         self.connection, theirs = context.Pipe()
         copies = [] if forked is None else [*(one.connection for one in forked), self.connection]
-        self._process = context.Process(target=_work, args=(theirs, build, folder, copies), daemon=True)
+        built_here = build if forked is not None else None
+        self._process = context.Process(target=_work, args=(theirs, built_here, folder, copies), daemon=True)
         self._process.start()
         theirs.close()  # so that its death closes the last one
+
+    def send(self, build: Callable[[], Any]) -> None:
+        """Send what builds the bench: by our pipe, since a process that dies while it is spawned hangs Python's own."""
+        with contextlib.suppress(OSError):  # it died, as `ready` says
+            self.connection.send_bytes(pickle.dumps(build))
 
     def ready(self) -> _Process:
         """This worker, when its bench is built. InputError: the caller's script does not let it start."""
@@ -131,8 +142,9 @@ class _Process:
         self._process.join()
 
 
-def _work(connection: Connection, build: Callable[[], Any], folder: Path, copies: Sequence[Connection]) -> None:
-    """Be a worker, until the other end of the pipe is closed. `copies`: ends of pipes that a fork copied."""
+def _work(connection: Connection, build: Callable[[], Any] | None, folder: Path, copies: Sequence[Connection]) -> None:
+    """Be a worker, until the other end of the pipe is closed. `build` is None where it comes by the pipe; `copies` are
+    ends of pipes that a fork copied."""
     for copy in copies:
         copy.close()
     for name in ("SIGINT", "SIGHUP"):  # the parent handles them, and then ends its workers
@@ -143,7 +155,11 @@ def _work(connection: Connection, build: Callable[[], Any], folder: Path, copies
     one_thread()
     _without_gpu()
     bench: list[Any] = []
-    connection.send_bytes(wrap_outcome(lambda: bench.append(build()), folder))
+
+    def prepare() -> None:
+        bench.append((build or pickle.loads(connection.recv_bytes()))())
+
+    connection.send_bytes(wrap_outcome(prepare, folder))
     while bench:
         try:
             message = connection.recv_bytes()
