@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from fedaudit.attacks.facts import ATTACKS
-from fedaudit.machinery import plugins
+from fedaudit.machinery import places, plugins
 
 
 class ScoreName(NamedTuple):
@@ -58,3 +58,6 @@ def _declared() -> list[tuple[re.Pattern[str], tuple[str, str]]]:
         for signals in (*(plugin.facts.signals for plugin in ATTACKS.values()), *others)
         for signal, in_tables, in_sentences in signals
     ]
+
+
+places.on_change(_declared.cache_clear)

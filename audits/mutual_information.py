@@ -29,7 +29,7 @@ from fedaudit.audits.permutation_test import exchanges
 from fedaudit.audits.settings import Confident
 from fedaudit.audits.statistics import mutual_information as mi
 from fedaudit.audits.statistics.arrays import Bools, Floats
-from fedaudit.audits.statistics.permutation import exchanged
+from fedaudit.audits.statistics.permutation import Exchanges, exchanged
 from fedaudit.audits.subject import Result, Subject
 from fedaudit.machinery.parameters import whole
 from fedaudit.terms.held_models import BEST_UTILITY
@@ -89,12 +89,13 @@ def findings(table: pd.DataFrame, params: Params, *, names: Names) -> list[Share
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """A score on a comparison: its ranks [n] (see `_ranks`), and membership [1 + exchanges, n], as it fell first."""
+    """A score on a comparison: its ranks [n] (see `_ranks`), and the estimates of mutual information with membership in
+    nats [1 + exchanges], as the coins fell first."""
 
     comparison: Comparison
     signal: str
     ranks: Floats
-    members: Bools
+    null: Floats
 
 
 def information(run: ScoredRun, params: Params) -> pd.DataFrame:
@@ -105,14 +106,12 @@ def information(run: ScoredRun, params: Params) -> pd.DataFrame:
     exchanges of the coins; `p` raw, `p_adjusted` corrected for all rows by the largest standardised estimate under each
     exchange (Westfall and Young 1993); `base_bits` of the control; and `ceiling`, the entropy of membership.
     """
-    rows = [*_rows(run)]
-    nulls = [mi.ross_of_coins(row.members, row.ranks, k=params.neighbours) for row in rows]
-    spread = [null.std() or 1.0 for null in nulls]
-    z = np.array([(null - null.mean()) / one for null, one in zip(nulls, spread, strict=True)])
+    rows = [*_rows(run, params)]
+    z = np.array([(row.null - row.null.mean()) / (row.null.std() or 1.0) for row in rows])
     largest = z.max(axis=0) if rows else np.empty(0)
     table = []
-    for row, null, z_row in zip(rows, nulls, z, strict=True):
-        c, i = row.comparison, _interval(row, params)
+    for row, z_row in zip(rows, z, strict=True):
+        c, null, i = row.comparison, row.null, _interval(row, params)
         share = c.member.mean()
         low, high = np.quantile(null[1:], [(1 - params.confidence) / 2, (1 + params.confidence) / 2])
         table.append((
@@ -125,7 +124,7 @@ def information(run: ScoredRun, params: Params) -> pd.DataFrame:
     return pd.DataFrame(table, columns=COLUMNS)
 
 
-def _rows(run: ScoredRun) -> Iterator[_Row]:
+def _rows(run: ScoredRun, params: Params) -> Iterator[_Row]:
     """Yield the measurable headline scores, and `loss/base`, each on every comparison with held-out records or left-out
     canaries."""
     shared = exchanges(run, EXCHANGES) if run.coins else None
@@ -137,16 +136,17 @@ def _rows(run: ScoredRun) -> Iterator[_Row]:
             kept = c.scores[signal].notna().to_numpy()
             on = c.with_values(c.scores[signal])
             if on.measurable:
-                yield _Row(on, signal, _ranks(on, on.scores[signal], run.seed), members[:, kept])
+                ranks = _ranks(on, on.scores[signal], run.seed)
+                yield _Row(on, signal, ranks, mi.ross_of_coins(members[:, kept], ranks, k=params.neighbours))
 
 
-def _exchanged(c: Comparison, seed: int, shared: tuple[Bools, Mapping[str, int]] | None) -> Bools:
+def _exchanged(c: Comparison, seed: int, shared: tuple[Exchanges, Mapping[str, int]] | None) -> Bools:
     """Membership of a comparison's entries [1 + exchanges, n]: as it fell, then exchanged. `shared` are the exchanges
     of the run's coins, and each record's index among these; None: there are no coins, clients are the strata."""
     if shared is None:
         return exchanged(c.member, c.client, seed=(seed,), times=EXCHANGES)
     coins, coin_index = shared
-    return coins[:, [coin_index[r] for r in c.record]]
+    return coins[:][:, [coin_index[r] for r in c.record]]
 
 
 def _ranks(c: Comparison, values: pd.Series, seed: int) -> Floats:

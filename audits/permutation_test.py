@@ -25,12 +25,12 @@ import pandas as pd
 
 from fedaudit.audits.comparisons import Comparison, ScoredRun, comparisons
 from fedaudit.audits.findings import NEAR_CHANCE, WHOLE_RANKING
-from fedaudit.audits.statistics.arrays import Bools, Floats
+from fedaudit.audits.statistics.arrays import Floats
 from fedaudit.audits.statistics.highest import Highest, of_each
 from fedaudit.audits.statistics.permutation import (
     PERMUTATIONS,
+    Exchanges,
     Scored,
-    exchanged,
     p_value,
     standardised,
     weighted_auroc,
@@ -111,7 +111,7 @@ def by_coin(run: ScoredRun) -> ByCoin:
     )
 
 
-def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Bools, dict[str, int]]:
+def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Exchanges, dict[str, int]]:
     """The coins of a run, whether each made its record a member, as they fell and then exchanged within strata, [1 +
     times, coins]; and {record id: index of its coin}."""
     names = list(run.coins)
@@ -120,7 +120,7 @@ def exchanges(run: ScoredRun, times: int = PERMUTATIONS) -> tuple[Bools, dict[st
     first = {coin_index[record]: record for record in reversed(names)}
     fell = [run.truth[first[i]] for i in range(len(order))]
     strata = [run.coins[first[i]][1] for i in range(len(order))]
-    return exchanged(fell, strata, seed=(run.seed, EXCHANGES), times=times), coin_index
+    return Exchanges(fell, strata, seed=(run.seed, EXCHANGES), times=times), coin_index
 
 
 def primary_rows(rows: Sequence[Comparison], headline: Sequence[str]) -> set[Row]:
@@ -175,7 +175,7 @@ class _Statistic:
         return np.maximum(np.abs(self.z), np.maximum(inside.statistic, whole.statistic))
 
 
-def _statistics(rows: Sequence[Comparison], members: Bools, coin_index: Mapping[str, int]) -> dict[Row, _Statistic]:
+def _statistics(rows: Sequence[Comparison], members: Exchanges, coin_index: Mapping[str, int]) -> dict[Row, _Statistic]:
     """{key of a comparison and score: its statistic}; `members` are the exchanged coins [1 + exchanges, coins]."""
     names, scored = _entries(rows, coin_index, "scores")
     if not scored:
@@ -186,7 +186,7 @@ def _statistics(rows: Sequence[Comparison], members: Bools, coin_index: Mapping[
     return {name: _Statistic(*part) for name, part in zip(names, parts, strict=True)}
 
 
-def _base(rows: Sequence[Comparison], members: Bools, coin_index: Mapping[str, int]) -> dict[Row, Floats]:
+def _base(rows: Sequence[Comparison], members: Exchanges, coin_index: Mapping[str, int]) -> dict[Row, Floats]:
     """{key of a comparison and score: standardised AUROCs [1 + exchanges] of the base model's score}."""
     names, scored = _entries(rows, coin_index, "base")
     return dict(zip(names, standardised(weighted_auroc(members, scored)).T, strict=True)) if scored else {}
@@ -210,7 +210,7 @@ def _entries(rows: Sequence[Comparison], coin_index: Mapping[str, int], part: st
     return names, scored
 
 
-def _largest(statistics: Sequence[Floats], members: Bools) -> Floats:
+def _largest(statistics: Sequence[Floats], members: Exchanges) -> Floats:
     """The largest absolute statistic under each exchange [1 + exchanges]; 0 without statistics."""
     return np.abs(statistics).max(axis=0) if len(statistics) else np.zeros(len(members))
 

@@ -1,10 +1,14 @@
 """What training and scoring cost on a GPU: seconds, and the card's memory.
 
-    python -m benchmarks.gpu [prompts|lora|shadows] [--clients 100] [--classes 100] [--quick]
+    python -m benchmarks.gpu [pictures|prompts|lora|rounds|shadows|scores] [--clients 100] [--classes 100] [--quick]
 
+pictures: encoding JPEG files by a ViT-B/16 with random weights, prepared by one thread and by all.
 prompts: rounds of DP-FPL on a ViT-B/16 with random weights, evaluated, in each precision of products.
-lora: a local step of FedRand, and scoring by MaxRenyi-K%'s signals, on a model shaped as LLaVA-1.5-7B with random weights in bfloat16.
+lora: a local step of FedRand and how often it waits for the card, and scoring by MaxRenyi-K%'s signals, on a model shaped as LLaVA-1.5-7B with
+random weights in bfloat16.
+rounds: two rounds of FedRand on that model with their attack, by the command.
 shadows: an audit with shadow models on the embedded CLIP, on the card and on the processor.
+scores: the quick start on the card, its scores computed by one process and by all.
 
 Seconds are by the clock, after the card has finished; the smallest of some trials. `--quick` takes small models and runs without a GPU too.
 """
@@ -12,16 +16,21 @@ Seconds are by the clock, after the card has finished; the smallest of some tria
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from benchmarks.prompts import Rounds, world
 from fedaudit.attacks.questions.texts import _signals
@@ -33,6 +42,7 @@ from fedaudit.command import cli
 from fedaudit.machinery.executor import one_thread
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline.workers import federation_of, make_bench
+from fedaudit.tasks.base import IMAGE, Record
 from fedaudit.trainers.base import generator, plain
 from fedaudit.trainers.lora import Learner
 
@@ -44,6 +54,9 @@ TESTS = 10  # test pictures of a class
 SCORED = 16  # records
 BATCH = 8  # records of a local step
 SMALL = "--clients 2 --per-round 2 --records 8 --reference 8 --novel 4 --test 4"
+PICTURES = 4000
+ROUNDS = "--rounds 2 --clients 4 --per-round 4 --records 60 --reference 30 --novel 30 --test 8 --dtype bfloat16"
+QUICK = "--rounds 2 " + SMALL
 SHADOWS = "--method promptfl --attack lira,loss --shadows 50 --quiet"
 QUICK_SHADOWS = "--method promptfl --attack lira,loss --shadows 4 --rounds 2 --clients 2 --train 6 --test 1 --quiet"
 
@@ -92,6 +105,31 @@ def products(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+# --- pictures -------------------------------------------------------------------------------------------------------
+
+
+def pictures(options: argparse.Namespace) -> None:
+    clip = load(resolve_clip("", "") if options.quick else resolve_clip("ViT-B-16", "random"), DEVICE)
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as path:
+        folder, records, rows = Path(path), [], []
+        for i in range(64 if options.quick else PICTURES):
+            small = Image.fromarray(rng.integers(0, 255, (6, 8, 3), dtype=np.uint8))
+            small.resize((300, 200)).save(folder / f"{i}.jpg")
+            records.append(Record(f"{i}", "", folder / f"{i}.jpg", IMAGE, "a picture"))
+        clip.encode(records[:BATCH], claim(folder / "warm"), say=print)
+        for threads in dict.fromkeys((1, os.cpu_count() or 1)):
+            began = time.perf_counter()
+            features = clip.encode(records, claim(folder / f"cache-{threads}"), say=print, threads=threads)
+            spent = time.perf_counter() - began
+            print(
+                f"{len(records)} pictures by {threads} threads: {spent:.1f} s, {len(records) / spent:.0f} a second",
+                flush=True,
+            )
+            rows.append(features.rows([record.id for record in records]))
+        print(f"the same features: {torch.equal(rows[0], rows[-1])}", flush=True)
 
 
 # --- prompts --------------------------------------------------------------------------------------------------------
@@ -170,27 +208,56 @@ def lora(options: argparse.Namespace) -> None:
             (learner.loss(plain(leaves), part) / BATCH * len(part)).backward()
 
     show("a local step, as it is divided", step)
+    print(f"it waits for the card {waits(step)} times in {len(parts)} parts", flush=True)
     for size in (1, 2, 4, 8):
         show(f"a local step, {size} records at once", lambda size=size: step(size))
     show(f"logits of {SCORED} records", lambda: list(learner.chunks(start, records[:SCORED])))
     show(f"signals of {SCORED} records", lambda: _signals(learner, start, records[:SCORED], ["exact"]))
 
 
+def rounds(options: argparse.Namespace) -> None:
+    whole = f"--target-modules attention --backbone {EMBEDDED} --backbone-code {Path(__file__)} {ROUNDS}"
+    audited(f"--method fedrand --attack maxrenyi --device {DEVICE} {QUICK if options.quick else whole}")
+
+
+def waits(compute: Callable[[], Any]) -> int:
+    """How often the host waits for a number of the card."""
+    if DEVICE == "cpu":
+        return 0
+    torch.cuda.set_sync_debug_mode("warn")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compute()
+    torch.cuda.set_sync_debug_mode("default")
+    places = Counter(f"{Path(w.filename).name}:{w.lineno}" for w in caught if "synchronizing" in str(w.message))
+    print(", ".join(f"{place} {n}" for place, n in places.most_common()), flush=True)
+    return sum(places.values())
+
+
 # --- shadows --------------------------------------------------------------------------------------------------------
 
 
 def shadows(options: argparse.Namespace) -> None:
-    words = QUICK_SHADOWS if options.quick else SHADOWS
     for device in dict.fromkeys((DEVICE, "cpu")):
-        with tempfile.TemporaryDirectory() as out:
-            command = [sys.executable, str(ROOT / "audit.py"), *words.split(), "--device", device, "--out", out]
-            began = time.perf_counter()
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            print(f"{words} --device {device}: {time.perf_counter() - began:.1f} s, exit {done.returncode}")
-            print(done.stdout[-1500:], done.stderr[-3000:], flush=True)
+        audited(f"{QUICK_SHADOWS if options.quick else SHADOWS} --device {device}")
 
 
-PARTS = {"prompts": prompts, "lora": lora, "shadows": shadows}
+def scores(options: argparse.Namespace) -> None:
+    for threads in dict.fromkeys((1, os.cpu_count() or 1)):
+        audited(f"{QUICK if options.quick else ''} --quiet --device {DEVICE} --threads {threads}")
+
+
+def audited(words: str) -> None:
+    """Run a command in a folder of its own, and print its seconds."""
+    with tempfile.TemporaryDirectory() as out:
+        began = time.perf_counter()
+        command = [sys.executable, str(ROOT / "audit.py"), *words.split(), "--out", out]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        print(f"{words}: {time.perf_counter() - began:.1f} s, exit {done.returncode}")
+        print(done.stdout[-1500:], done.stderr[-3000:], flush=True)
+
+
+PARTS = {"pictures": pictures, "prompts": prompts, "lora": lora, "rounds": rounds, "shadows": shadows, "scores": scores}
 
 if __name__ == "__main__":
     main()

@@ -373,11 +373,11 @@ class Rounds:
             )  # fmt: skip
 
 
-def _local(learner: Learner, training: Sequence[Sequence[str]], test: Sequence[str]) -> list[list[bool]]:
-    """Which test images [client][image] are of the client's own classes."""
+def _local(learner: Learner, training: Sequence[Sequence[str]], test: Sequence[str]) -> np.ndarray:
+    """Which test images [client, image] are of the client's own classes."""
     own = [set(learner.labels(ids).tolist()) for ids in training]
     labels = learner.labels(test).tolist()
-    return [[label in classes for label in labels] for classes in own]
+    return np.array([[label in classes for label in labels] for classes in own])
 
 
 def _show_parts(found: Sequence[Variant], spent: Spent) -> None:

@@ -9,10 +9,16 @@ from pathlib import Path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns its exit code, see `fedaudit.command.cli.main`."""
+    """Run the command. Returns its exit code, see `fedaudit.command.cli.main`; after the word `check`, see
+    `fedaudit.contracts.check`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["check"]:
+        from fedaudit.contracts.check import main as check
+
+        return check(words[1:])
     from fedaudit.command.cli import main as command
 
-    return command(argv)
+    return command(words)
 
 
 if __name__ == "__main__":

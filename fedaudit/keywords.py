@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from fedaudit.command import plugin_folders
 from fedaudit.command.argv import short_repr, words_of
 from fedaudit.command.option_types import OF_THE_COMMAND
 from fedaudit.command.owners import owners
@@ -37,6 +38,8 @@ _PROSE = frozenset(  # words behind a flag that are no value of it
 def words(options: Mapping[str, Any]) -> list[str]:
     """The words of the command for these keywords, without those that are None. InputError: a keyword is of the
     command only, or has a value that no flag can have, or there is none of its name."""
+    if options.get("plugins") is not None:
+        plugin_folders.use(words_of({"plugins": options["plugins"]}))
     for name, value in options.items():
         if name in OF_THE_COMMAND - {"check", "dry_run"}:
             raise InputError(command_only(name))

@@ -15,6 +15,7 @@ Texts = str | Sequence[str]
 Numbers = float | str | Sequence[float | str]  # "none" and math.inf: no limit
 Wholes = int | str | Sequence[int]
 Place = str | PathLike[str]
+Places = Place | Sequence[Place]
 
 
 class Options(TypedDict, total=False):
@@ -55,6 +56,7 @@ class Options(TypedDict, total=False):
     engine: str | None
     envelope: float | None
     epsilon: Numbers | None
+    evaluate_every: int | None
     export_adapters: Place | None
     export_run: Place | None
     fail_if: Texts | None
@@ -99,6 +101,7 @@ class Options(TypedDict, total=False):
     partition: str | None
     past: bool | None
     per_round: int | None
+    plugins: Places | None
     precision: float | None
     preset: str | None
     probe_round: int | None

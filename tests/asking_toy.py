@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedaudit.attacks.attacked_models import AttackedModel, Target, Wanted
-from fedaudit.attacks.base import View
-from fedaudit.attacks.knowledge import Mixture, Rounds
+from fedaudit.attacks.knowledge import Mixture
 from fedaudit.attacks.questions.base import Messages
-from fedaudit.attacks.questions.texts import TextQuestions
 from fedaudit.attacks.settings import Adversary
+from fedaudit.contracts.in_process import Candidates, models  # noqa: F401, others take them from here
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import scoring_jobs
@@ -62,29 +60,6 @@ def attacked(bench: Any, asking: QuestionPlan) -> Found:
     for target, job in zip(asking.targets, scoring_jobs(asking, asked(bench, asking)), strict=True):
         found[target.client] = {threat_model: tables for (threat_model, *_), tables in score(job)}
     return found
-
-
-class Candidates(NamedTuple):
-    """Record ids that adversaries ask about: of each client, and of nobody."""
-
-    clients: Mapping[int, Sequence[str]]
-    reference: Mapping[int, Sequence[str]]
-    novel: Sequence[str]
-
-
-def models(view: View, asked: Candidates, **wanted: Any) -> Iterator[AttackedModel]:
-    """What an adversary holds of language models, of one target after the other, and in the end what it asks about nobody's
-    records."""
-    targets = [Target(k, asked.clients[k], asked.reference[k]) for k in asked.clients]
-    for target in (*targets, Target(None, asked.novel, ())):
-        yield from TextQuestions().collect_models(view, None, target, Wanted(**wanted), asked.novel, ())
-
-
-def said(messages: Messages, client: int, records: Sequence[str], rounds: Sequence[int]) -> Rounds:
-    """What the messages of some rounds say about a client's records."""
-    clients = len(messages.view.clients)  # type: ignore[attr-defined]
-    heard = [messages.round(client, r, records, ("own", "heard"), 0, False) for r in rounds]
-    return Rounds.of(client, clients, getattr(messages, "way", "exact"), heard)
 
 
 def solved(

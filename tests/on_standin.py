@@ -29,6 +29,7 @@ from fedaudit.attacks.attacked_models import Target
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.messages.contents import refusal as refusal_of_contents
 from fedaudit.attacks.threats import lacks, refusal
+from fedaudit.contracts.method_worlds import CLIENTS, ROUNDS, WORLDS, World
 from fedaudit.privacy.settings import Privacy
 from fedaudit.trainers.base import Method
 from fedaudit.trainers.learners import METHODS, facts
@@ -37,7 +38,6 @@ from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.steps import PrivateMethod
 from fedaudit.trainers.transcript import Transcript
 from tests import asking_toy, prompt_toy, standin
-from tests.method_worlds import CLIENTS, ROUNDS, WORLDS, World
 
 VARIANTS: Mapping[str, tuple[dict[str, Any], ...]] = {  # beside a method's own defaults
     "fedotp": ({"match": "ot"},),

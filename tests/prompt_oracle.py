@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaudit.contracts import tiny_clip
 from fedaudit.privacy.settings import Privacy
 from fedaudit.trainers.base import Schedule, generator
 from fedaudit.trainers.prompts import Settings
 from fedaudit.trainers.transcript import Transcript
-from tests import tiny_clip
 from tests.prompt_toy import Federation, close
 
 State = dict[str, Tensor]

@@ -19,6 +19,7 @@ from fedaudit.attacks.decompose import solve
 from fedaudit.attacks.probes import Probe, solvable
 from fedaudit.attacks.scaled import Params, Scaled
 from fedaudit.attacks.threats import LacksCapability
+from fedaudit.contracts.knowledge_toy import toy_seen
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
@@ -29,7 +30,6 @@ from fedaudit.trainers.prompts import PromptMethod
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.rounds import answers_to
 from fedaudit.trainers.transcript import Transcript
-from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")

@@ -16,12 +16,12 @@ from fedaudit.attacks.knowledge import Rounds
 from fedaudit.attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
 from fedaudit.attacks.messages.rebuild import rebuild, round_start
 from fedaudit.attacks.questions.texts import TextQuestions
+from fedaudit.contracts.method_worlds import WORLDS
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from fedaudit.trainers import learners
 from fedaudit.trainers.base import State
 from fedaudit.trainers.lora import Learner, Settings
 from fedaudit.trainers.transcript import Transcript
-from tests.method_worlds import WORLDS
 
 SLOW = ("fedavg", "fedpara")  # whose messages hold what those of the others do
 METHODS = [*("fedper", "fedrand"), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]

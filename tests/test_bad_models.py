@@ -23,10 +23,11 @@ from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.backbones.resolve import resolve, weights_hash
 from fedaudit.backbones.texts import check_texts
 from fedaudit.command.cli import main
+from fedaudit.contracts import tiny_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
-from tests import tiny_clip, tiny_hf_clip, tiny_models
+from tests import tiny_hf_clip, tiny_models
 from tests.bad_data import DEEP, Bad, Sly, edit, edited, made_to, overwritten
 from tests.minidata import write
 

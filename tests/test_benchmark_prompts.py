@@ -12,9 +12,9 @@ from benchmarks import prompts
 from benchmarks.prompts import KINDS, World
 from fedaudit.backbones.clip import load
 from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.contracts import tiny_clip
 from fedaudit.machinery.store import claim
 from fedaudit.trainers.base import generator
-from tests import tiny_clip
 
 NAMES = ("cat", "the big mountain lion", "digit seven", "dog", "small blue letter")
 

@@ -14,8 +14,9 @@ import torch
 
 from fedaudit.backbones import EMBEDDED, vlm
 from fedaudit.command.cli import main
+from fedaudit.contracts import tiny_clip
 from fedaudit.tasks.base import Record
-from tests import miniimages, small_run, tiny_clip
+from tests import miniimages, small_run
 from tests.doc_blocks import ROOT
 
 PETS = [

@@ -24,10 +24,10 @@ from torch import Tensor
 from fedaudit.backbones import clip_images, clip_source, clip_text
 from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource, resolve_clip
+from fedaudit.contracts import tiny_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.base import Record
-from tests import tiny_clip
 from tests.bad_data import Sly
 
 NAMES = ["cat", "the big mountain lion", "digit seven", "dog", "small blue letter nine", "red dog"]

@@ -20,10 +20,11 @@ from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import resolve_clip
 from fedaudit.backbones.weight_files import OPENAI_SIZES, read_weights
 from fedaudit.command.cli import main
+from fedaudit.contracts import tiny_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
-from tests import tiny_clip, tiny_hf_clip, weights
+from tests import tiny_hf_clip, weights
 from tests.weights import archive, clip_tokenizer
 
 NAMES = ["cat", "the big mountain lion", "small blue letter nine"]

@@ -34,11 +34,11 @@ from fedaudit.attacks.messages.contents import (
     solve_contents,
 )
 from fedaudit.attacks.messages.prompts import ReplayedMessages
+from fedaudit.contracts.knowledge_toy import toy_seen
 from fedaudit.pipeline.contents import judged
 from fedaudit.privacy.settings import Privacy
 from fedaudit.trainers.base import Participation, Schedule
 from fedaudit.trainers.prompts import PromptMethod
-from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, PRIVACY, SETTINGS, Federation, federation, made, run, with_noise
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")

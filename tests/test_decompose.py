@@ -19,12 +19,12 @@ from fedaudit.attacks.decompose import Solution, solve
 from fedaudit.attacks.knowledge import Floats, Mixture
 from fedaudit.attacks.messages.mixtures import _epoch_shares
 from fedaudit.attacks.messages.prompts import ReplayedMessages, solved_rounds
+from fedaudit.contracts.knowledge_toy import toy_seen
 from fedaudit.privacy.settings import Privacy
 from fedaudit.trainers.base import Participation, Schedule
 from fedaudit.trainers.prompts import PromptMethod, Settings
 from fedaudit.trainers.transcript import Transcript
 from tests.asking_toy import said, solved
-from tests.knowledge_toy import toy_seen
 from tests.prompt_toy import METHODS, NONE, PRIVACY, SETTINGS, Federation, federation, made, run, with_noise
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")

@@ -18,6 +18,7 @@ from fedaudit.attacks.questions.classes import ClassQuestions
 from fedaudit.attacks.threats import LacksCapability, require
 from fedaudit.audits.comparisons import comparisons
 from fedaudit.command.cli import read_command
+from fedaudit.contracts import maple_toy
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import permitted
 from fedaudit.pipeline.methods import method_of
@@ -29,7 +30,7 @@ from fedaudit.trainers.evaluations import Recognition
 from fedaudit.trainers.maple import DualStep, Settings
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.transcript import Transcript
-from tests import maple_toy, prompt_toy
+from tests import prompt_toy
 from tests.asking_toy import said
 from tests.prompt_scores import changed, made_up
 from tests.toy import trained

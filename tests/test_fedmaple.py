@@ -12,6 +12,7 @@ from torch import Tensor
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.threats import lacks
 from fedaudit.command.cli import read_command
+from fedaudit.contracts import maple_toy
 from fedaudit.pipeline import permitted
 from fedaudit.trainers.base import Participation, Schedule, State
 from fedaudit.trainers.dp2fl import DP2FL
@@ -22,7 +23,7 @@ from fedaudit.trainers.maple import Learner, Settings, visual_prompts
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.steps import epoch_batch, steps_of_round
 from fedaudit.trainers.transcript import Transcript
-from tests import maple_toy, prompt_toy
+from tests import prompt_toy
 from tests.toy import trained
 
 METHOD = FedMaPLe(Params())

@@ -26,6 +26,7 @@ from fedaudit.attacks.questions import classes
 from fedaudit.audits import membership
 from fedaudit.audits.comparisons import ScoredModel, ScoredRun
 from fedaudit.command import cli
+from fedaudit.contracts import maple_toy
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import permitted, shadow_models, targets
@@ -44,7 +45,7 @@ from fedaudit.trainers.learners import METHODS
 from fedaudit.trainers.promptfl import PromptFL
 from fedaudit.trainers.prompts import Facts, PromptMethod, Settings
 from fedaudit.trainers.protocols import Bench
-from tests import asking_toy, maple_toy, prompt_toy
+from tests import asking_toy, prompt_toy
 from tests.asking_toy import Found
 from tests.toy import trained
 

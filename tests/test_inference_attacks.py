@@ -1,6 +1,5 @@
 """Attacks on prompts: against slow loops and hand calculations, under no leak and a planted one, and the contract of every file in the folder."""
 
-import copy
 import dataclasses
 import math
 import tracemalloc
@@ -11,12 +10,20 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedaudit.attacks import gradnorm, likelihood, lira, maxrenyi, outputfree, quantile, rmia, shadow, trajectory
-from fedaudit.attacks.answers import ClassAnswers, log_odds
+from fedaudit.attacks.answers import log_odds
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.knowledge import Knowledge, Shadows, own_class
 from fedaudit.attacks.likelihood import likelihood_ratios
+from fedaudit.contracts import attacks as attack_contracts
+from fedaudit.contracts.knowledge_toy import (
+    auroc,
+    classified,
+    log_probs_of,
+    scores_of,
+    shadows_of,
+    toy_seen,
+)
 from tests import inference_oracle as oracle
-from tests.knowledge_toy import auroc, by_chance, classified, log_probs_of, picked, scores_of, shadows_of, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
@@ -62,113 +69,17 @@ each_grid = pytest.mark.parametrize("seen", list(grids()))
 
 # --- the contract of every attack on prompts --------------------------------------------------------------------------
 
-
-@each
-def test_scores_are_what_signals_names_one_number_per_record(plugin):
-    seen, _ = toy_seen(leak=1.0)
-    attack = plugin.make(plugin.params())
-    found = attack.score(seen)
-    assert tuple(found) == plugin.facts.names()
-    for score in found.values():
-        assert (score.shape, score.dtype) == ((len(seen.records),), np.float64)
+KEPT = [
+    (p, contract)
+    for p in ATTACKS.values()
+    for contract in attack_contracts.contracts_of(p)
+    if "text" not in contract.__name__
+]
 
 
-@each
-def test_scoring_changes_nothing_it_was_given_and_repeats_bit_by_bit(plugin):
-    seen, _ = toy_seen(leak=1.0)
-    before = copy.deepcopy(seen)
-    first, again = scores_of(plugin, seen), scores_of(plugin, before)
-    for name in first:
-        np.testing.assert_array_equal(first[name], again[name])
-    untouched, _ = toy_seen(leak=1.0)
-    for one, other in ((seen, untouched), (seen.shadows, untouched.shadows), (seen.rounds, untouched.rounds)):
-        for field in dataclasses.fields(one):
-            if isinstance(getattr(one, field.name), np.ndarray):
-                np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
-
-
-@each
-def test_names_start_with_the_attacks_own_and_a_planted_leak_shows_in_every_score(plugin):
-    seen, member = toy_seen(leak=2.0, records=192, known=48, shadows=24)
-    for name, score in scores_of(plugin, seen).items():
-        assert name.partition("/")[0] == plugin.name
-        assert auroc(seen, member, score) > 0.6, name
-
-
-@each_of_models
-def test_the_order_of_the_records_does_not_matter(plugin):
-    seen, _ = toy_seen(leak=1.0)
-    order = np.random.default_rng(1).permutation(len(seen.records))
-    shuffled = dataclasses.replace(
-        seen,
-        records=tuple(seen.records[i] for i in order), known=seen.known[order], hard=seen.hard[order],
-        answers=ClassAnswers(seen.log_probs[order], seen.labels[order]),
-        base=ClassAnswers(seen.base.log_probs[order], seen.labels[order]),
-        gradient_norms=seen.gradient_norms[order], base_gradient_norms=seen.base_gradient_norms[order],
-        shadows=shadows_of(
-            seen.shadows.member[:, order], log_probs_of(seen.shadows)[:, order], seen.labels[order],
-            seen.shadows.gradient_norms[:, order], projections=seen.shadows.projections[:, order],
-        ),
-        projections=seen.projections[order], base_projections=seen.base_projections[order], sequence=None,
-        history=seen.history[:, order], rounds=picked(seen.rounds, order),
-    )  # fmt: skip
-    rounding = 0.2 if plugin.name == "shadow" else 1e-9  # of float32, which training amplifies
-    for name, score in scores_of(plugin, seen).items():
-        np.testing.assert_allclose(scores_of(plugin, shuffled)[name], score[order], rtol=0, atol=rounding, err_msg=name)
-
-
-@each_of_models
-def test_before_training_there_is_nothing_to_find(plugin):
-    seen, member = toy_seen(leak=3.0, records=400, known=100, shadows=8)
-    for name, score in scores_of(plugin, seen.before_training()).items():
-        assert abs(auroc(seen, member, score) - 0.5) < by_chance(150, 150), name
-
-
-@pytest.mark.parametrize("plugin", [*OF_MODELS, *OF_SEQUENCES], ids=lambda plugin: plugin.name)
-def test_null_calibration_shadow_by_shadow(plugin):
-    """Every shadow in turn is attacked with the others: without a leak the mean AUROC is a half, with one it is not."""
-    found = {}
-    for leak in (0.0, 2.0):
-        seen, _ = toy_seen(leak=leak, records=120, known=30, classes=3, shadows=12, seed=3)
-        for s, member in enumerate(seen.shadows.member):
-            for name, score in scores_of(plugin, seen.leave_out(s)).items():
-                found.setdefault((name, leak), []).append(auroc(seen, member, score))
-    for (name, leak), values in found.items():
-        assert (abs(np.mean(values) - 0.5) < by_chance(45, 45, 12)) == (leak == 0), (name, leak, np.mean(values))
-
-
-@pytest.mark.parametrize("plugin", OF_ROUNDS, ids=lambda plugin: plugin.name)
-def test_without_a_leak_what_was_seen_of_rounds_finds_nothing(plugin):
-    """Mean over 8 worlds of 300 candidates each."""
-    found = {}
-    for seed in range(8):
-        seen, member = toy_seen(leak=0.0, records=400, known=100, shadows=4, seed=seed)
-        for signal, score in scores_of(plugin, seen).items():
-            found.setdefault(signal, []).append(auroc(seen, member, score))
-    for signal, values in found.items():
-        assert abs(np.mean(values) - 0.5) < by_chance(150, 150, 8), signal
-
-
-@each_of_models
-def test_certain_and_impossible_records_get_a_number(plugin):
-    """Probabilities 0 and 1 everywhere: no nan for a candidate, no warning, and the certain one looks more like a member."""
-    rng = np.random.default_rng(0)
-    eye = np.eye(3)
-    labels = np.array([0, 0, 1, 1, 2, 2, 0, 1])
-    wrong = (labels + 1) % 3
-    member = rng.random((10, 8)) < 0.5
-    member[0], member[1], member[:, 6:] = True, False, False
-    member[0, 6:] = False
-    shadows = np.where(member[:, :, None], eye[labels], eye[wrong])
-    target = np.where((np.arange(8) % 2 == 0)[:, None], eye[labels], eye[wrong])
-    seen = some_seen(target, shadows, member, labels, np.arange(8) >= 6)
-    norms = np.where(np.arange(8) % 2 == 0, 0.0, 1.0)
-    moved = dataclasses.replace(seen.shadows, projections=np.where(member, 1.0, 0.0))
-    seen = dataclasses.replace(seen, gradient_norms=norms, shadows=moved, projections=1 - norms)
-    for name, score in scores_of(plugin, seen).items():
-        assert not np.isnan(score[:6]).any(), name
-        if name not in ("entropy", "entropy/confidence", "maxrenyi"):  # which know no label: both are certain
-            assert (score[[0, 2, 4]] > score[[1, 3, 5]]).all(), name
+@pytest.mark.parametrize(("plugin", "contract"), KEPT, ids=attack_contracts.named)
+def test_every_attack_keeps_its_contracts(plugin, contract):
+    contract(plugin)
 
 
 # --- loss, entropy, gradient norm -------------------------------------------------------------------------------------

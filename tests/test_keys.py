@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fedaudit.command.cli import read_command
-from fedaudit.machinery import closure
+from fedaudit.machinery import closure, places
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import key_of
 from fedaudit.pipeline import compute, keys, run
@@ -201,6 +201,8 @@ class Progress:
     def stage(self, what, total, step="step", parts=1):
         yield nothing
 
+ENCODING = "a stage"
+
 def nothing(steps=1):
     pass
 
@@ -246,7 +248,8 @@ def copied(place: Path) -> Path:
     """The project's code elsewhere."""
     for top in ("fedaudit", *ROOMS):
         shutil.copytree(ROOT / top, place / top, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "audit.py", place)
+    for file in ("audit.py", "fedaudit_recorder.py"):
+        shutil.copy(ROOT / file, place)
     return place
 
 
@@ -311,12 +314,14 @@ def forget() -> None:
     """Let the next closure be found anew."""
     for cached in (closure.closure, closure.imported, closure.source_file, closure.why_outside, closure._parsed):
         cached.cache_clear()
+    places.ours.cache_clear()
+    places.places.cache_clear()
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package `house` that stands for all of ours."""
-    monkeypatch.setattr(closure, "OURS", ("house",))
+    monkeypatch.setattr(places, "OURS", "house")
     monkeypatch.syspath_prepend(str(tmp_path))
     forget()
     place = tmp_path / "house"

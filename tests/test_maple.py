@@ -20,6 +20,7 @@ from fedaudit.audits.subject import Subject
 from fedaudit.backbones import clip as clips
 from fedaudit.backbones.clip import FrozenCLIP
 from fedaudit.backbones.clip_source import resolve_clip
+from fedaudit.contracts import maple_toy, tiny_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.store import claim
@@ -33,7 +34,7 @@ from fedaudit.trainers.evaluations import Personalisation
 from fedaudit.trainers.maple import Learner, Settings, visual_prompts
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.transcript import Transcript
-from tests import maple_toy, prompt_toy, tiny_clip
+from tests import prompt_toy
 
 METHOD = DP2FL(Params())
 
@@ -296,16 +297,16 @@ def test_personal_and_global_models_on_each_clients_own_test_set(shared: bool) -
     learner, world = maple_toy.learner(test=30), prompt_toy.federation(test=30)
     g = np.random.default_rng(0)
     local = [[world.labels[t] in own for t in world.test] for own in ((0, 1), (1, 2, 3), (4,))]
-    chances = [row / row.sum() for row in g.random((3, 30)) * np.array(local)] if shared else []
+    chances = [row / row.sum() for row in g.random((3, 30)) * np.array(local)] if shared else None
     Pt, Pd = random_model(learner)
     rows = torch.stack([random_model(learner, k)[1][0] for k in range(3)])
     server = {"Pt": Pt[0], "Pd": Pd[0], "personal": rows}
     own = {k: {"number": torch.tensor(k + 1)} for k in range(3)}
     bench = Bench(learner, world.training, world.test)
-    evaluation = Personalisation(local, 50, chances)
+    evaluation = Personalisation(np.array(local), 50, chances)
     with Executor(lambda: bench) as executor:
-        found = evaluation.after(executor, METHOD, server, own, last=True)
-        assert "personal/f1" not in evaluation.after(executor, METHOD, server, own, last=False)[client_name(0)]
+        found = evaluation.after(executor, METHOD, server, own, done=1, last=True)
+        assert "personal/f1" not in evaluation.after(executor, METHOD, server, own, done=1, last=False)[client_name(0)]
     right = learner.labels(world.test).tolist()
     for k in range(3):
         weights = (chances[k] if shared else np.array(local[k]) / sum(local[k])).tolist()

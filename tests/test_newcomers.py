@@ -17,6 +17,7 @@ from fedaudit.audits.newcomers import Params as AuditParams
 from fedaudit.audits.newcomers import newcomers as audit
 from fedaudit.audits.subject import Subject
 from fedaudit.command.cli import read_command
+from fedaudit.contracts import maple_toy
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
@@ -35,7 +36,7 @@ from fedaudit.trainers.newcomers import after_a_round, arrivals
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.rounds import train
 from fedaudit.trainers.transcript import Transcript
-from tests import maple_toy, prompt_toy
+from tests import prompt_toy
 from tests.whole_runs import Job, contents, report
 
 METHOD = DP2FL(Params())

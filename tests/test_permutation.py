@@ -6,8 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from fedaudit.audits.statistics import highest, permutation
 from fedaudit.audits.statistics.permutation import (
     PERMUTATIONS,
+    Exchanges,
     Scored,
     exchanged,
     p_value,
@@ -61,7 +63,48 @@ def test_the_auroc_is_that_of_all_pairs_with_ties_shared_coins_infinities_and_em
 
 def test_nothing_to_compare_is_one_half():
     alone = Scored(np.array([[1.0], [2.0]]), np.array([0, 1]), np.array([0, 1]))
-    assert weighted_auroc([[True, False], [False, True]], [alone]).tolist() == [[0.5], [0.5]]
+    assert weighted_auroc(np.array([[True, False], [False, True]]), [alone]).tolist() == [[0.5], [0.5]]
+
+
+def all_at_once(member, stratum, seed, times):
+    """The exchanges, each stratum's drawn at once and kept in float64."""
+    fell, rng = np.array(member), np.random.default_rng(seed)
+    coins = np.tile(fell, (1 + times, 1))
+    for name in dict.fromkeys(np.asarray(stratum).tolist()):
+        rows = np.flatnonzero(stratum == name)
+        coins[1:, rows] = fell[rows][rng.random((times, len(rows))).argsort(axis=1)]
+    return coins
+
+
+@pytest.mark.parametrize("block", [1, 8 * 50 * 7, permutation.BLOCK])
+def test_exchanges_in_blocks_are_those_at_once_and_so_are_the_p_values(monkeypatch, block):
+    rng, stratum = np.random.default_rng(5), np.random.default_rng(6).integers(0, 5, 50)
+    member, client, coin = rng.random(50) < 0.5, rng.integers(0, 3, 60), np.r_[np.arange(50), :10]
+    whole = all_at_once(member, stratum, (7,), 300)
+    scored = [
+        Scored(rng.integers(0, 20, (60, 3)).astype(float), client, coin),
+        Scored(rng.normal(size=(60, 1)), client, coin),
+    ]
+    expected = statistics(whole, scored)
+    for module in (permutation, highest):
+        monkeypatch.setattr(module, "BLOCK", block)
+    blocks = Exchanges(member, stratum, seed=(7,), times=300)
+    assert len(blocks) == len(whole)
+    assert np.array_equal(blocks[:], whole)
+    assert np.array_equal(blocks[3:9], whole[3:9])
+    found = statistics(blocks, scored)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert [p_value(row[0], row).tolist() for row in found] == [p_value(row[0], row).tolist() for row in expected]
+
+
+def statistics(members, scored):
+    """Every statistic's absolute values under every exchange, a row each."""
+    z = abs(standardised(weighted_auroc(members, scored)))
+    return [*z.T, *(one.statistic for each in scored for pair in highest.of_each(members, each) for one in pair)]
+
+
+def test_without_coins_there_is_nothing_to_exchange():
+    assert exchanged([], [], seed=(0,), times=3).shape == (4, 0)
 
 
 def test_exchanges_keep_every_stratum_and_are_all_as_likely():

@@ -1,13 +1,11 @@
 """Contracts that every method, attack, audit and task keeps; found by looking into the folders, so a new file is tested at once."""
 
 import ast
-import dataclasses
 import importlib
 import inspect
 import re
 import shutil
 import string
-import sys
 from typing import get_type_hints
 from unittest import mock
 
@@ -17,10 +15,9 @@ from fedaudit.attacks import score_names
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.threats import LacksCapability, lacks, refusal, require
 from fedaudit.attacks.tokens.scores import cell_names
-from fedaudit.audits.facts import AUDITS
-from fedaudit.command import cli, listing, splitting
-from fedaudit.command.flags import Parser, add_backbone, add_choices, add_general_options, add_schedule
+from fedaudit.command import cli, listing
 from fedaudit.command.listing import KINDS
+from fedaudit.contracts import files
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.reports import paper_items
@@ -33,55 +30,14 @@ each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name
 
 
 @each
-def test_says_what_it_is_in_one_line(plugin):
-    assert plugin.summary.endswith(".")
-    assert 20 <= len(plugin.summary) <= 160
+@pytest.mark.parametrize("contract", files.CONTRACTS, ids=lambda contract: contract.__name__)
+def test_every_file_keeps_its_contracts(plugin, contract):
+    contract(plugin)
+
+
+@each
+def test_is_listed(plugin):
     assert re.search(rf"^ +{plugin.name}\b", listing.listing(), re.MULTILINE)
-
-
-@each
-def test_parameters_are_frozen_documented_and_valid_by_default(plugin):
-    params = plugin.params()
-    assert dataclasses.fields(params) is not None
-    assert type(params).__dataclass_params__.frozen
-    for field in dataclasses.fields(params):
-        assert isinstance(field.default, (bool, int, float, str)), field.name
-        assert field.metadata.get("help"), f"{field.name} has no help"
-
-
-@each
-def test_parameters_read_from_the_source_equal_the_modules_own(plugin):
-    own = sys.modules.get(plugin.module) or __import__(plugin.module, fromlist=["Params"])
-    assert dataclasses.asdict(plugin.params()) == dataclasses.asdict(own.Params())
-
-
-@each
-def test_parameters_do_not_clash_with_the_commands_own_flags(plugin):
-    parser = Parser(add_help=False)
-    add_choices(parser)
-    splitting.add_help(parser)
-    learner = next(
-        name for name in every_learner() if plugin.kind not in ("method", "task") or plugin.facts.learner == name
-    )
-    add_schedule(parser, learner)
-    add_backbone(parser, learner)
-    add_general_options(parser)
-    taken = {action.dest for action in parser._actions}
-    assert not taken & {field.name for field in dataclasses.fields(plugin.params)}
-
-
-def test_a_parameter_that_two_attacks_share_is_one_flag():
-    shared = {}
-    for plugin in ATTACKS.values():
-        for field in dataclasses.fields(plugin.params):
-            as_a_flag = field.type, field.default, dict(field.metadata)
-            assert shared.setdefault(field.name, as_a_flag) == as_a_flag, f"{field.name} of {plugin.name}"
-
-
-@each
-def test_has_the_public_name_of_its_file(plugin):
-    thing = plugin.load()
-    assert inspect.isclass(thing) or inspect.isfunction(thing)
 
 
 def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_path, monkeypatch):
@@ -89,30 +45,6 @@ def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_
     path.write_text("class QuartersOf: ...\n\n\ndef quarters_of(subject, params): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert inspect.isfunction(plugins.Plugin("audit", path.stem, path, path.stem, None).load())
-
-
-@each
-def test_keeps_the_contract_of_its_kind(plugin):
-    thing = plugin.load()
-    if plugin.kind in ("method", "task"):
-        assert (plugins.package_folder("fedaudit.trainers") / f"{plugin.facts.learner}.py").is_file()
-    if plugin.kind == "audit":
-        assert list(inspect.signature(thing).parameters) == ["runs" if plugin.facts.across else "subject", "params"]
-        assert plugin.facts.on_request or not plugin.facts.across or "several" in plugin.facts.needs
-        assert {*plugin.facts.after} <= {*AUDITS}
-    if plugin.kind == "attack":
-        assert {*plugin.facts.records} <= {facts(learner).records for learner in every_learner()}
-        made = plugin.make(plugin.params())
-        assert plugin.facts.names()
-        assert all(signal.partition("/")[0] == plugin.name for signal in plugin.facts.names())
-        assert list(inspect.signature(made.score).parameters) == ["knowledge"]
-        needs = {*plugin.facts.needs, *plugin.facts.needs_on_texts}
-        assert needs <= frozenset().union(*(one.sees for one in THREAT_MODELS))
-        declared = {s for p in ATTACKS.values() for s in p.facts.names()}
-        filled = [signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")]
-        assert {*filled} <= {*cell_names(["caption"]), *declared}
-    if plugin.kind == "task":
-        assert list(inspect.signature(thing).parameters) == ["params", "clients", "seed"]
 
 
 # --- what a file says of itself -------------------------------------------------------------------------------------
@@ -305,13 +237,6 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
     if why:
         said = why.removeprefix(f"the threat model {threat_model} ")
         assert f"  {cell}: {said}" in listing.matrix()
-
-
-def test_attacks_never_import_what_knows_the_truth():
-    for path in plugins.package_folder("fedaudit.attacks").glob("*.py"):
-        tree = ast.parse(path.read_text())
-        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not any(name and (name.startswith(("audits", "fedaudit.tasks"))) for name in imported), path
 
 
 def misspelt(name, known):

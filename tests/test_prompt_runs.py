@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import fedaudit
+from fedaudit.contracts.method_worlds import CLIENTS, ROUNDS, WORLDS
 from fedaudit.external.export import export_run
 from fedaudit.external.prompts import Prompts
 from fedaudit.external.reading import read
@@ -28,7 +29,6 @@ from fedaudit.tasks.metrics import answer_scores
 from fedaudit.trainers.base import Schedule
 from fedaudit.trainers.learners import METHODS
 from fedaudit.trainers.transcript import Transcript
-from tests.method_worlds import CLIENTS, ROUNDS, WORLDS
 from tests.prompt_toy import NAMES
 from tests.test_ownrun import EPSILON, assert_same_transcripts
 
@@ -374,7 +374,7 @@ class TestOneCheckpoint:
 
 
 def test_the_example_of_the_docs_is_a_run(tmp_path: Path) -> None:
-    text = Path("docs/own-runs.md").read_text().split("## Prompts\n")[1]
+    text = Path("docs/reference/run-folder.md").read_text().split("## Prompts\n")[1]
     blocks = dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     (tmp_path / "images").mkdir()
     for name in "ab":

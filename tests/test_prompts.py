@@ -352,8 +352,8 @@ def test_accuracies_by_hand(clients_per_batch: int) -> None:
     server = {"p_G": torch.tensor(0.0)}
     method = made("dpfpl", {"rank": 0})
     with Executor(lambda: Bench(Fixed(), [["a"]] * 3, ["t"] * 5)) as executor:
-        found = evaluation.after(executor, method, server, states, last=True)
-        some = evaluation.after(executor, method, server, {2: states[2]}, last=True)
+        found = evaluation.after(executor, method, server, states, done=1, last=True)
+        some = evaluation.after(executor, method, server, {2: states[2]}, done=1, last=True)
         before = evaluation.before(executor, method, {"p_G": torch.tensor(0.0), "p_L": torch.tensor(3.0)})
     assert found == {
         "clients": {
@@ -376,8 +376,8 @@ def test_accuracy_on_a_clients_own_test_set_by_hand() -> None:
     states = {k: {"p_L": torch.tensor(float(bits))} for k, bits in enumerate([0b1101, 0b1111])}
     with Executor(lambda: Bench(Fixed(), [["a"]] * 2, ["t"] * 4)) as executor:
         given = executor, made("dpfpl", {"rank": 0}), {"p_G": torch.tensor(0.0)}, states
-        found = Recognition(own, 50, chances).after(*given, last=True)
-        without = Recognition(own, 50).after(*given, last=True)
+        found = Recognition(own, 50, chances).after(*given, done=1, last=True)
+        without = Recognition(own, 50).after(*given, done=1, last=True)
     assert [found[name].pop("own_test") for name in ("client-00", "client-01", "clients")] == [62.5, 100, 81.25]
     assert found == without
 

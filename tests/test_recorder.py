@@ -25,12 +25,12 @@ from safetensors.torch import load_file
 
 import fedaudit
 import fedaudit_recorder
+from fedaudit.contracts.method_worlds import CLIENTS, ROUNDS
 from fedaudit.external import adapters, reading
 from fedaudit.external.reading import read
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.transcript import Transcript
 from fedaudit_recorder import Recorder
-from tests.method_worlds import CLIENTS, ROUNDS
 from tests.recorder_loops import LOOPS, SAID, model, plain, recorder, sent, train_round, uploaded
 from tests.small_run import A, B, adapter, line, put
 from tests.test_ownrun import ABOUT, EPSILON, METHODS, SCHEDULE, assert_same_transcripts, exported, transcript

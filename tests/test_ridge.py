@@ -22,10 +22,10 @@ from fedaudit.attacks.messages.adapters import AdapterMessages
 from fedaudit.attacks.messages.rebuild import round_start
 from fedaudit.attacks.messages.ridge import Regression, count_sketch
 from fedaudit.attacks.questions.texts import TextQuestions
+from fedaudit.contracts.method_worlds import WORLDS
 from fedaudit.trainers import learners
 from fedaudit.trainers.base import State
 from fedaudit.trainers.transcript import Transcript
-from tests.method_worlds import WORLDS
 from tests.test_adapter_messages import with_settings
 from tests.test_text_attacks import texts
 

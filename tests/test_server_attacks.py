@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from fedaudit.attacks import cosine, fedmia, slope, source
 from fedaudit.attacks.knowledge import Floats, Knowledge, Rounds
-from tests.knowledge_toy import classified, toy_seen
+from fedaudit.contracts.knowledge_toy import classified, toy_seen
 
 pytestmark = pytest.mark.filterwarnings("error")
 NAN = math.nan

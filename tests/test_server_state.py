@@ -39,7 +39,7 @@ class Seen:
         self.shown.append({*start})
         return {}
 
-    def after(self, executor: Any, method: Any, server: State, clients: Any, *, last: bool) -> Any:
+    def after(self, executor: Any, method: Any, server: State, clients: Any, *, done: int, last: bool) -> Any:
         self.shown.append({*server})
         return {}
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedaudit.attacks.tokens import signals
 from fedaudit.attacks.tokens.signals import row_signals, token_signals
@@ -316,3 +317,22 @@ def test_names_the_row_that_is_not_finite(value, what, row):
 def test_refuses_unknown_options():
     with pytest.raises(ValueError, match=r"compat must be None, 'exact' or 'vlmia', not 'vl-mia'"):
         token_signals(GOOD, [0, 1, 2], "vl-mia")
+
+
+def test_threads_are_limited_inside_and_given_back(monkeypatch):
+    inside = []
+    exact_signals = signals._exact_signals
+
+    def noting(sums):
+        inside.append({pool["num_threads"] for pool in threadpool_info()})
+        return exact_signals(sums)
+
+    monkeypatch.setattr(signals, "_exact_signals", noting)
+    with threadpool_limits(2):
+        before = threadpool_info()
+        row_signals(np.zeros((2, 3)), [0, 1])
+        assert threadpool_info() == before
+        with pytest.raises(ValueError, match="must be words"):
+            row_signals(np.zeros((2, 3)), [0, 3])
+        assert threadpool_info() == before
+    assert inside == [{1}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -12,124 +11,21 @@ from scipy.special import log_softmax
 
 from fedaudit.attacks.answers import ClassAnswers, TextAnswers
 from fedaudit.attacks.facts import ATTACKS
-from fedaudit.attacks.knowledge import Explained, Knowledge, Rounds, Shadows
-from fedaudit.attacks.tokens.signals import row_signals, stacked, unstacked
+from fedaudit.attacks.knowledge import Knowledge
+from fedaudit.attacks.tokens.signals import row_signals
+from fedaudit.contracts.attacks import contracts_of, named, scores_of
+from fedaudit.contracts.text_toy import ROUNDS, WORDS, texts
 from tests import inference_oracle as oracle
-from tests import knowledge_toy
-from tests.knowledge_toy import auroc, by_chance, picked, some_of
 
-WORDS, HARD, NOISE = 12, 1.0, 0.4  # of the vocabulary; standard deviations of logits, among tokens and among models
-ROUNDS, SHADOWS, KNOWN = 4, 24, 12  # models of the adversary's own; known non-members, the last records
-ON_TEXTS = [p for p in ATTACKS.values() if "texts" in p.facts.records]
-each = pytest.mark.parametrize("plugin", ON_TEXTS, ids=lambda p: p.name)
-ALONE = [p for p in ON_TEXTS if not p.facts.shadows]
-each_alone = pytest.mark.parametrize("plugin", ALONE, ids=lambda p: p.name)
+ALONE = [p for p in ATTACKS.values() if "texts" in p.facts.records and not p.facts.shadows]
 OF_BOTH = [p for p in ALONE if not p.facts.needs and "classes" in p.facts.records]
 of_both = pytest.mark.parametrize("plugin", OF_BOTH, ids=lambda p: p.name)
+KEPT = [(p, contract) for p in ATTACKS.values() for contract in contracts_of(p) if "texts" in p.facts.records]
 
 
-@functools.cache
-def texts(leak, n=60, seed=0):
-    """What a model, the public base and shadow models know of n texts, and which of them the model was trained on: that adds `leak` to the logit of
-    each word of their captions. Texts have three to seven rows: one of the image, one of the instruction, the rest of the caption."""
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(3, 8, n)
-    known = np.arange(n) >= n - KNOWN
-    member, *of_shadows = (rng.random((1 + SHADOWS, n)) < 0.5) & ~known
-    commons = [HARD * rng.standard_normal((size, WORDS)) for size in sizes]
-    wanted = [rng.integers(0, WORDS, size) for size in sizes]
-
-    def trained(of, strength):
-        learnt = [
-            strength * mine * (np.arange(size) >= 2)[:, None] * np.eye(WORDS)[words]
-            for size, mine, words in zip(sizes, of, wanted, strict=True)
-        ]
-        return [
-            (common + more + NOISE * rng.standard_normal(common.shape), words)
-            for common, more, words in zip(commons, learnt, wanted, strict=True)
-        ]
-
-    base, model = trained(member, 0.0), trained(member, leak)
-    spans = [{"image": slice(0, 1), "instruction": slice(1, 2), "caption": slice(2, int(size))} for size in sizes]
-    captions = [" ".join(map(str, range(size))) for size in sizes]
-
-    def answers(rows):
-        parts = [stacked(row_signals(logits, targets)) for logits, targets in rows]
-        exact = unstacked(np.concatenate(parts, axis=1))
-        return TextAnswers({"exact": exact}, sizes, spans, captions)
-
-    names = tuple(f"r{i}" for i in range(n))
-    shadows = Shadows(np.array(of_shadows), [answers(trained(of, leak)) for of in of_shadows])
-    seen = Knowledge(
-        names, known, answers(model), answers(base), shadows=shadows, rounds=over_rounds(member, leak, rng),
-        explained=by_gradients(member, leak, rng),
-    )  # fmt: skip
-    return seen, member, model
-
-
-def by_gradients(member, leak, rng):
-    """Messages explained by gradients: what is learnt weighs more; one record has no gradient in one of them."""
-    weights = 0.1 * leak * member + 0.2 * NOISE * rng.standard_normal((ROUNDS, len(member)))
-    weights[1, 2] = np.nan
-    return tuple(Explained(r, of_round, 0.7, int(np.isnan(of_round).sum())) for r, of_round in enumerate(weights))
-
-
-def over_rounds(member, leak, rng):
-    """Messages of client 1 of three, in rounds in which it trained: what is learnt lowers its loss, turns its update and leaves less residual.
-    Losses differ among records more than training lowers them; the second client is away in one round."""
-    shape = ROUNDS, 3, len(member)
-    mine = 0.3 * leak * (np.arange(3) == 1)[:, None] * member
-    hard = 2 + HARD * rng.random(len(member))
-    loss, cosine = hard - mine + NOISE * rng.random(shape), 0.3 * mine + NOISE * rng.standard_normal(shape)
-    loss[1, 2] = cosine[1, 2] = np.nan
-    began, residual = (base + NOISE * rng.random((ROUNDS, len(member))) for base in (hard, 0.5 - 0.3 * mine[1]))
-    return Rounds(1, loss, cosine, start_loss=began, residual=residual)
-
-
-# parameters of attacks whose defaults see nothing here: no word of the twelve is below a probability of about 0.01
-ON_TOY: dict[str, dict[str, float]] = {}
-
-
-def scores_of(plugin, seen, **params):
-    return knowledge_toy.scores_of(plugin, seen, **(ON_TOY.get(plugin.name, {}) | params))
-
-
-@each
-def test_every_score_is_one_number_per_record_and_its_headlines_are_among_them(plugin):
-    seen, *_ = texts(1.0)
-    scores = scores_of(plugin, seen)
-    for score in scores.values():
-        assert (score.shape, score.dtype) == ((len(seen.records),), np.float64)
-    assert {signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")} <= scores.keys()
-
-
-@each
-def test_a_planted_leak_is_found_and_without_one_nothing_is(plugin):
-    (seen, member, _), (null, nobody, _) = texts(2.5, 200), texts(0.0, 200)
-    second, bound = np.random.default_rng(9).random(200) < 0.5, by_chance(80, 80)
-    leaking, chance = scores_of(plugin, seen), scores_of(plugin, null)
-    before = {} if plugin.facts.needs else scores_of(plugin, seen.before_training())
-    for signal in (signal.format(**vars(plugin.params())) for signal in plugin.facts.headlines("texts")):
-        assert np.ptp(leaking[signal][:-KNOWN]) > 0, f"{signal} is the same for all texts of the toy: see ON_TOY"
-        assert auroc(seen, member, leaking[signal]) > 0.7
-        assert abs(auroc(seen, second, leaking[signal]) - 0.5) < bound  # a coin that nobody trained by
-        assert abs(auroc(null, nobody, chance[signal]) - 0.5) < bound
-        if not plugin.facts.needs:  # what is seen of rounds has no such control
-            assert abs(auroc(seen, member, before[signal]) - 0.5) < bound
-
-
-@each_alone
-def test_a_record_is_judged_alone(plugin):
-    seen, *_ = texts(1.0)
-    chosen = [7, 3, 41]
-    some = dataclasses.replace(
-        seen, records=tuple(seen.records[i] for i in chosen), known=seen.known[chosen],
-        answers=some_of(seen.answers, chosen), base=some_of(seen.base, chosen), rounds=picked(seen.rounds, chosen),
-        explained=tuple(message.picked(np.array(chosen)) for message in seen.explained),
-    )  # fmt: skip
-    whole = scores_of(plugin, seen)
-    for name, score in scores_of(plugin, some).items():
-        np.testing.assert_array_equal(score, whole[name][chosen])
+@pytest.mark.parametrize(("plugin", "contract"), [c for c in KEPT if "text" in c[1].__name__], ids=named)
+def test_every_attack_on_texts_keeps_its_contracts(plugin, contract):
+    contract(plugin)
 
 
 def test_loss_and_entropy_are_means_over_the_caption():

@@ -216,3 +216,25 @@ def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, be
     assert "broadcasts" not in PROMPT_USER.sees
     with pytest.raises(LacksCapability, match="broadcasts"):
         View(short, "prompt-user").rounds_at_least_loss  # noqa: B018
+
+
+def test_the_distance_of_adapters_is_that_of_their_products() -> None:
+    """Against the products themselves, over random adapters, near and equal ones, and one of another rank."""
+    generator = torch.Generator().manual_seed(0)
+
+    def adapter(rank: int) -> dict[str, torch.Tensor]:
+        drawn = {"q.B": torch.randn(20, rank, generator=generator), "q.A": torch.randn(rank, 30, generator=generator)}
+        return drawn | {"head": torch.randn(7, generator=generator)}
+
+    def dense(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+        pairs = [(s["q.B"].double() @ s["q.A"].double(), s["head"].double()) for s in (one, other)]
+        return float(sum((a - b).square().sum() for a, b in zip(*pairs, strict=True)))
+
+    true, start, other_rank = adapter(3), adapter(3), adapter(5)
+    near = {name: tensor + 1e-5 * torch.randn(tensor.shape, generator=generator) for name, tensor in true.items()}
+    for rebuilt in (start, near, other_rank):
+        expected = (dense(rebuilt, true) / dense(start, true)) ** 0.5
+        assert distance_of(rebuilt, true, start) == pytest.approx(expected, rel=1e-6)
+    assert distance_of(dict(true), true, start) == 0
+    turned = true | {"q.B": 2 * true["q.B"], "q.A": true["q.A"] / 2}  # another pair of the same product
+    assert distance_of(turned, true, start) < 1e-7

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from fedaudit.attacks.knowledge import Floats, Knowledge, Mixture
 from fedaudit.attacks.messages.mixtures import compress
 from fedaudit.attacks.whitebox import Params, Whitebox
-from tests.knowledge_toy import toy_seen
+from fedaudit.contracts.knowledge_toy import toy_seen
 
 NUMBERS, RECORDS, KNOWN = 80, 30, 6
 

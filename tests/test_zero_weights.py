@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from fedaudit.audits.epsilon import ledger_of, noise_table
+from fedaudit.contracts.method_worlds import WORLDS
 from fedaudit.trainers.base import Participation, State, generator
 from fedaudit.trainers.lora import Learner
 from fedaudit.trainers.prompts import PromptMethod
 from tests import prompt_oracle
-from tests.method_worlds import WORLDS
 from tests.prompt_toy import (
     NONE,
     PRIVACY,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedaudit.backbones.clip import load
@@ -77,4 +78,5 @@ def prepared(resources: Any, federation: Any, methods: Any, progress: Any) -> Le
 
 
 def evaluation(plan: Any, federation: Any) -> Recognition:
-    return Recognition([[r.group in client.classes for r in federation.test] for client in federation.clients], 1)
+    local = [[r.group in client.classes for r in federation.test] for client in federation.clients]
+    return Recognition(np.array(local), 1)

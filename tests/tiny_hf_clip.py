@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
 
-from tests import tiny_clip
+from fedaudit.contracts import tiny_clip
 
 TOWER = {"hidden_size": 32, "intermediate_size": 70, "num_hidden_layers": 3, "num_attention_heads": 4}
 TEXT = TOWER | {"max_position_embeddings": tiny_clip.CONTEXT_LENGTH, "vocab_size": len(tiny_clip.VOCABULARY),

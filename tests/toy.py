@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from fedaudit.machinery.executor import Executor
-from fedaudit.machinery.store import claim
-from fedaudit.pipeline.shadow_models import NoEvaluation
+from fedaudit.contracts.in_process import trained
 from fedaudit.tasks.metrics import caption_scores
 from fedaudit.trainers.base import Method, Schedule, State
 from fedaudit.trainers.evaluations import Answers
 from fedaudit.trainers.protocols import Bench, Evaluation, OneByOne
-from fedaudit.trainers.rounds import train
 from fedaudit.trainers.transcript import Transcript
 
 A, B = "layers.0.q.A", "layers.0.q.B"
@@ -53,24 +48,6 @@ class ToyLearner(OneByOne):
 
     def losses(self, start: State, records: Sequence[str]) -> list[float]:
         return [float(start[A].sum())] * len(records)
-
-
-def trained(
-    path: Path,
-    method: Method[Any],
-    schedule: Schedule,
-    bench: Bench,
-    *,
-    evaluation: Any = NoEvaluation(),  # noqa: B008, it has no state
-    advance: Callable[[], None] = lambda: None,
-    until: int | None = None,
-) -> Transcript:
-    """The rounds of the loop, in this process."""
-    with Executor(lambda: bench) as executor:
-        return train(
-            method, schedule, evaluation,
-            folder=claim(path), executor=executor, say=print, advance=advance, until=until,
-        )  # fmt: skip
 
 
 EXAM = Answers([("a red circle",), ("a blue square",)], caption_scores)

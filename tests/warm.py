@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from fedaudit.machinery.closure import OURS
+from fedaudit.machinery.places import OURS
 from tests.unprinted import unprinted
 
 ROOT = Path(__file__).parent.parent
@@ -118,5 +118,5 @@ def _main_in(cwd: Path, printing: bool) -> Callable[[Sequence[str]], int]:
 
 def _forget_ours() -> None:
     """What is loaded of the project itself: a copy has its own."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
         del sys.modules[name]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.backbones import clip_source
-from tests import tiny_clip
+from fedaudit.contracts import tiny_clip
 
 
 def two_architectures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

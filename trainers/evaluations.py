@@ -12,6 +12,7 @@ from fedaudit.machinery.executor import Executor
 from fedaudit.tasks.base import Federation, client_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from fedaudit.trainers.base import Method, Model, State, pack, plain, unpack
+from fedaudit.trainers.prompt_settings import PromptSettings
 from fedaudit.trainers.protocols import Answering, Bench, Naming, Recognising
 
 EVALUATION_CHUNK = 20  # test records per job
@@ -26,17 +27,29 @@ class Answers:
     references: Sequence[Sequence[str]]  # right answers [record][answer]
     score: Callable[[Sequence[str], Sequence[Sequence[str]]], dict[str, float]]  # (answers, references): by metric
     novel: Sequence[Sequence[str]] = ()  # right answers to the test records out of distribution
+    every: int = 0  # `--evaluate-every`
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> Utilities:
         return self._utilities(executor, start, [], answers=True)
 
     def after(
-        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+        self,
+        executor: Executor[Bench],
+        method: Method[Any],
+        server: State,
+        clients: Mapping[int, State],
+        *,
+        done: int,
+        last: bool,
     ) -> Utilities:
         """Utility of the global model ("global"; after the last round also "novel", on test records out of distribution
-        if there are any), and the mean over the cohort's own models ("clients"). Every round has the loss; answers take
-        longer, and are scored after the last round only."""
-        local_models = [(method.model, state) for state in clients.values()]
+        if there are any), and the mean over the cohort's own models ("clients"), after every `every`-th round and the
+        last. If `every` is 0, the global model is tested after every round, the clients' after the last. Answers take
+        longer than losses, and are scored after the last round only."""
+        due = last or (bool(self.every) and done % self.every == 0)
+        if self.every and not due:
+            return {}
+        local_models = [(method.model, state) for state in clients.values()] if due else []
         return self._utilities(executor, server, local_models, answers=last)
 
     def _utilities(
@@ -91,7 +104,7 @@ def _reply(bench: Bench, question: _Question) -> Reply:
     return bench.learner.losses(adapter, records), []
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recognition:
     """Accuracy (percent) of every client's personalised prompt on the test images.
 
@@ -100,26 +113,36 @@ class Recognition:
     its chance to be drawn into it.
     """
 
-    local: Sequence[Sequence[bool]]  # [client][test record]: whether it is of the client's classes
+    local: NDArray[np.bool_]  # [client, test record]: whether it is of the client's classes
     clients_per_batch: int  # clients whose prompts are evaluated at a time
-    chances: Sequence[Sequence[float]] = ()  # [client][test record], of sum 1: see `own_test_chances`
+    chances: NDArray[np.float64] | None = None  # [client, test record], of sum 1: see `own_test_chances`
+    every: int = 1  # models are tested after every so many rounds, and after the last
 
     @classmethod
-    def of(cls, federation: Federation, clients_per_batch: int) -> Self:
+    def of(cls, federation: Federation, settings: PromptSettings) -> Self:
         """The evaluation on a federation's test images, which knows each client's own classes."""
         # with two domains a class of the other style is a neighbour's
         classes = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
-        local = [[(r.domain, r.group) in names for r in federation.test] for names in classes]
-        return cls(local, clients_per_batch, own_test_chances(federation))
+        local = np.array([[(r.domain, r.group) in names for r in federation.test] for names in classes])
+        return cls(local, settings.clients_per_batch, own_test_chances(federation), settings.evaluate_every)
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> Utilities:
-        return self.after(executor, method, start, {k: {} for k in range(len(self.local))}, last=False)
+        return self.after(executor, method, start, {k: {} for k in range(len(self.local))}, done=0, last=False)
 
     def after(
-        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+        self,
+        executor: Executor[Bench],
+        method: Method[Any],
+        server: State,
+        clients: Mapping[int, State],
+        *,
+        done: int,
+        last: bool,
     ) -> Utilities:
         """Accuracies in percent, {client's name: {split: accuracy}} of each client that took part, and their means
         under "clients"."""
+        if not last and done % self.every:
+            return {}
         names, packed = list(clients), pack(server)
         parts = [names[i : i + self.clients_per_batch] for i in range(0, len(names), self.clients_per_batch)]
         jobs = [(method, packed, [pack(clients[k]) for k in part]) for part in parts]
@@ -131,11 +154,11 @@ class Recognition:
 
     def _accuracies(self, client: int, hit: NDArray[np.bool_]) -> dict[str, float]:
         """Accuracy by split, in percent, from whether each test image is recognised; without splits that are empty."""
-        local = np.asarray(self.local[client])
+        local = np.asarray(self.local)[client]
         parts = {LOCAL: local, NEIGHBOUR: ~local, OVERALL: np.ones_like(local)}
         accuracies: dict[str, float] = {s: 100 * float(hit[part].mean()) for s, part in parts.items() if part.any()}
-        if len(self.chances):
-            accuracies[OWN_TEST] = 100 * float(hit @ np.asarray(self.chances[client]))
+        if self.chances is not None:
+            accuracies[OWN_TEST] = 100 * float(hit @ np.asarray(self.chances)[client])
         return accuracies
 
 
@@ -148,7 +171,7 @@ def _hits(bench: Bench, job: tuple[Method[Any], bytes, Sequence[bytes]]) -> NDAr
     return bench.learner.recognised([method.model(shared | unpack(part)) for part in private], bench.test, method)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Personalisation(Recognition):
     """`Recognition`, and after the last round accuracy and F1 of personal and global models (DP2FL, Tables 1 and 2).
 
@@ -158,9 +181,16 @@ class Personalisation(Recognition):
     """
 
     def after(
-        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+        self,
+        executor: Executor[Bench],
+        method: Method[Any],
+        server: State,
+        clients: Mapping[int, State],
+        *,
+        done: int,
+        last: bool,
     ) -> Utilities:
-        utilities = super().after(executor, method, server, clients, last=last)
+        utilities = super().after(executor, method, server, clients, done=done, last=last)
         if not last:
             return utilities
         jobs = [(method, pack(server), pack(clients[k]), self.weights(k)) for k in clients]
@@ -170,7 +200,7 @@ class Personalisation(Recognition):
 
     def weights(self, client: int) -> NDArray[np.float64]:
         """Weight of each test image in the client's own test set; they sum to 1."""
-        weights = np.asarray(self.chances[client] if len(self.chances) else self.local[client], dtype=float)
+        weights = np.asarray(self.local if self.chances is None else self.chances, dtype=float)[client]
         return weights / weights.sum()
 
 
@@ -196,19 +226,19 @@ def _personal(bench: Bench, job: tuple[Method[Any], bytes, bytes, NDArray[np.flo
     return metrics
 
 
-def own_test_chances(federation: Federation) -> list[list[float]]:
-    """Chance [client][test record] of each test record in a draw with the client's class proportions, evenly within a
-    class; each row sums to 1, as every class has a test record (`Labelled`). [] if no class is held by two clients: a
+def own_test_chances(federation: Federation) -> NDArray[np.float64] | None:
+    """Chance [client, test record] of each test record in a draw with the client's class proportions, evenly within a
+    class; each row sums to 1, as every class has a test record (`Labelled`). None if no class is held by two clients: a
     client's own test set is then all test records of its classes."""
     counts_by_client = [
         Counter((r.domain, r.group) for r in (*c.records, *c.reference, *c.background)) for c in federation.clients
     ]
     if all(holders == 1 for holders in Counter(kind for counts in counts_by_client for kind in counts).values()):
-        return []
+        return None
     tested = Counter((r.domain, r.group) for r in federation.test)
     chances = []
     for counts in counts_by_client:
         total = max(1, sum(n for kind, n in counts.items() if kind in tested))
         kinds = ((r.domain, r.group) for r in federation.test)
         chances.append([counts[kind] / tested[kind] / total for kind in kinds])
-    return chances
+    return np.array(chances)

@@ -5,6 +5,7 @@ import functools
 import typing
 from collections.abc import Iterable
 
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugins, facts_of, package_folder
 from fedaudit.privacy import settings
 from fedaudit.terms.threat_models import ACTIVE_SERVER, SERVER, ThreatModel
@@ -89,4 +90,7 @@ def privacy_of(learner: str) -> type[settings.Privacy]:
 @functools.cache
 def facts(learner: str) -> LearnerFacts:
     """The facts of the learner in trainers/`learner`.py."""
-    return facts_of(package_folder("fedaudit.trainers") / f"{learner}.py", LearnerFacts)
+    path = package_folder("fedaudit.trainers") / f"{learner}.py"
+    if not path.is_file():
+        raise InputError(f"the learner {learner} of a method or task: there is none of that name")
+    return facts_of(path, LearnerFacts)

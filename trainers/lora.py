@@ -71,6 +71,12 @@ class Settings(Parameters):
     batch: int = whole(8, "records per local step", least=1, most=10**6)
     local_steps: int = whole(8, "local steps per participation", least=1, most=10**6)
     local_epochs: int = whole(0, "local epochs per participation; 0 = go by --local-steps", least=0, most=10**6)
+    evaluate_every: int = whole(
+        0,
+        "test all models every N rounds; 0 = the global one every round, the clients' at the end",
+        least=0,
+        most=10**6,
+    )
 
     def batches(self, records: int, generator: Any) -> Iterator[list[int]]:
         """Yield the batches of a participation, as indices into the client's records: `local_epochs` times ceil(n_k /
@@ -238,7 +244,8 @@ def prepared(
 def evaluation(resources: Resources, federation: Federation) -> Answers:
     """The evaluation of a training: it scores the models' answers to the test records."""
     test, novel = federation.test, federation.novel_test
-    return Answers([r.references for r in test], federation.score, [r.references for r in novel])
+    every = Settings(**dataclasses.asdict(resources.settings)).evaluate_every
+    return Answers([r.references for r in test], federation.score, [r.references for r in novel], every)
 
 
 def export_adapters(bench: Bench, job: tuple[Transcript, Folder]) -> None:

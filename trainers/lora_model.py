@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedaudit.backbones.vlm import Encoded, FrozenVLM
 from fedaudit.backbones.vlm_prefix import Prefix, shared
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.errors import InputError
-from fedaudit.machinery.store import write_atomic
 from fedaudit.trainers.base import State
 from fedaudit.trainers.lowrank import train_as_one, train_beside
 

@@ -389,4 +389,4 @@ def prepared(
 
 def evaluation(resources: Resources, federation: Federation) -> Personalisation:
     """The evaluation of a training: accuracy on the test images, in the end also of the global model."""
-    return Personalisation.of(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch)
+    return Personalisation.of(federation, Settings(**dataclasses.asdict(resources.settings)))

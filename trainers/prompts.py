@@ -380,7 +380,7 @@ def encode_federation(
 
 def evaluation(resources: Resources, federation: Federation) -> Recognition:
     """The evaluation of a training: accuracy on the test images."""
-    return Recognition.of(federation, Settings(**dataclasses.asdict(resources.settings)).clients_per_batch)
+    return Recognition.of(federation, Settings(**dataclasses.asdict(resources.settings)))
 
 
 def stack_states(states: Sequence[State]) -> State:

@@ -181,10 +181,17 @@ class Evaluation(Protocol):
         """Utility of the public start `start`: by whose model it is ("global", "clients", ...), then by metric."""
 
     def after(
-        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+        self,
+        executor: Executor[Bench],
+        method: Method[Any],
+        server: State,
+        clients: Mapping[int, State],
+        *,
+        done: int,
+        last: bool,
     ) -> dict[str, dict[str, float]]:
-        """Utility after a round, as in `before`: of the new broadcast `server`, and of the private states that the
-        cohort's clients hold. `last`: this was the last round."""
+        """Utility after `done` rounds, as in `before`: of the new broadcast `server`, and of the private states that
+        the cohort's clients hold; {} where none is due. `last`: this was the last round."""
 
 
 @dataclass(frozen=True)

@@ -100,10 +100,8 @@ def _round(
     with usage.phase("clients"):
         done = _clients_turns(transcript, r, method, method.broadcast(server), executor, clients_per_batch)
     usage.count_peak(max(d.peak for d in done))
-    uploads = [
-        Upload(k, d.records, unpack(d.upload), d.facts, unpack(d.sealed)) for k, d in zip(cohort, done, strict=True)
-    ]
-    private = {k: unpack(d.private) for k, d in zip(cohort, done, strict=True)}
+    uploads = [Upload(k, d.records, d.upload, d.facts, d.sealed) for k, d in zip(cohort, done, strict=True)]
+    private = {k: d.private for k, d in zip(cohort, done, strict=True)}
     for upload in uploads:
         check_finite(client_states(upload.client, upload.state | upload.sealed, private[upload.client]))
     # 4. the server aggregates what it received
@@ -114,7 +112,7 @@ def _round(
     # 5. utility of the new global model and of the clients' own models
     with usage.phase("utility"):
         broadcast = method.broadcast(aggregate)
-        utility = evaluation.after(executor, method, broadcast, private, last=r + 1 == schedule.rounds)
+        utility = evaluation.after(executor, method, broadcast, private, done=r + 1, last=r + 1 == schedule.rounds)
     for who, metrics in utility.items():
         check_finite({f"the utility ({who})": {name: torch.tensor(value) for name, value in metrics.items()}})
     # 6. what each party saw
@@ -145,16 +143,30 @@ def _answer(bench: Bench, question: Question) -> bytes:
 
 @dataclass(frozen=True)
 class _Done:
-    """The result of a client's turn; states as bytes."""
+    """The result of a client's turn. Between processes states are bytes; within one they are not copied."""
 
     received: int  # bytes
-    upload: bytes
-    private: bytes
+    upload: State
+    private: State
     facts: Mapping[str, object]
     records: int
     noised: Noised
-    sealed: bytes
+    sealed: State
     peak: int  # largest memory of the worker, in bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: pack(v) if name in _STATES else v for name, v in vars(self).items()}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        vars(self).update({name: unpack(v) if name in _STATES else v for name, v in values.items()})
+
+
+_STATES = {"upload", "private", "sealed"}
+
+
+def _result(state: State) -> State:
+    """A state as `unpack` would give it."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
 
 
 def _clients_turns(
@@ -164,9 +176,11 @@ def _clients_turns(
     cohort, before, public = transcript.schedule.cohort(r), transcript.before(r), transcript.broadcast(0)
     kept = transcript.holdings({k: before[k][-1] for k in cohort if k in before})
     turns = [Participation(k, r, transcript.schedule.seed, (), None, tuple(before.get(k, ()))) for k in cohort]
-    jobs = [(turn, pack(kept.get(turn.client, public))) for turn in turns]
     packed = pack(sent)
-    parts = [(method, packed, jobs[i : i + clients_per_batch]) for i in range(0, len(jobs), clients_per_batch)]
+    parts = (  # packed when their turn comes
+        (method, packed, [(turn, pack(kept.pop(turn.client, public))) for turn in turns[i : i + clients_per_batch]])
+        for i in range(0, len(turns), clients_per_batch)
+    )
     return [one for part in executor.map(_participate, parts) for one in part]
 
 
@@ -177,7 +191,7 @@ def answers_to(
     of its broadcast: with the records, batches and noise of that round. The training is not changed."""
     (clients_per_batch,) = executor.map(_learner_attribute, ["clients_per_batch"])
     done = _clients_turns(transcript, r, method, sent, executor, clients_per_batch)
-    return {k: unpack(d.upload) for k, d in zip(transcript.schedule.cohort(r), done, strict=True)}
+    return {k: d.upload for k, d in zip(transcript.schedule.cohort(r), done, strict=True)}
 
 
 def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[tuple[Participation, bytes]]]) -> list[_Done]:
@@ -194,7 +208,16 @@ def _participate(bench: Bench, part: tuple[Method[Any], bytes, Sequence[tuple[Pa
     updates = bench.learner.work(method, received, held, clients)
     peak = peak_memory()
     return [
-        _Done(size(down), pack(u.upload), pack(u.private), u.facts, len(client.records), u.noised, pack(u.sealed), peak)
+        _Done(
+            size(down),
+            _result(u.upload),
+            _result(u.private),
+            u.facts,
+            len(client.records),
+            u.noised,
+            _result(u.sealed),
+            peak,
+        )
         for down, client, u in zip(received, clients, updates, strict=True)
     ]
 

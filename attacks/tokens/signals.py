@@ -18,6 +18,8 @@ import torch
 from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import ArrayLike, NDArray
 
+from fedaudit.machinery.threads import on_one_thread
+
 Array = NDArray[np.float64]
 ORDERS: tuple[float, ...] = (0.5, 1, 2, math.inf)
 MODIFIED_ORDERS: tuple[float, ...] = (0.5, 1, 2)
@@ -101,6 +103,7 @@ def token_signals(
     return row_signals(logits[:-1], ids[1:], compat=compat)
 
 
+@on_one_thread()
 def row_signals(
     logits: torch.Tensor | NDArray[np.floating[Any]], targets: ArrayLike | torch.Tensor, *, compat: str | None = None
 ) -> TokenSignals:

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from scipy.stats import rankdata
 
 from fedaudit.audits.statistics.arrays import Bools, Floats, Ints
-from fedaudit.audits.statistics.permutation import Scored, standardised
+from fedaudit.audits.statistics.permutation import BLOCK, Exchanges, Scored, in_blocks, standardised
 
 FEWEST = 4  # smallest number of highest scores that is looked at
-AT_ONCE = 16  # scores of one matrix product, whose counts stay in the processor's cache
+AT_ONCE = 16  # scores of one matrix product at most, whose counts stay in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,38 +63,45 @@ def shares(values: Floats, k: npt.ArrayLike) -> Floats:
     at the border, [s, K, m]."""
     last = rankdata(values, "max", axis=0).T[:, None]
     above, same = len(values) - last, last - rankdata(values, "min", axis=0).T[:, None] + 1
-    inside: Floats = np.clip((np.asarray(k)[:, None] - above) / same, 0.0, 1.0)
-    return inside
+    inside: Floats = np.asarray(k, dtype=np.float64)[:, None] - above
+    inside /= same
+    return np.clip(inside, 0.0, 1.0, out=inside)
 
 
-def highest(member: Bools, values: Floats) -> Iterator[Highest]:
-    """Members among the highest of each score in values [m, s], by the coins [P, m] of their records, as they fell and
-    exchanged."""
-    coins, k = np.asarray(member, dtype=np.float64).T, np.array(sizes(len(values)), dtype=np.intp)
-    for first in range(0, values.shape[1], AT_ONCE):
-        named = shares(values[:, first : first + AT_ONCE], k)
-        counts = (named.reshape(-1, len(values)) @ coins).reshape(*named.shape[:2], len(member))
-        yield from (_of_counts(coins, k, *of_score) for of_score in zip(named, counts, strict=True))
+def highest(members: Bools | Exchanges, values: Floats, coin: Ints | None = None) -> Iterator[Highest]:
+    """Members among the highest of each score in values [m, s], by coins [P, n], as they fell and exchanged; `coin` [m]
+    is the index of each entry's coin, by default its own."""
+    coin, k = np.arange(len(values)) if coin is None else coin, np.array(sizes(len(values)), dtype=np.intp)
+    fell = members[:1][0, coin].astype(np.float64)
+    total = sum((block.sum(axis=0) for block in in_blocks(members, coin)), np.zeros(len(values)))
+    at_once = min(AT_ONCE, max(1, 2 * BLOCK // (8 * max(1, len(values) * len(k)))))
+    for first in range(0, values.shape[1], at_once):
+        named = shares(values[:, first : first + at_once], k)
+        flat = named.reshape(-1, len(values))
+        counts = np.concatenate([flat @ block.T for block in in_blocks(members, coin)], axis=1)
+        of_scores = zip(named, counts.reshape(*named.shape[:2], len(members)), strict=True)
+        yield from (_of_counts(fell, total, k, *of_score) for of_score in of_scores)
 
 
-def _of_counts(coins: Floats, k: Ints, named: Floats, counts: Floats) -> Highest:
-    """The statistic of a score from the shares `named` [K, m] of its records among the k [K] highest, and how many of
-    these are members [K, P]. `coins` are [m, P]."""
+def _of_counts(fell: Floats, total: Floats, k: Ints, named: Floats, counts: Floats) -> Highest:
+    """The statistic of a score from the shares `named` [K, m] of its entries among the k [K] highest, and how many of
+    these are members [K, P]. `fell` [m] are the coins as they fell, `total` [m] their sums over all exchanges."""
+    exchanges = counts.shape[1]
     if not len(k):
-        return Highest(np.zeros(coins.shape[1]), 0, 0, 0.0, {})
+        return Highest(np.zeros(exchanges), 0, 0, 0.0, {})
     z = standardised(counts.T)
     largest = z.max(axis=1)
     statistic, top = standardised(largest[:, None])[:, 0], named[z[0].argmax()] > 0
-    possible = z.any(axis=0) & (k <= coins[:, 0].sum()) & (named % 1 == 0).all(axis=1) & statistic.any()
+    possible = z.any(axis=0) & (k <= fell.sum()) & (named % 1 == 0).all(axis=1) & statistic.any()
     most = (k - counts.mean(axis=1))[possible] / counts.std(axis=1)[possible]
     full = dict(zip(k[possible].tolist(), (most - largest.mean()) / (largest.std() or 1.0), strict=True))
-    members = top @ coins
-    return Highest(statistic, int(top.sum()), int(members[0]), float(members.mean()), full)
+    expected = float(top @ total) / exchanges
+    return Highest(statistic, int(top.sum()), int(top @ fell), expected, full)
 
 
-def of_each(members: Bools, scored: Scored) -> list[tuple[Highest, Highest]]:
+def of_each(members: Bools | Exchanges, scored: Scored) -> list[tuple[Highest, Highest]]:
     """For each score of some entries, members among its highest within clients (`within`) and among its highest of
     all, by coins [P, n]."""
-    member = members[:, scored.coin]
-    inside, whole = (highest(member, values) for values in (within(scored.values, scored.client), scored.values))
+    places = within(scored.values, scored.client)
+    inside, whole = (highest(members, values, scored.coin) for values in (places, scored.values))
     return list(zip(inside, whole, strict=True))

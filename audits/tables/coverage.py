@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import pandas as pd
-from torch import Tensor
+import torch
 
 from fedaudit.tasks.base import client_name
 from fedaudit.trainers.base import State
@@ -59,14 +59,21 @@ def distance_of(rebuilt: State, true: State, start: State) -> float:
     """
     squared = norm = 0.0
     for name in sorted({name.removesuffix(".A").removesuffix(".B") for name in true}):
-        guess, truth, before = (_weight(state, name) for state in (rebuilt, true, start))  # large: one at a time
-        squared += float((guess - truth).square().sum())
-        norm += float((before - truth).square().sum())
+        squared += _squared_difference(rebuilt, true, name)
+        norm += _squared_difference(start, true, name)
     return (squared / norm) ** 0.5 if norm else float("nan")
 
 
-def _weight(state: State, name: str) -> Tensor:
-    """The tensor of that name, or the product B A of an adapter's pair, in double precision."""
-    if name in state:
-        return state[name].double()
-    return state[f"{name}.B"].double() @ state[f"{name}.A"].double()
+def _squared_difference(one: State, other: State, name: str) -> float:
+    """The squared Frobenius norm of the difference of two states' tensors of a name, or of the products B A of their
+    pairs, in double precision. Products of a large model's layers take gigabytes, so they are not formed:
+    B1 A1 - B2 A2 = [B1 - B2, B2] [A1; A1 - A2], whose norm needs the small Gram matrices of both factors only. Equal
+    pairs are exactly 0 apart."""
+    if name in other:
+        return float((one[name].double() - other[name].double()).square().sum())
+    (B1, A1), (B2, A2) = ((state[f"{name}.B"].double(), state[f"{name}.A"].double()) for state in (one, other))
+    if B1.shape != B2.shape:  # of other ranks
+        left, right = torch.cat([B1, -B2], 1), torch.cat([A1, A2])
+    else:
+        left, right = torch.cat([B1 - B2, B2], 1), torch.cat([A1, A1 - A2])
+    return max(0.0, float(((left.mT @ left) * (right @ right.mT)).sum()))

@@ -13,9 +13,10 @@ from PIL import Image
 from docs.pictures.evidence import evidence, keep, moved
 from docs.pictures.photographs import WORDS, digest, lines, photograph
 from fedaudit.command.cli import read_command
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import Folder, write_atomic
+from fedaudit.machinery.store import Folder
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.run import run
 from fedaudit.reports.report import build

@@ -29,6 +29,7 @@ _PATHS = (
     "--weights",
     "--export-run",
     "--export-adapters",
+    "--plugins",
 )
 _REPEATED = ("--fail-if",)
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")

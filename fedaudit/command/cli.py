@@ -26,9 +26,11 @@ from fedaudit.command import (
     exits,
     flags,
     gates,
+    new_plugin,
     nightly,
     paper,
     plans,
+    plugin_folders,
     splitting,
     sweeps,
     two_reports,
@@ -74,11 +76,13 @@ examples:
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
   audit.py --split records.jsonl --out my-run        coins that say who is a member, before a training elsewhere
-  audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
+  audit.py --run FOLDER                              audit a training that was done elsewhere (docs/guides/own-runs.md)
   audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
   audit.py --task images --data-root DIR --backbone ViT-B-16 --weights FILE --check   what fits, what is missing
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
   audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
+  audit.py --new attack surprise --plugins FOLDER    a small attack of your own with its test (docs/guides/plugins.md)
+  audit.py check FOLDER                              plugins of your own, held against the contracts of ours
   audit.py --list                                    methods, attacks, audits and tasks
   audit.py --list attacks                            one of the lists
 """
@@ -96,6 +100,9 @@ def _main(words: list[str]) -> int:
         from fedaudit.command.completion import answer
 
         answer(training_parser)
+    if (to_write := new_plugin.read(words)) is not None:
+        return new_plugin.main(to_write)
+    plugin_folders.use(words)
     if (text := _told(words)) is not None:
         print(text)
         return exits.DONE
@@ -213,6 +220,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     chosen, _ = first.parse_known_args(words)
     from_file = config_words(chosen.config) if chosen.config else []
     chosen, _ = first.parse_known_args([*from_file, *words])
+    plugin_folders.use([*from_file, *words])
     if chosen.run and chosen.preset != flags.DEFAULT_PRESET:
         raise InputError(
             f"--preset {chosen.preset} does not go with --run {chosen.run}: what was trained is in that folder"
@@ -276,6 +284,7 @@ def _parser() -> flags.Parser:
     flags.add_choices(parser)
     splitting.add_help(parser)
     two_reports.add_help(parser)
+    new_plugin.add_help(parser)
     return parser
 
 

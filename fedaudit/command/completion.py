@@ -11,7 +11,7 @@ from typing import Any
 
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.audits.facts import AUDITS
-from fedaudit.command import choices, flags
+from fedaudit.command import choices, flags, plugin_folders
 from fedaudit.command.config import preset_summaries, preset_words
 from fedaudit.command.listing import PARTS
 from fedaudit.machinery.errors import InputError
@@ -55,6 +55,7 @@ def parser_of(words: Sequence[str], training_parser: TrainingParser) -> flags.Pa
     first = flags.Parser(add_help=False, allow_abbrev=False)
     flags.add_choices(first)
     try:
+        plugin_folders.use(words)
         chosen, _ = first.parse_known_args(words)
         chosen, _ = first.parse_known_args([*preset_words(chosen.preset), *words])
         methods, task, learner = choices.read_methods(chosen)

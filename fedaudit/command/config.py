@@ -11,7 +11,7 @@ from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError, nearest
 
 _PRESETS = Path(__file__).parent.parent / "presets"
-_COMMAND_LINE = ("config", "list", "version", "help", "paper", "nightly", "debug")  # for the command line only
+_COMMAND_LINE = ("config", "list", "version", "help", "new", "paper", "nightly", "debug")  # for the command line only
 
 
 def presets() -> list[str]:

@@ -65,8 +65,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--run",
         metavar="FOLDER",
-        help="audit a training done elsewhere: a folder as docs/own-runs.md says, one peft adapter, or a checkpoint of "
-        "CoOp or MaPLe",
+        help="audit a training done elsewhere: a folder as docs/guides/own-runs.md says, one peft adapter, or a "
+        "checkpoint of CoOp or MaPLe",
     )
     group.add_argument(
         "--preset", default=DEFAULT_PRESET, help=f"settings to start from: {', '.join(presets())} (default: embedded)"
@@ -77,7 +77,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         help="tables and figures of papers beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
     )
     group.add_argument(
-        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/nightly.md)"
+        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/guides/nightly.md)"
     )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
@@ -162,7 +162,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
     group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
-    text = "where workers run: local, or ray for a cluster (RAY_ADDRESS, docs/clusters.md; default: local)"
+    text = "where workers run: local, or ray for a cluster (RAY_ADDRESS, docs/guides/clusters.md; default: local)"
     group.add_argument("--engine", choices=ENGINES, default="local", help=text)
     text = "with --engine ray: processors of each worker (default: 1)"
     group.add_argument("--worker-cpus", type=number, metavar="N", help=text)
@@ -188,7 +188,9 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 
 def add_manner(parser: argparse._ActionsContainer) -> None:
-    """Add the flags that change no result, which every command takes: --threads, --quiet, --open, --debug."""
+    """Add the flags that change no result by themselves, which every command takes: --plugins, --threads, --quiet,
+    --open, --debug."""
+    add_plugins(parser)
     workers = min(os.cpu_count() or 1, 4)
     text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
     parser.add_argument("--threads", "--workers", type=whole, default=workers, metavar="N", help=text)
@@ -197,6 +199,12 @@ def add_manner(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--open", action=switch, default=False, help="show the finished page in the browser")
     text = "the traceback of an unexpected error on stderr"
     parser.add_argument("--debug", action=switch, default=False, help=text)
+
+
+def add_plugins(parser: argparse._ActionsContainer) -> None:
+    """Add --plugins. Whoever reads a command's words has made its plugins known before."""
+    text = "methods, attacks, audits and tasks of your own, in folders as ours (docs/guides/plugins.md)"
+    parser.add_argument("--plugins", metavar="FOLDER[,FOLDER...]", help=text)
 
 
 def add_twin(parser: argparse.ArgumentParser) -> None:

@@ -40,10 +40,12 @@ ELSEWHERE = {  # options that a matrix must not have, and what to do instead
     "version": "it is a command of its own",
     "help": "it is a command of its own",
     "paper": "it is a command of its own",
+    "new": "it is a command of its own",
     "nightly": "it is a command of its own",
     "debug": "give --debug on the command line",
     "open": "give --open on the command line",
     "out": "give --out on the command line",
+    "plugins": "give --plugins on the command line",
     "quiet": "give --quiet on the command line",
     "dry_run": "give --dry-run on the command line",
     "fail_if": "state it as a limit",
@@ -88,7 +90,7 @@ class Matrix:
 def read(path: Path, plan: Read) -> Matrix:
     """The matrix in a file, checked; `plan` turns the command-line words of a cell (one combination of options) into
     its plan. InputError names the wrong line."""
-    file = YamlFile(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/nightly.md)")
+    file = YamlFile(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/guides/nightly.md)")
     top = file.mapping(file.root, "the matrix", PARTS)
     if "matrix" not in top:
         raise file.error(file.root, f"has no matrix; it holds {', '.join(PARTS)}, of which matrix must be there")

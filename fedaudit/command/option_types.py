@@ -19,9 +19,8 @@ from fedaudit.tasks.facts import TASKS
 from fedaudit.trainers.learners import METHODS, every_learner, facts, privacy_of
 
 FILE = Path(__file__).parent.parent / "options.py"
-OF_THE_COMMAND = {*"check compare debug dry_run help list nightly open paper split version".split()}
+OF_THE_COMMAND = {*"check compare debug dry_run help list new nightly open paper split version".split()}
 SEVERAL = ("attack", "audit", "fail_if", "method")  # texts of which a list may be given
-OURS = "fedaudit."  # how modules of plugins begin that lie in this repository
 
 HEAD = '''\
 """The keywords of `fedaudit.audit` and `fedaudit.dry_run`, for type checkers and editors. Which of them go together
@@ -41,6 +40,7 @@ Texts = str | Sequence[str]
 Numbers = float | str | Sequence[float | str]  # "none" and math.inf: no limit
 Wholes = int | str | Sequence[int]
 Place = str | PathLike[str]
+Places = Place | Sequence[Place]
 
 
 class Options(TypedDict, total=False):
@@ -62,7 +62,7 @@ def text() -> str:
 def _actions() -> Iterator[argparse.Action]:
     """Yield every flag of an audit, whatever is chosen; those that several parsers have come several times."""
     kinds = [plugin for kind in (METHODS, TASKS, ATTACKS, AUDITS) for plugin in kind.values()]
-    ours = [plugin.params for plugin in kinds if plugin.module.startswith(OURS)]
+    ours = [plugin.params for plugin in kinds if not plugin.foreign]
     for learner in every_learner():
         parsers = [flags.Parser(add_help=False) for _ in range(2)]
         flags.add_choices(parsers[0])
@@ -95,6 +95,8 @@ def _type(action: argparse.Action) -> str:
     if action.type is number:
         return "float"
     metavar = str(action.metavar)
+    if metavar.startswith("FOLDER["):
+        return "Places"
     place = metavar in ("FOLDER", "FILE", "LIST") or "PATH" in metavar or action.dest.endswith("_root")
     return "Place" if place else "str"
 

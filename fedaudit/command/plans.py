@@ -153,7 +153,7 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
     """The fields of a plan that every kind of plan takes from the options."""
     code = getattr(options, "backbone_code", None)
     if code is not None and not Path(code).is_file():
-        raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/backbones.md)")
+        raise InputError(f"--backbone-code {code}: no such file; it takes a Python file (docs/reference/backbones.md)")
     params = {
         kind: {name.removeprefix(f"{kind} "): p for name, p in made.items() if name.startswith(f"{kind} ")}
         for kind in ("attack", "audit")
@@ -204,7 +204,9 @@ def check_exports(plan: Plan, options: argparse.Namespace) -> None:
             f"--export-adapters: exports LoRA trainings, and {next(iter(plan.methods))} trains {plan.trained.noun}"
         )
     if options.export_run and plan.canaries.canaries:
-        raise InputError("--export-run: the format of docs/own-runs.md knows no canaries; leave out --canaries")
+        raise InputError(
+            "--export-run: the format of docs/reference/run-folder.md knows no canaries; leave out --canaries"
+        )
     if len(flags) == 2 and Path(options.export_run).absolute() == Path(options.export_adapters).absolute():
         raise InputError(f"--export-adapters {options.export_adapters}: --export-run writes there; name another folder")
 

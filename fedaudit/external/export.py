@@ -1,5 +1,5 @@
-"""Writes a run of this project in the folder format of docs/own-runs.md; reading it back gives the same transcript and
-records."""
+"""Writes a run of this project in the folder format of docs/reference/run-folder.md; reading it back gives the same
+transcript and records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.external.schema import FORMATS, ROUNDS, RUN, SCORES
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.errors import InputError
-from fedaudit.machinery.store import write_atomic
 
 if TYPE_CHECKING:
     from fedaudit.audits.findings import Claims

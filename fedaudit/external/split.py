@@ -30,8 +30,8 @@ from fedaudit.external.coins import (
 )
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.records import OF_CLIENTS, Entry, ListFile, pixels, read_candidates
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.errors import InputError
-from fedaudit.machinery.store import write_atomic
 
 if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation

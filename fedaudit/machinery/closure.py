@@ -1,8 +1,8 @@
 """Import closures: the source files of this project that a module imports, directly or not. Cache keys hash them.
 
-Sources are parsed, not imported; this file needs only the standard library. Imports inside functions count, imports
-under TYPE_CHECKING do not. A module that is imported by a computed name (plugins, a method's learner) must be named by
-the caller: see `fedaudit.pipeline.keys`.
+Sources are parsed, not imported. Files of plugins from elsewhere (`fedaudit.machinery.places`) are of this project too.
+Imports inside functions count, imports under TYPE_CHECKING do not. A module that is imported by a computed name
+(plugins, a method's learner) must be named by the caller: see `fedaudit.pipeline.keys`.
 
 A module that computes no number assigns the reason to `OUTSIDE_KEYS`. It is in no closure, and its imports are not
 followed.
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-OURS = ("fedaudit",)
+from fedaudit.machinery import places
+
 OUTSIDE = "OUTSIDE_KEYS"
 STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what can hold an import: expressions cannot
 
@@ -41,7 +41,7 @@ def imported(module: str) -> tuple[str, ...]:
     """Dotted names of this project's modules that the source of `module` imports, with the packages around them; not
     under TYPE_CHECKING."""
     package = module if _path(module).name == "__init__.py" else module.rpartition(".")[0]
-    named = (name for node in _executed(_parsed(module)) for name in _names(node, package))
+    named = (name for node in _executed(_parsed(module)) for name in names(node, package))
     return tuple(dict.fromkeys(part for name in named for part in _with_packages(name) if source_file(part)))
 
 
@@ -70,14 +70,7 @@ def _path(module: str) -> Path:
 @functools.cache
 def source_file(module: str) -> Path | None:
     """The .py file of a dotted module name; None if this project has no such module."""
-    top, *rest = module.split(".")
-    if top not in OURS:
-        return None
-    spec = importlib.util.find_spec(top)  # of a top-level name: imports nothing
-    assert spec is not None
-    assert spec.origin is not None
-    path = Path(spec.origin).parent.joinpath(*rest)
-    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+    return places.source_of(module)
 
 
 def _name(module: str, path: Path) -> str:
@@ -97,7 +90,7 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
         yield from _executed(child)
 
 
-def _names(node: ast.AST, package: str) -> Iterator[str]:
+def names(node: ast.AST, package: str) -> Iterator[str]:
     """Yield the dotted names that an import statement imports: modules, or names in modules; nothing for other
     statements."""
     if isinstance(node, ast.Import):
@@ -111,3 +104,6 @@ def _names(node: ast.AST, package: str) -> Iterator[str]:
 def _with_packages(name: str) -> Iterator[str]:
     parts = name.split(".")
     return (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+
+
+places.on_change(closure.cache_clear, imported.cache_clear, why_outside.cache_clear, source_file.cache_clear)

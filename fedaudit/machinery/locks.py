@@ -48,15 +48,15 @@ class Busy(Exception):
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path, say: Callable[[str], None] | None = None, *, wait: bool = True) -> Iterator[None]:
+def folder_lock(folder: Path, say: Callable[[str], None] | None = None, *, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of a folder inside the `with` block; wait while another process holds it, and tell `say` so, or
-    raise Busy where `wait` is false. May be nested within one process. RuntimeError in a forked worker whose parent
-    holds the lock."""
+    raise Busy where `wait` is false. May be nested within one process: yields whether this is the outermost block.
+    RuntimeError in a forked worker whose parent holds the lock."""
     key = folder.resolve()
     if key in _holders:
         if _holders[key] != os.getpid():
             raise RuntimeError(f"a worker process cannot write into {folder}: its parent holds the lock")
-        yield
+        yield False
         return
     with write_errors(folder / LOCK):
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -64,12 +64,17 @@ def folder_lock(folder: Path, say: Callable[[str], None] | None = None, *, wait:
         _take(descriptor, folder, say, wait)
         _holders[key] = os.getpid()
         try:
-            yield
+            yield True
         finally:
             del _holders[key]
             _release(descriptor)
     finally:
         os.close(descriptor)
+
+
+def holds_lock(folder: Path) -> bool:
+    """Whether this process is inside `folder_lock` of a folder."""
+    return _holders.get(folder.resolve()) == os.getpid()
 
 
 def _take(descriptor: int, path: Path, say: Callable[[str], None] | None, wait: bool) -> None:

@@ -1,4 +1,5 @@
-"""Plugins: every module of a package that defines a class `Params` is one; there is no other registration.
+"""Plugins: every module of a package that defines a class `Params` is one, and every such file of a user's folder or of
+an installed distribution (`fedaudit.machinery.places`); there is no other registration.
 
 A plugin describes itself in a class `Facts`, whose base class declares all fields and their defaults. Sources are
 parsed, not imported, so that the command line knows every name, summary, fact and parameter in milliseconds; the module
@@ -24,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from fedaudit.machinery import closure, places
 from fedaudit.machinery.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Plugin(Generic[FactsClass]):
     path: Path
     module: str
     facts: FactsClass  # an object of its class `Facts`, or of the base class
+    foreign: bool = False  # whether it lies elsewhere: what is wrong with it is for its author to mend
 
     @property
     def summary(self) -> str:
@@ -55,9 +58,9 @@ class Plugin(Generic[FactsClass]):
 
     def load(self) -> Any:
         """Import the module; return its class or function that is named as the file, but for case and underscores."""
-        wanted, module = self.name.replace("_", ""), self._import()
+        wanted, module = _plain(self.name), self._import()
         defined = {n: thing for n, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
-        alike = (thing for name, thing in defined.items() if name.lower().replace("_", "") == wanted)
+        alike = (thing for name, thing in defined.items() if _plain(name) == wanted)
         return defined[self.name] if self.name in defined else next(alike)
 
     def make(self, params: DataclassInstance, **more: object) -> Any:
@@ -70,7 +73,17 @@ class Plugin(Generic[FactsClass]):
         return converted
 
     def _import(self) -> ModuleType:
-        return importlib.import_module(self.module)
+        try:
+            return importlib.import_module(self.module)
+        except Exception as error:
+            if not self.foreign or isinstance(error, InputError):
+                raise
+            raise InputError(f"{self.path}: cannot be imported ({type(error).__name__}: {error})") from error
+
+
+def _plain(name: str) -> str:
+    """A name without case and underscores."""
+    return name.lower().replace("_", "")
 
 
 @functools.cache
@@ -83,19 +96,29 @@ def package_folder(package: str) -> Path:
 
 
 class Plugins(Mapping[str, Plugin[FactsClass]]):
-    """Mapping from name to plugin, for one kind: the files of `package`; `usual` is the base class of their `Facts`.
-    Files are read at the first access. InputError: a file has wrong facts."""
+    """Mapping from name to plugin, for one kind: the files of `package`, and of folders of its name elsewhere; `usual`
+    is the base class of their `Facts`. Files are read at the first access. InputError: a file is wrong."""
 
     def __init__(self, kind: str, package: str, usual: type[FactsClass]) -> None:
         self.kind, self.package, self.usual = kind, package, usual
+        places.on_change(lambda: self.__dict__.pop("_plugins", None))
 
     @functools.cached_property
     def _plugins(self) -> dict[str, Plugin[FactsClass]]:
         paths = [path for path in sorted(package_folder(self.package).glob("*.py")) if _class(path, PARAMS)]
-        return {path.stem: self.read(path) for path in paths}
+        by_name = {path.stem: self.read(path) for path in paths}
+        part = self.package.partition(".")[2]
+        for place in places.places()[1:]:
+            for path in sorted((place.folder / part).glob("*.py")):
+                if is_foreign_plugin(path, f"{place.package}.{part}", self.kind):
+                    if path.stem in by_name:
+                        raise InputError(f"{path} has the name of {by_name[path.stem].path}; rename it")
+                    module = f"{place.package}.{part}.{path.stem}"
+                    by_name[path.stem] = Plugin(self.kind, path.stem, path, module, facts_of(path, self.usual), True)
+        return dict(sorted(by_name.items()))
 
     def read(self, path: Path) -> Plugin[FactsClass]:
-        """The plugin in the file `path`."""
+        """The plugin in the file `path` of the package."""
         return Plugin(self.kind, path.stem, path, f"{self.package}.{path.stem}", facts_of(path, self.usual))
 
     def __getitem__(self, name: str) -> Plugin[FactsClass]:
@@ -112,6 +135,51 @@ class Plugins(Mapping[str, Plugin[FactsClass]]):
         if name not in self:
             raise InputError(f"{flag} {name}: no such {self.kind}{nearest(name, self)}; there are {', '.join(self)}")
         return self[name]
+
+
+def is_foreign_plugin(path: Path, package: str, kind: str) -> bool:
+    """Whether a file that is not ours is a plugin, and not a helper of one. InputError: it is no Python, lacks a class,
+    imports what is not there, or its parameters are not as they must be."""
+    try:
+        body = _parse(path).body
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{path}: is no Python ({error})") from error
+    public = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    named = _plain(path.stem) in map(_plain, public)
+    if PARAMS not in public:
+        if named or FACTS in public:
+            raise InputError(f"{path}: has no class {PARAMS}, which every {kind} has, also one without parameters")
+        return False
+    if not named:
+        raise InputError(f"{path}: has no class or function that is named as the file, but for case and underscores")
+    for name in (name for node in body for name in closure.names(node, package)):
+        if not _is_there(name):
+            raise InputError(f"{path}: imports {name}, which is not there")
+    _check_params(path)
+    return True
+
+
+def _is_there(name: str) -> bool:
+    """Whether a module is there, or a name of one: of ours it is looked for, of others only the distribution."""
+    top = name.partition(".")[0]
+    if not closure.source_file(top):
+        return importlib.util.find_spec(top) is not None
+    return any(map(closure.source_file, (name, name.rpartition(".")[0])))
+
+
+def _check_params(path: Path) -> None:
+    """Raise InputError if the class `Params` of a file is no dataclass of flags."""
+    try:
+        params = dataclass_of(path, PARAMS)
+        params()
+    except Exception as error:
+        why = "a dataclass whose fields have defaults, executed without the rest of the file"
+        raise InputError(f"{path}: {PARAMS} must be {why} ({error})") from error
+    for field in dataclasses.fields(params):
+        if not isinstance(field.default, bool | int | float | str):
+            raise InputError(f"{path}: the default of {PARAMS}.{field.name} must be a bool, int, float or str")
 
 
 def facts_of(path: Path, usual: type[FactsClass]) -> FactsClass:

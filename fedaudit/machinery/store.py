@@ -11,19 +11,18 @@ import contextlib
 import hashlib
 import io
 import json
-import os
-import re
-import secrets
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.machinery.canonical import plain_json, sorted_header
+from fedaudit.machinery import manifest
+from fedaudit.machinery.atomic import TEMPORARY, write_atomic
+from fedaudit.machinery.canonical import TensorBytes, plain_json
 from fedaudit.machinery.disk_errors import cannot_write, write_errors
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.locks import LOCK, folder_lock
+from fedaudit.machinery.manifest import MANIFEST
 from fedaudit.machinery.user_files import sha256_of
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     import torch
 
 Say = Callable[[str], None]
-
-MANIFEST = "manifest.json"
-_TEMPORARY = ".fedaudit-tmp"
-_NAME = re.compile(r"[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*(/[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*)?")
 
 
 class Damaged(Exception):
@@ -104,21 +99,6 @@ def claim(path: Path) -> Folder:
     return Folder(path)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, synced to disk, so that the file is there whole or not at all. InputError on failure."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_TEMPORARY}")
-    with write_errors(path):
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            _sync_folder(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
 @dataclass(frozen=True)
 class Folder:
     """The complete files of one folder. Changes take the folder's lock; reading does not. Not for several threads. A
@@ -126,18 +106,21 @@ class Folder:
 
     path: Path
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | TensorBytes) -> None:
         """Write `data` to the file `name` and its hash into the manifest; does nothing if both are there already."""
-        path, digest = self._file(name), hashlib.sha256(data).hexdigest()
+        path, sha256 = self._file(name), hashlib.sha256()
+        for part in [data] if isinstance(data, bytes) else data:
+            sha256.update(part)
+        digest = sha256.hexdigest()
         with self._hold():
-            manifest = self._manifest() or {}
-            if manifest.get(name) == digest and self.intact(name):
+            listed = (self._manifest() or {}).get(name)
+            if listed == digest and self._has(name, digest):
                 return
-            if manifest.pop(name, None) is not None:
-                self._write_manifest(manifest)  # a kill from here on leaves the name absent, not damaged
+            if listed is not None:
+                manifest.enter(self.path, name, None)  # a kill from here on leaves the name absent, not damaged
             claim(path.parent)
             write_atomic(path, data)
-            self._write_manifest(manifest | {name: digest})
+            manifest.enter(self.path, name, digest)
 
     def read(self, name: str) -> bytes:
         """The content of the file `name`. Missing: the manifest does not list it. Damaged: the file, or the manifest,
@@ -151,13 +134,13 @@ class Folder:
     def _checked(self, name: str) -> Path:
         """The path of the file `name`, whose hash has been checked. Errors as in `read`."""
         path = self._file(name)
-        manifest = self._manifest()
-        if manifest is None:
+        listed = self._manifest()
+        if listed is None:
             raise Damaged(self.path / MANIFEST, "is damaged (it does not list names and SHA-256s)")
-        if name not in manifest:
+        if name not in listed:
             raise Missing(path)
         try:
-            if _sha256(path) != manifest[name]:
+            if _sha256(path) != listed[name]:
                 raise Damaged(path)
             return path
         except FileNotFoundError as error:
@@ -174,16 +157,20 @@ class Folder:
 
     def require(self, names: Iterable[str]) -> None:
         """Raise Missing for the first of `names` that the manifest does not list."""
-        manifest = self._manifest() or {}
+        listed = self._manifest() or {}
         for name in names:
-            if name not in manifest:
+            if name not in listed:
                 raise Missing(self._file(name))
 
     def intact(self, name: str) -> bool:
         """Whether the file `name` exists and has the hash that the manifest lists."""
-        path, listed = self._file(name), (self._manifest() or {}).get(name)
+        self._file(name)
+        return self._has(name, (self._manifest() or {}).get(name))
+
+    def _has(self, name: str, digest: str | None) -> bool:
+        """Whether the file `name` exists and has this hash."""
         try:
-            return listed is not None and _sha256(path) == listed
+            return digest is not None and _sha256(self._file(name)) == digest
         except OSError:
             return False
 
@@ -191,11 +178,11 @@ class Folder:
     def damaged(self) -> bool:
         """Whether the manifest, or a file that it lists, was changed or deleted after it was written. Repairs
         nothing."""
-        manifest = self._manifest()
-        if not manifest:
+        listed = self._manifest()
+        if not listed:
             # a kill before the first manifest leaves one file that is not listed
-            return manifest is None or sum(not path.name.startswith(".") for path in inside(self.path)) > 1
-        return not all(self.intact(name) for name in manifest)
+            return listed is None or sum(not path.name.startswith(".") for path in inside(self.path)) > 1
+        return not all(self._has(name, digest) for name, digest in listed.items())
 
     def usable(self, name: str, say: Say) -> bool:
         """Whether the file `name` is intact. If the manifest lists it but it is not intact, it is removed and `say` is
@@ -216,9 +203,8 @@ class Folder:
         """Remove the file `name` from the manifest and the disk, if it is there."""
         path = self._file(name)
         with self._hold():
-            manifest = self._manifest() or {}
-            if manifest.pop(name, None) is not None:
-                self._write_manifest(manifest)
+            if name in (self._manifest() or {}):
+                manifest.enter(self.path, name, None)
             with write_errors(path):
                 path.unlink(missing_ok=True)
 
@@ -247,13 +233,7 @@ class Folder:
         self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
     ) -> None:
         """Write a safetensors file; its bytes do not depend on the order of the tensors and of the metadata."""
-        import torch
-        from safetensors.torch import save
-
-        # copies, because safetensors refuses tensors that share memory
-        copies = {key: t.detach().cpu().clone(memory_format=torch.contiguous_format) for key, t in tensors.items()}
-        data: bytes = save(copies, metadata=dict(metadata) if metadata else None)
-        self.write(name, sorted_header(data))
+        self.write(name, TensorBytes(tensors, metadata))
 
     def read_tensors(self, name: str, prefix: str = "") -> dict[str, torch.Tensor]:
         """{name without `prefix`: tensor} of the tensors whose names begin with `prefix`, on the CPU. Errors as in
@@ -290,65 +270,50 @@ class Folder:
         return pyarrow.parquet.read_table(io.BytesIO(self.read(name)), use_threads=False).to_pandas(use_threads=False)
 
     def _file(self, name: str) -> Path:
-        if not _NAME.fullmatch(name) or name == MANIFEST:
-            raise ValueError(f"file name {name!r} is not valid; valid is NAME or FOLDER/NAME without a leading dot")
+        manifest.check_name(name)
         return self.path / name
 
-    def _manifest(self) -> dict[str, str] | None:
-        """{name: SHA-256} of the complete files; {} if there is no manifest, None if it is damaged or unreadable."""
-        try:
-            manifest = json.loads((self.path / MANIFEST).read_bytes())
-            return {name: str(manifest[name]) for name in manifest if self._file(name)}  # ValueError for a bad name
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError):
-            return None
+    def _manifest(self) -> manifest.Entries | None:
+        return manifest.entries(self.path)
 
-    def _write_manifest(self, manifest: Mapping[str, str]) -> None:
-        # sorted, so that the order in which files were completed leaves no trace
-        write_atomic(self.path / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
-
-    def _repaired_manifest(self, say: Say) -> dict[str, str]:
+    def _repaired_manifest(self, say: Say) -> manifest.Entries:
         """The manifest. A damaged one is removed, and {} returned: all files count as absent. `say` is told so."""
         path = self.path / MANIFEST
         if self._manifest() is None:
             with self._hold():
                 if self._manifest() is None:  # no other process has repaired it
                     say(f"{path} is damaged; computing again what the folder holds")
-                    with write_errors(path):
-                        path.unlink()
+                    manifest.discard(self.path)
         return self._manifest() or {}
 
     def _remove_leftovers(self, say: Say) -> None:
         if not (self.path / MANIFEST).exists() and self.damaged:
             say(f"{self.path / MANIFEST} is missing; computing again what the folder holds")
-        for name in self._repaired_manifest(say):
+        for name in list(self._repaired_manifest(say)):
             if not self._file(name).exists():
                 self.usable(name, say)
         # a subfolder with a lock file may be in use
         below = [p for p in inside(self.path) if p.is_dir() and not (p / LOCK).exists()]
         for path in (path for folder in (self.path, *below) for path in inside(folder)):
-            if path.name.endswith(_TEMPORARY):
+            if path.name.endswith(TEMPORARY):
                 with write_errors(path):
                     path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _hold(self, say: Say | None = None, *, wait: bool = True) -> Iterator[None]:
         claim(self.path)
-        with folder_lock(self.path, say, wait=wait):
-            yield
+        with folder_lock(self.path, say, wait=wait) as outermost:
+            if not outermost:
+                yield
+                return
+            manifest.forget(self.path)
+            manifest.fold(self.path)  # of a killed process
+            try:
+                yield
+            finally:
+                manifest.fold(self.path)
 
 
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return sha256_of(file)
-
-
-def _sync_folder(path: Path) -> None:
-    if sys.platform == "win32":  # Windows cannot sync a folder; its file system journals the rename
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

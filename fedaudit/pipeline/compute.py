@@ -189,8 +189,8 @@ def _aggregation(cell: Cell, data: Federation) -> str:
 
 @undisturbed()
 def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: Path | None) -> None:
-    """Export the one training of a finished plan: to `run_to` as a folder that docs/own-runs.md describes, to
-    `adapters_to` as adapters that peft loads. None: not exported."""
+    """Export the one training of a finished plan: to `run_to` as a folder that docs/reference/run-folder.md describes,
+    to `adapters_to` as adapters that peft loads. None: not exported."""
     (cell,) = plan.cells
     transcript, workshop = transcript_of(cell), Workshop(plan, progress)
     if run_to is not None:

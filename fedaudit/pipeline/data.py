@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedaudit.machinery import user_files
 from fedaudit.machinery.closure import closure
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.places import module_of
 from fedaudit.machinery.store import claim, key_of
 from fedaudit.pipeline import keys
 from fedaudit.tasks.facts import TASKS
@@ -129,7 +130,7 @@ class Data:
         plan = self._plan
         assert plan.task_params is not None
         code = {
-            n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in closure(f"fedaudit.tasks.{plan.task}").items()
+            n: hashlib.sha256(p.read_bytes()).hexdigest() for n, p in closure(module_of("tasks", plan.task)).items()
         }
         folders = {name: str(Path(root).expanduser().absolute()) for name, root in roots(plan.task_params).items()}
         about = keys.fields(plan.task_params) | folders | {"clients": plan.clients, "seed": plan.seed, "code": code}

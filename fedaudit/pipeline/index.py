@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit import __version__
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.locks import folder_lock
-from fedaudit.machinery.store import Damaged, Folder, Missing, claim, inside, key_of, write_atomic
+from fedaudit.machinery.store import Damaged, Folder, Missing, claim, inside, key_of
 from fedaudit.pipeline import provenance
 from fedaudit.pipeline.finished import COMPLETE
 from fedaudit.terms.verdicts import VERDICTS

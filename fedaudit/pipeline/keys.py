@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.closure import closure, source_file
+from fedaudit.machinery.places import module_of
 from fedaudit.machinery.store import key_of
 from fedaudit.reports.section_files import section_files
 
@@ -45,10 +46,10 @@ def training_modules(cell: Cell) -> tuple[str, ...]:
     task."""
     loop = "fedaudit.pipeline.trainings", f"fedaudit.trainers.{cell.plan.learner}"
     if not cell.trained_here:
-        rule = (f"fedaudit.trainers.{cell.variant.method}",) if cell.variant else ()
+        rule = (module_of("trainers", cell.variant.method),) if cell.variant else ()
         return *loop, *rule, "fedaudit.external.reading", "fedaudit.external.single"
     assert cell.variant is not None
-    return *loop, f"fedaudit.trainers.{cell.variant.method}", f"fedaudit.tasks.{cell.plan.task}"
+    return *loop, module_of("trainers", cell.variant.method), module_of("tasks", cell.plan.task)
 
 
 def bank(cell: Cell) -> dict[str, Any]:
@@ -105,8 +106,8 @@ def analysis(cell: Cell) -> dict[str, Any]:
 
 def analysis_modules(cell: Cell) -> tuple[str, ...]:
     """Dotted names of the modules whose code makes findings: training, attacks and audits."""
-    attacks = (f"fedaudit.attacks.{name}" for name in cell.plan.attacks)
-    audits = (f"fedaudit.audits.{name}" for name in cell.plan.audits)
+    attacks = (module_of("attacks", name) for name in cell.plan.attacks)
+    audits = (module_of("audits", name) for name in cell.plan.audits)
     return *training_modules(cell), "fedaudit.pipeline.analysis", *attacks, *audits
 
 
@@ -144,7 +145,7 @@ def page_modules(writer: str = REPORT, figure: str = "", across: Iterable[str] =
     """Dotted names of the modules whose code writes a page: the `writer`, all sections, audits that compare runs, a
     paper's figure."""
     parts = (f"fedaudit.reports.sections.{name}" for name in section_files())
-    audits = (f"fedaudit.audits.{name}" for name in across)
+    audits = (module_of("audits", name) for name in across)
     return writer, *parts, *audits, *((f"fedaudit.reports.papers.{figure}",) if figure else ())
 
 

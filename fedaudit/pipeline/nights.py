@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit import __version__
 from fedaudit.audits.findings import SCHEMA
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.checkout import commit
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import Damaged, Folder, Missing, claim, key_of, write_atomic
+from fedaudit.machinery.store import Damaged, Folder, Missing, claim, key_of
 from fedaudit.pipeline.finished import intact
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from fedaudit import __version__
 from fedaudit.audits.facts import AUDITS
 from fedaudit.audits.findings import RECORDING
 from fedaudit.audits.run_comparison import AuditedRun, Compared
-from fedaudit.machinery.store import MANIFEST, Folder, claim
+from fedaudit.machinery.manifest import MANIFEST
+from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline.keys import NO_AUDITS, Across
 from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell

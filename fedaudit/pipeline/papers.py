@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.progress import Progress
-from fedaudit.machinery.store import claim, key_of, write_atomic
+from fedaudit.machinery.store import claim, key_of
 from fedaudit.pipeline import keys, provenance
 from fedaudit.pipeline.plan import Plan
 from fedaudit.reports.paper_items import ALL, find, matching

@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit import __version__
+from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.checkout import commit
-from fedaudit.machinery.store import claim, write_atomic
+from fedaudit.machinery.store import claim
 from fedaudit.pipeline.plan import Plan
 
 FOLDER = "audits"
 PLACES = ("--out", "--export-run", "--export-adapters")  # flags of folders that are written
 PATHS = (  # flags of files and folders that are read
     "--run", "--config", "--backbone", "--backbone-code", "--weights", "--members", "--nonmembers", "--classes",
-    "--compare",
+    "--compare", "--plugins",
 )  # fmt: skip
 
 Note = dict[str, Any]
@@ -102,6 +103,8 @@ def portable(words: Sequence[str]) -> list[str]:
 
 
 def _last(flag: str, value: str) -> str:
+    if flag == "--plugins":
+        return ",".join(Path(folder).name for folder in value.split(","))
     return Path(value).name or value if flag in PATHS or flag.endswith("-root") else value
 
 

@@ -57,7 +57,14 @@ class NoEvaluation:
         return {}
 
     def after(
-        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+        self,
+        executor: Executor[Bench],
+        method: Method[Any],
+        server: State,
+        clients: Mapping[int, State],
+        *,
+        done: int,
+        last: bool,
     ) -> dict[str, dict[str, float]]:
         return {}
 

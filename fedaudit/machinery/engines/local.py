@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.machinery.engines.crew import DIED, TRIES, Crew, Lost
-from fedaudit.machinery.engines.parcels import unwrap_outcome, wrap_outcome
+from fedaudit.machinery.engines.parcels import pickled, unpickled, unwrap_outcome, wrap_outcome
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Job, WorkerDied, one_thread
 
@@ -102,7 +102,7 @@ class _Process:
     def send(self, build: Callable[[], Any]) -> None:
         """Send what builds the bench: by our pipe, since a process that dies while it is spawned hangs Python's own."""
         with contextlib.suppress(OSError):  # it died, as `ready` says
-            self.connection.send_bytes(pickle.dumps(build))
+            self.connection.send_bytes(pickled(build))
 
     def ready(self) -> _Process:
         """This worker, when its bench is built. InputError: the caller's script does not let it start."""
@@ -157,7 +157,7 @@ def _work(connection: Connection, build: Callable[[], Any] | None, folder: Path,
     bench: list[Any] = []
 
     def prepare() -> None:
-        bench.append((build or pickle.loads(connection.recv_bytes()))())
+        bench.append((build or unpickled(connection.recv_bytes()))())
 
     connection.send_bytes(wrap_outcome(prepare, folder))
     while bench:

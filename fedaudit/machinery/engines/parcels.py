@@ -11,9 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedaudit.machinery import places
 from fedaudit.machinery.disk_errors import write_errors
 
 LARGE = 1 << 15  # bytes; less than any pipe holds, so that whoever sends need not wait for whoever reads
+
+
+def pickled(build: Callable[[], Any]) -> bytes:
+    """What builds the bench, for a new process, with the plugins that it may be of."""
+    return pickle.dumps((places.Carrier.of_this_process(), build))  # in this order: plugins come first
+
+
+def unpickled(data: bytes) -> Callable[[], Any]:
+    """What `pickled` sent."""
+    _, build = pickle.loads(data)
+    return build  # type: ignore[no-any-return]
 
 
 def wrap(value: Any, folder: Path) -> bytes:

@@ -8,7 +8,6 @@ itself restarts nothing: who runs a job again is the crew, as on one machine.
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
 import shutil
 import signal
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.machinery.engines.crew import DIED, Crew, Lost
-from fedaudit.machinery.engines.parcels import unwrap, unwrap_outcome, wrap, wrap_outcome
+from fedaudit.machinery.engines.parcels import pickled, unpickled, unwrap, unwrap_outcome, wrap, wrap_outcome
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Job, WorkerDied, one_thread
 
@@ -63,7 +62,7 @@ def start(
         if ours:
             _connect(ray, workers, cpus, gpus)
         _check_place(ray.cluster_resources(), workers, cpus, gpus)
-        given = ray.put(pickle.dumps(build))  # kept by `hire`: a later worker reads it too
+        given = ray.put(pickled(build))  # kept by `hire`: a later worker reads it too
         kind = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD", max_restarts=0)(_Bench)
 
         def hire() -> _Actor | None:
@@ -157,7 +156,7 @@ class _Bench:
 
     def prepare(self, build: bytes) -> bytes:
         """Build the bench; None as a parcel."""
-        return wrap_outcome(lambda: self._bench.append(pickle.loads(build)()), self._shared)
+        return wrap_outcome(lambda: self._bench.append(unpickled(build)()), self._shared)
 
     def call(self, parcel: bytes) -> bytes:
         """The outcome of a job as a parcel."""
