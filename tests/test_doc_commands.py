@@ -45,6 +45,7 @@ OTHERS = {
     "mypy",
     "pip",
     "pytest",
+    "ray",
     "ruff",
     "source",
     "sphinx-build",
