@@ -25,7 +25,7 @@ def pickled(build: Callable[[], Any]) -> bytes:
 def unpickled(data: bytes) -> Callable[[], Any]:
     """What `pickled` sent."""
     _, build = pickle.loads(data)
-    return build  # type: ignore[no-any-return]
+    return build
 
 
 def wrap(value: Any, folder: Path) -> bytes:
