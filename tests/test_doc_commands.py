@@ -37,6 +37,7 @@ OTHERS = {
     "cd",
     "cp",
     "eval",
+    "export",
     "register-python-argcomplete",
     "flwr",
     "git",

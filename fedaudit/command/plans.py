@@ -175,8 +175,8 @@ def _workers(options: argparse.Namespace) -> dict[str, Any]:
     """The fields of a plan that say where workers run. InputError: numbers that fit no worker, or not this engine."""
     out, ray = Path(options.out), options.engine == "ray"
     threads = _within(options, "threads", 1, 4096 if ray else max(64, os.cpu_count() or 1))
-    given = [name for name in ("worker_cpus", "worker_gpus") if getattr(options, name) is not None]
-    for name in given:
+    shares = [name for name in ("worker_cpus", "worker_gpus") if getattr(options, name) is not None]
+    for name in shares:
         if not ray:
             raise InputError(f"--{name.replace('_', '-')}: only --engine ray gives workers processors and GPUs")
         _within(options, name, 0, 1024)
@@ -187,7 +187,7 @@ def _workers(options: argparse.Namespace) -> dict[str, Any]:
         "threads": threads,
         "out": out.absolute() if ray else out,  # workers run in other folders
         "engine": options.engine,
-        **{name: getattr(options, name) for name in given},
+        **{name: getattr(options, name) for name in shares},
     }
 
 

@@ -153,7 +153,7 @@ class Attackers:
 
 
 def environment() -> dict[str, str]:
-    """What must be alike on all machines of one plan: Python, the source of FedAudit, numeric libraries; and the vector
+    """Describe what must be alike on all machines: Python, the source of FedAudit, numeric libraries; and the vector
     instructions that torch uses, which may differ."""
     import torch
 

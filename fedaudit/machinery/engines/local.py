@@ -29,7 +29,7 @@ from fedaudit.machinery.executor import Job, WorkerDied, one_thread
 START = "FEDAUDIT_START"  # environment variable: "fork" or "spawn", how workers are started
 UNGUARDED = 77  # exit code of a worker that would run the caller's whole script
 GUARD = (
-    'workers import this script, and would run its audit again: put the call under `if __name__ == "__main__":`, or '
+    'workers import this script, and would run all of it again: put the call under `if __name__ == "__main__":`, or '
     "use one worker (--threads 1)"
 )
 GONE = (EOFError, ConnectionError)  # the other end of a pipe was closed

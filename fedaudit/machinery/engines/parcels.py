@@ -18,12 +18,12 @@ LARGE = 1 << 15  # bytes; less than any pipe holds, so that whoever sends need n
 
 
 def pickled(build: Callable[[], Any]) -> bytes:
-    """What builds the bench, for a new process, with the plugins that it may be of."""
+    """Pickle what builds the bench, for a new process, with the plugins that it may be of."""
     return pickle.dumps((places.Carrier.of_this_process(), build))  # in this order: plugins come first
 
 
 def unpickled(data: bytes) -> Callable[[], Any]:
-    """What `pickled` sent."""
+    """Unpickle what `pickled` returned."""
     _, build = pickle.loads(data)
     return build
 

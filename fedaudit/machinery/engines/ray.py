@@ -62,18 +62,18 @@ def start(
         if ours:
             _connect(ray, workers, cpus, gpus)
         _check_place(ray.cluster_resources(), workers, cpus, gpus)
-        given = ray.put(pickled(build))  # kept by `hire`: a later worker reads it too
+        build_ref = ray.put(pickled(build))  # kept by `hire`: a later worker reads it too
         kind = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD", max_restarts=0)(_Bench)
 
         def hire() -> _Actor | None:
             actor = _Actor(kind.remote(str(shared)), shared)
-            actor.prepare(given)
+            actor.prepare(build_ref)
             return actor if actor.ready(PATIENCE) else None
 
         started += [_Actor(kind.remote(str(shared)), shared) for _ in range(workers)]
         _check_alike([actor.tell(environment) for actor in started], environment(), shared, say)
         for actor in started:
-            actor.prepare(given)
+            actor.prepare(build_ref)
         if not all(actor.ready() for actor in started):
             raise WorkerDied(DIED)
     except BaseException:
@@ -141,7 +141,7 @@ def _check_alike(
 
 
 class _Bench:
-    """What runs on a node: the bench, and the calls of its functions. Ray makes an actor of it."""
+    """The bench on a node, and the calls of its functions. Ray makes an actor of it."""
 
     def __init__(self, shared: str) -> None:
         self._shared, self._bench = Path(shared), list[Any]()
@@ -151,8 +151,8 @@ class _Bench:
         """The environment of this node, its name, and whether it sees the shared folder."""
         import ray
 
-        seen = "seen" if self._shared.is_dir() else "missing"
-        return {**environment(), "node": ray.util.get_node_ip_address(), "folder": seen}
+        folder = "seen" if self._shared.is_dir() else "missing"
+        return {**environment(), "node": ray.util.get_node_ip_address(), "folder": folder}
 
     def prepare(self, build: bytes) -> bytes:
         """Build the bench; None as a parcel."""
@@ -186,9 +186,9 @@ class _Actor:
                 "FedAudit on all nodes"
             ) from error
 
-    def prepare(self, given: Any) -> None:
+    def prepare(self, build_ref: Any) -> None:
         """Begin to build the bench."""
-        self._prepared = self._actor.prepare.remote(given)
+        self._prepared = self._actor.prepare.remote(build_ref)
 
     def ready(self, patience: float | None = None) -> bool:
         """Whether the bench is built, within `patience` seconds. What its building raises is raised here."""
