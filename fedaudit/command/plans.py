@@ -168,6 +168,7 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "precision": options.matmul_precision,
         "device": _device(options.device),
         "threads": _within(options, "threads", 1, max(64, os.cpu_count() or 1)),
+        "memory": options.memory or 0,
         "out": Path(options.out),
     }
 

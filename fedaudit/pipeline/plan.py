@@ -70,6 +70,7 @@ class Plan:
     precision: str  # of float32 products: "highest" or "tf32"
     device: str
     threads: int
+    memory: int  # bytes that a pass of a worker may hold; 0: the learner's default
     out: Path
     own: OwnRun | None = None  # audited instead of a training of ours
     newcomers: int = 0  # how many clients, the last ones, join only after the last round
@@ -170,6 +171,7 @@ class Cell:
             "seed": self.seed,
             "device": p.device,
             **({"precision": p.precision} if p.precision != "highest" else {}),
+            **({"memory": p.memory} if p.memory else {}),  # sums are added in other parts, which round otherwise
         }
         if p.own is not None:
             about = {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}}
