@@ -46,7 +46,10 @@ class LinearCLIP:
     weights: Tensor  # [C, b, E]
     scale: float = 1.0
     width: int = 1
-    device: torch.device = torch.device("cpu")
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
 
     @property
     def embed(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -155,7 +156,7 @@ def test_sizes_are_read() -> None:
         2 * 10**6,
     ]
     for text in ("4", "4TB", "-1GB", "GB", "1,5GB", "0.5MB", "1001GB"):
-        with pytest.raises(argparse.ArgumentTypeError, match="500MB or 4GB|between 1MB and 1000GB"):
+        with pytest.raises(argparse.ArgumentTypeError, match=r"500MB or 4GB|between 1MB and 1000GB"):
             size(text)
 
 

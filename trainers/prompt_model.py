@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
 TOGETHER = 50  # clients at most that are one batch: more save no time
-MEMORY = {"cpu": 600_000_000, "cuda": 8_000_000_000}  # bytes that a pass may hold: more are slower on a processor
+MEMORY = {"cpu": 600_000_000, "cuda": 12_000_000_000}  # bytes that a pass may hold: more are slower on a processor
 COPIES = 3  # of text features that are held for each record
 BACK = 16  # gradients that go back together take this part of them at most
 SCORED = 5  # numbers that are held for each similarity of a patch and a prompt; of an image 3

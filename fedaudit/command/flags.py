@@ -153,7 +153,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     text = "of float32 products on a GPU: highest, or tf32, which is faster and has ten bits (default: highest)"
     group.add_argument("--matmul-precision", default="highest", choices=("highest", "tf32"), help=text)
     text = (
-        "that a worker's pass may hold, as 4GB: how many clients train together (default: 600MB for prompts, 8GB on a "
+        "that a worker's pass may hold, as 4GB: how many clients train together (default: 600MB for prompts, 12GB on a "
         "GPU; for LoRA 2GB, on a GPU 0.8 of what the model leaves)"
     )
     group.add_argument("--memory", type=size, metavar="SIZE", help=text)
