@@ -35,7 +35,6 @@ class Options(TypedDict, total=False):
     class_contexts: bool | None
     classes: Place | None
     clients: int | None
-    clients_per_batch: int | None
     clip: str | None
     clip_norm: float | None
     clustered: str | None
@@ -80,6 +79,7 @@ class Options(TypedDict, total=False):
     match: str | None
     matmul_precision: str | None
     members: Place | None
+    memory: int | str | None
     merge_below: int | None
     method: Texts | None
     mixing: float | None

@@ -16,7 +16,7 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.pipeline.trainings import BLOCK
 from fedaudit.privacy.settings import Privacy
-from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.base import Participation, Schedule
 from fedaudit.trainers.prompts import Step
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.transcript import Transcript
@@ -180,7 +180,7 @@ def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path)
     server = {"p_G": others.broadcast(0)["p_G"] + shift}
     asked = list(bench.candidates[0])
     moved, _ = shadow_models._round(bench, method, [others], 0, 0, [server], [{}], [(asked, frozenset())], [3])
-    working = prompt_toy.Participation(0, 0, 3, asked, bench.learner, [])
+    working = Participation(0, 0, 3, asked, bench.learner, [])
     (own,) = bench.learner.work(method, [server], [server], [working])
     recorded = others.uploads(0)
     sizes = [len(asked), *(others.round(0)["uploads"][str(k)]["records"] for k in (1, 2))]
@@ -261,9 +261,8 @@ def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:
     found = []
     for clients_per_batch in (2, 50):
         method = prompt_toy.made("dpfpl", {"rank": 2})
-        settings = dataclasses.replace(method.settings, clients_per_batch=clients_per_batch)
-        method = dataclasses.replace(method, settings=settings)
         bench = bench_of(world, method)
+        prompt_toy.taking(clients_per_batch, bench.learner, method)
         others = simulated(tmp_path / str(clients_per_batch), method, schedule, bench)
         folder = tmp_path / f"client-{clients_per_batch}"
         found.append(shadows_at(folder, bench, method, [others], 5, until=schedule.rounds))

@@ -172,6 +172,11 @@ class FrozenCLIP:
         """
         return self._tower(context, texts, deeper)
 
+    def text_memory(self, texts: ClassTexts, *, by_class: bool = False) -> tuple[int, int]:
+        """Bytes that one prompt's pass through the text encoder holds for a backward pass, and that a gradient takes
+        there. `by_class`: each class has context vectors of its own."""
+        return self._tower.memory(texts, by_class=by_class)
+
     @property
     def start_token(self) -> Tensor:
         """The embedding [d] of the token that begins every text, on the CPU."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fedaudit.command.argv import number, seed, whole
+from fedaudit.command.argv import number, seed, size, whole
 from fedaudit.command.config import presets
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.learners import facts
@@ -153,6 +153,11 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
     text = "of float32 products on a GPU: highest, or tf32, which is faster and has ten bits (default: highest)"
     group.add_argument("--matmul-precision", default="highest", choices=("highest", "tf32"), help=text)
+    text = (
+        "that a worker's pass may hold, as 4GB: how many clients train together (default: 600MB for prompts, 12GB on a "
+        "GPU; for LoRA 2GB, on a GPU 0.8 of what the model leaves)"
+    )
+    group.add_argument("--memory", type=size, metavar="SIZE", help=text)
     group.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and reports (default: {OUT})")
     group.add_argument(
         "--fail-if",

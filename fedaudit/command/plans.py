@@ -167,6 +167,7 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "dtype": getattr(options, "dtype", "float32"),
         "precision": options.matmul_precision,
         "device": _device(options.device if options.engine == "local" or options.worker_gpus else "cpu"),
+        "memory": options.memory or 0,
         **_workers(options),
     }
 

@@ -70,6 +70,7 @@ class Plan:
     precision: str  # of float32 products: "highest" or "tf32"
     device: str
     threads: int
+    memory: int  # bytes that a pass of a worker may hold; 0: the learner's default
     out: Path
     engine: str = "local"  # a module of machinery/engines/
     worker_cpus: float = 1  # of each worker, where the engine finds places for them
@@ -174,6 +175,7 @@ class Cell:
             "seed": self.seed,
             "device": p.device,
             **({"precision": p.precision} if p.precision != "highest" else {}),
+            **({"memory": p.memory} if p.memory else {}),  # sums are added in other parts, which round otherwise
         }
         if p.own is not None:
             about = {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}}

@@ -41,7 +41,7 @@ def resources_of(plan: Plan, *, sample: bool = False) -> Resources:
     """The arguments that a plan's learner is made from."""
     return Resources(
         plan.backbone, plan.settings, plan.out / "cache", plan.device, plan.dtype, plan.backbone_code, plan.workers,
-        plan.threads, sample,
+        plan.threads, plan.memory, sample,
     )  # fmt: skip
 
 
