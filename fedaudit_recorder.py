@@ -1,7 +1,7 @@
 """Records a federated training while it runs, as a folder that FedAudit audits (`audit.py --run my-run`).
 
 One file, to be put into the server's own training loop. It needs torch and numpy, runs on Python 3.8 and any torch
-since 1.13, and imports nothing of FedAudit. The folder's format is described in docs/own-runs.md.
+since 1.13, and imports nothing of FedAudit. The folder's format is described in docs/reference/run-folder.md.
 
     recorder = Recorder("my-run", method="fedavg", task="photos", backbone="llava-hf/llava-1.5-7b-hf", alpha=16)
     for r in range(rounds):

@@ -14,7 +14,7 @@ scatter/distances the same from users' distances to means of groups, where these
                   (`attacks.messages.distances`).
 
 A user without any member of a class breaks the sum of that class. Known non-members and other clients' records are NaN.
-This is ours: W is a departure from the paper (docs/secfpp.md).
+This is ours: W is a departure from the paper (docs/reference/secfpp.md).
 """
 
 from dataclasses import dataclass

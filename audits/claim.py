@@ -1,6 +1,6 @@
 """Claim audit: the epsilon that a run from elsewhere claims, beside what the coins of its records show.
 
-Every candidate was trained on or left out by a fair coin before the training (docs/own-runs.md, *Coins before
+Every candidate was trained on or left out by a fair coin before the training (docs/guides/coins.md, *Coins before
 training*), so that guesses about it bound epsilon from below (`audits.measured`): guesses about the canaries, if some
 were made, else about all candidates. A record whose coin left it out was absent, so that a client's number of records
 depends on the coins: the relation measured is "add or remove". A claim is compared if it is of this relation or of

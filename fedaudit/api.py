@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Audit:
     """The result of `audit`. In a notebook it shows the first screen of its page."""
 
-    findings: pd.DataFrame  # a row per number, see docs/audits.md
+    findings: pd.DataFrame  # a row per number, see docs/reference/audits.md
     report: Path  # its page
     crossed: tuple[str, ...]  # a sentence per finding that crossed a limit of `fail_if`
 
@@ -58,7 +58,7 @@ class Audit:
 
     def compare(self, other: Audit | str | Path) -> pd.DataFrame:
         """The differences of `other`, an audit or the folder of a report, less this one: a row per two settings and
-        quantity, see docs/audits.md.
+        quantity, see docs/reference/audits.md.
 
         Settings of one name are compared, or all if no name is in both; a setting of this audit is called "A: NAME",
         of the other "B: NAME". InputError: `other` is no report, is this one, is of another task, or has nothing in
@@ -105,9 +105,11 @@ def audit(**options: Unpack[Options]) -> Audit:
     """
     import pandas as pd
 
+    from fedaudit.machinery.engines.local import refuse_import
     from fedaudit.machinery.executor import restored_settings
     from fedaudit.pipeline.run import run
 
+    refuse_import()
     with errors_in_python(options):
         command = _command(options)
         if command.dry_run:

@@ -52,6 +52,7 @@ class Options(TypedDict, total=False):
     dirichlet: float | None
     domain: str | None
     dtype: str | None
+    engine: str | None
     envelope: float | None
     epsilon: Numbers | None
     evaluate_every: int | None
@@ -151,4 +152,6 @@ class Options(TypedDict, total=False):
     ways: str | None
     weight_decay: float | None
     weights: Place | None
+    worker_cpus: float | None
+    worker_gpus: float | None
     wrong: int | None

@@ -42,18 +42,18 @@ SMALL = {
 }  # fmt: skip
 PYTHON = {
     "README.md",
-    "docs/attacks.md",
-    "docs/backbones.md",
-    "docs/own-runs.md",
-    "docs/running.md",
+    "docs/reference/attacks.md",
+    "docs/reference/backbones.md",
+    "docs/guides/own-runs.md",
+    "docs/guides/library.md",
 }  # all of whose blocks run here
 EXAMPLE_PAGES = (
-    "docs/frameworks.md",
-    "docs/tutorial-flower.md",
+    "docs/guides/frameworks.md",
+    "docs/tutorials/flower.md",
 )  # whose blocks are parts of examples/: tests/test_frameworks.py
 FILES = {
-    "docs/data.md": ("coco/", "scienceqa/"),
-    "docs/own-runs.md": ("my-run/",),
+    "docs/reference/data.md": ("coco/", "scienceqa/"),
+    "docs/reference/run-folder.md": ("my-run/",),
 }  # blocks that show which files a folder holds
 
 
@@ -65,14 +65,14 @@ def has_a_test(block: Block) -> bool:
     """Whether some test runs or reads it."""
     if block.page == "CONTRIBUTING.md" and block.language:
         return block.first.split()[1] in EXAMPLES
-    if block.page == "docs/plugins.md" and block.language:
+    if block.page == "docs/guides/plugins.md" and block.language:
         return True  # tests/test_own_plugins.py runs them
     if block.language == "python":
-        return block.page in PYTHON or block.page in EXAMPLE_PAGES or block.page == "docs/tutorial-coop.md"
+        return block.page in PYTHON or block.page in EXAMPLE_PAGES or block.page == "docs/tutorials/coop.md"
     if block.language in ("json", "jsonl"):
-        return block.page == "docs/own-runs.md"
+        return block.page == "docs/reference/run-folder.md"
     if block.language == "yaml":
-        return block.page in ("docs/ci.md", "docs/nightly.md")
+        return block.page in ("docs/guides/ci.md", "docs/guides/nightly.md")
     return not block.language and (block in shell_blocks() or block.first in FILES.get(block.page, ()))
 
 
@@ -108,8 +108,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> I
         yield folder
 
 
-def test_running_md(place: Path) -> None:
-    runs = {("..." in text, text): text for text in python_blocks("docs/running.md")}
+def test_library_md(place: Path) -> None:
+    runs = {("..." in text, text): text for text in python_blocks("docs/guides/library.md")}
     given: dict[str, Any] = {}
     for shortened, text in runs:
         if shortened:
@@ -136,7 +136,7 @@ def test_attacks_md() -> None:
         "in_shadow": rng.random((s, n)) < 0.5, "shadow_log_probs": np.stack(shadows), "log_probs": target, "before": start,
         "labels": rng.integers(0, c, n), "reference": np.zeros(n, bool),
     }  # fmt: skip
-    tokens, own = python_blocks("docs/attacks.md")
+    tokens, own = python_blocks("docs/reference/attacks.md")
     exec(tokens, given)
     assert max_renyi(given["signals"].renyi[2], k_percent=10) == given["signals"].renyi[2].max()
     *lines, last = own.strip().splitlines()
@@ -150,7 +150,7 @@ def test_attacks_md() -> None:
 def test_backbones_md() -> None:
     """The sketch overrides what there is, with the parameters that there are."""
     given: dict[str, Any] = {}
-    for text in python_blocks("docs/backbones.md"):
+    for text in python_blocks("docs/reference/backbones.md"):
         exec(text, given)
     own = vars(given["Backbone"])
     assert issubclass(given["Backbone"], FrozenVLM)
@@ -167,7 +167,7 @@ def test_canaries_md(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def saved(folder: Path) -> Path:
-    """A run by the script of docs/own-runs.md, of clients that train the adapters of the embedded model."""
+    """A run by the script of docs/guides/own-runs.md, of clients that train the adapters of the embedded model."""
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
     from transformers import AutoModelForImageTextToText
 
@@ -186,7 +186,7 @@ def saved(folder: Path) -> Path:
         "model": adapted, "rounds": 2, "cohort": lambda r: [0, 1], "train_client": train_client,
         "aggregate": lambda sent: next(iter(sent.values())), "trained_on": records[:8], "held_out": records[8:],
     }  # fmt: skip
-    (script,) = python_blocks("docs/own-runs.md")
+    (script,) = python_blocks("docs/guides/own-runs.md")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         exec(script, given)
@@ -259,7 +259,7 @@ class TestOwnRuns:
 
 def test_the_workflow_of_ci_md() -> None:
     """It installs what it checked out, trains as the tutorial does, and gives the program what it takes."""
-    (block,) = (block for block in BLOCKS if (block.page, block.language) == ("docs/ci.md", "yaml"))
+    (block,) = (block for block in BLOCKS if (block.page, block.language) == ("docs/guides/ci.md", "yaml"))
     job = yaml.safe_load(block.text)
     steps = job["jobs"]["audit"]["steps"]
     scripts = [words for step in steps for words in commands(step.get("run", ""))]
@@ -271,7 +271,7 @@ def test_the_workflow_of_ci_md() -> None:
     assert [words[-1] for words in installs if "--index-url" in words] == ["$CPU_INDEX"] * 2
     assert job["env"].keys() == {"CPU_INDEX"}
     taught = [
-        words for block in shell_blocks() if block.page == "docs/tutorial-flower.md" for words in commands(block.text)
+        words for block in shell_blocks() if block.page == "docs/tutorials/flower.md" for words in commands(block.text)
     ]
     names = {"app": "examples/flower", f"{there}/fedaudit_recorder.py": "fedaudit_recorder.py"}
     mine = [[names.get(word, word).replace(f"$PWD/{there}/", "$PWD/") for word in words] for words in scripts]
@@ -288,7 +288,7 @@ def test_the_workflow_of_ci_md() -> None:
 
 class TestNightly:
     def test_the_matrix_of_the_page(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (block,) = (block for block in BLOCKS if (block.page, block.language) == ("docs/nightly.md", "yaml"))
+        (block,) = (block for block in BLOCKS if (block.page, block.language) == ("docs/guides/nightly.md", "yaml"))
         (tmp_path / "matrix.yaml").write_text(block.text)
         monkeypatch.chdir(tmp_path)
         asked = nightly.read(["--nightly", "matrix.yaml"], plan)

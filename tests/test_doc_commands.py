@@ -37,15 +37,19 @@ OTHERS = {
     "cd",
     "cp",
     "eval",
+    "export",
     "register-python-argcomplete",
     "flwr",
+    "git",
     "hf",
     "mail",
     "mypy",
     "pip",
     "pytest",
+    "ray",
     "ruff",
     "source",
+    "sphinx-build",
 }  # programs that are not ours
 OTHERS |= {
     "flower/bin/pip",
@@ -233,7 +237,9 @@ def said_flags(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_flag_of_a_page_is_one(page: str) -> None:
-    known = known_flags() | of_modules() | {"--compare", "--index-url"}  # read before all others, and of pip
+    known = (
+        known_flags() | of_modules() | {"--compare", "--index-url", "--keep-going"}
+    )  # read before all others; of pip, of Sphinx
     said = {flag for code in inline(page) for flag in said_flags(code)}
     assert said - known == {*()}
 
@@ -278,8 +284,28 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors(name), link
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    assert {page for page in PAGES if page.startswith("docs/")} <= {*links("README.md")}
+def linked(page: str) -> set[str]:
+    """The pages that a page links to."""
+    targets = ((ROOT / page).parent / link.partition("#")[0] for link in links(page) if not link.startswith("#"))
+    return {target.resolve().relative_to(ROOT).as_posix() for target in targets} & {*PAGES}
+
+
+def test_the_readme_leads_to_every_page_by_the_indexes() -> None:
+    """README, docs/index.md, a folder's index, the page."""
+    assert "docs/index.md" in linked("README.md")
+    indexes = {page for page in PAGES if page.endswith("/index.md")}
+    assert indexes - {"docs/index.md"} <= linked("docs/index.md")
+    for page in {page for page in PAGES if page.startswith("docs/")} - indexes:
+        assert page in linked(f"{Path(page).parent.as_posix()}/index.md"), page
+
+
+def test_pages_that_code_names_are_there() -> None:
+    """In messages, help and docstrings."""
+    for folder in ("attacks", "audits", "benchmarks", "fedaudit", "recipes", "reports", "tasks", "trainers"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".yaml"):
+                for page in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8")):
+                    assert page in PAGES, path
 
 
 def test_modules_and_files_that_pages_name_are_there() -> None:

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from docs import parameters
 from fedaudit.attacks import settings as adversaries
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.maxrenyi import Params as MaxRenyi
@@ -50,15 +51,17 @@ def of_learner(learner: str) -> set[str]:
 
 
 COLUMNS: dict[tuple[str, ...], Iterable[str]] = {  # the first column of a table, by page and headings
-    ("docs/attacks.md", "method", "a message"): of_learner("lora"),
-    ("docs/methods.md", "method", "a client sends"): of_learner("lora"),
-    ("docs/methods.md", "task", "what"): TASKS,
-    ("docs/images.md", "`--task`"): [n for n, task in TASKS.items() if facts(task.facts.learner).records == "classes"],
-    ("docs/prompts.md", "method", "trained"): of_learner("prompts"),
-    ("docs/threat-models.md", "method", "the server's replay"): of_learner("prompts") | of_learner("maple"),
-    ("docs/dp2fl.md", "adversary", "holds"): facts("maple").threat_models,
-    ("docs/nightly.md", "part"): matrix.PARTS,
-    ("docs/papers.md", "`--paper`"): paper_items.items(),
+    ("docs/reference/attacks.md", "method", "a message"): of_learner("lora"),
+    ("docs/reference/methods.md", "method", "a client sends"): of_learner("lora"),
+    ("docs/reference/methods.md", "task", "what"): TASKS,
+    ("docs/reference/images.md", "`--task`"): [
+        n for n, task in TASKS.items() if facts(task.facts.learner).records == "classes"
+    ],
+    ("docs/reference/prompts.md", "method", "trained"): of_learner("prompts"),
+    ("docs/understand/threat-models.md", "method", "the server's replay"): of_learner("prompts") | of_learner("maple"),
+    ("docs/reference/dp2fl.md", "adversary", "holds"): facts("maple").threat_models,
+    ("docs/guides/nightly.md", "part"): matrix.PARTS,
+    ("docs/reference/papers.md", "`--paper`"): paper_items.items(),
 }
 
 
@@ -75,12 +78,12 @@ CODES = {exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED, 
 
 
 def test_exit_codes_stand_once_and_are_all() -> None:
-    said = [int(code) for row in table("docs/running.md", "exit code") for code in row[0].split(", ")]
+    said = [int(code) for row in table("docs/guides/gates.md", "exit code") for code in row[0].split(", ")]
     assert sorted(said) == sorted(CODES)
 
 
 def test_exit_codes_of_a_night() -> None:
-    said = [row[0] for row in table("docs/nightly.md", "exit code")]
+    said = [row[0] for row in table("docs/guides/nightly.md", "exit code")]
     assert said[:3] == [str(code) for code in (exits.DONE, exits.CROSSED, exits.FAILED)]
     assert said[3:] == [f"{exits.MENDABLE}, {exits.BROKEN}, and those of signals"]
 
@@ -94,7 +97,7 @@ def test_an_exit_code_in_a_sentence_is_one(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", table("docs/attacks.md", "attack", "on", "needs"), ids=lambda row: re.sub(r"\(.*?\)", "", row[0])
+    "row", table("docs/reference/attacks.md", "attack", "on", "needs"), ids=lambda row: re.sub(r"\(.*?\)", "", row[0])
 )
 def test_attacks_under_threat_models(row: list[str]) -> None:
     """Yes and no, and of what alone, as `refusal` has it."""
@@ -135,13 +138,13 @@ def test_what_runs_against_clients_on_shares_and_against_a_peer() -> None:
 
 
 def test_every_attack_has_a_row_and_a_section() -> None:
-    rows = (row[0] for row in table("docs/attacks.md", "attack", "on", "needs"))
+    rows = (row[0] for row in table("docs/reference/attacks.md", "attack", "on", "needs"))
     assert sorted(name for cell in rows for name in re.findall(r"\[(\w+)\]", cell)) == sorted(ATTACKS)
-    assert {*ATTACKS} <= {*re.findall(r"^### (\w+)$", PAGES["docs/attacks.md"], re.MULTILINE)}
+    assert {*ATTACKS} <= {*re.findall(r"^### (\w+)$", PAGES["docs/reference/attacks.md"], re.MULTILINE)}
 
 
 def test_the_order_of_all() -> None:
-    rows = table("docs/attacks.md", "strength", "attacks")
+    rows = table("docs/reference/attacks.md", "strength", "attacks")
     said = {name: int(row[0]) for row in rows for name in codes(row[1])}
     assert said == {
         name: plugin.facts.strength for name, plugin in ATTACKS.items() if plugin.facts.strength or name in said
@@ -151,7 +154,7 @@ def test_the_order_of_all() -> None:
 
 def test_what_the_adversary_may_be_told() -> None:
     """Flags and defaults."""
-    rows = table("docs/attacks.md", "flag")
+    rows = table("docs/reference/attacks.md", "flag")
     names = [codes(row[0])[0].split()[0][2:].replace("-", "_") for row in rows]
     assert sorted(names) == sorted(field.name for field in dataclasses.fields(adversaries.Adversary))
     usual, thrifty = adversaries.Adversary(), adversaries.ThriftyAdversary()
@@ -169,14 +172,14 @@ def test_what_the_adversary_may_be_told() -> None:
 
 
 def test_ways_of_rebuilding() -> None:
-    ways = [row[0] for row in table("docs/attacks.md", "way", "takes")]
+    ways = [row[0] for row in table("docs/reference/attacks.md", "way", "takes")]
     assert {*ways} <= {*AT_THE_END}
     for way in ways[1:]:
         RebuiltWays(ways=way)
 
 
 def test_orders_and_slices_of_maxrenyi() -> None:
-    said = PAGES["docs/attacks.md"]
+    said = PAGES["docs/reference/attacks.md"]
     orders, parts = (
         re.findall(r"`--order` ([\d., inf]+);.*`--slice` (\w+), (\w+) or (\w+)\.", said)[0][0],
         re.findall(r"`--slice` (\w+), (\w+) or (\w+)\.", said)[0],
@@ -190,16 +193,16 @@ def test_orders_and_slices_of_maxrenyi() -> None:
 
 
 def test_what_beats_what_is_quoted_as_it_is() -> None:
-    """The two best of attacks.md stand in the tables of the page."""
-    page = PAGES["docs/what-beats-what.md"]
-    for row in table("docs/attacks.md", "", "adversary", "calibrated loss"):
+    """The two best of one page stand in the tables of the benchmark."""
+    page = PAGES["docs/benchmarks/what-beats-what.md"]
+    for row in table("docs/understand/what-beats-what.md", "", "adversary", "calibrated loss"):
         for cell in row[2:]:
             (numbers,) = re.findall(r"\.\d{3} \[\.\d{3}, [\d.]+\](?: ▲)?", cell)
             assert f"| {numbers} |" in page, cell
 
 
 def test_threat_models_have_a_row_each() -> None:
-    rows = table("docs/threat-models.md", "threat model", "sees")
+    rows = table("docs/understand/threat-models.md", "threat model", "sees")
     assert {name for row in rows for name in codes(row[0])} == {*THREAT_MODELS}
     of = {"prompts": facts("prompts"), "dual prompts": facts("maple"), "LoRA": facts("lora")}
     for row in rows:
@@ -216,7 +219,7 @@ def test_threat_models_have_a_row_each() -> None:
 
 
 def test_what_is_attacked_in_prompts() -> None:
-    rows = table("docs/threat-models.md", "threat model", "way")
+    rows = table("docs/understand/threat-models.md", "threat model", "way")
     assert {name for row in rows for name in codes(row[0])} == {*THREAT_MODELS}
     assert {row[1] for row in rows} <= {*AT_THE_END}
 
@@ -224,11 +227,18 @@ def test_what_is_attacked_in_prompts() -> None:
 # methods and tasks
 
 
+def test_parameters_are_those_of_the_files() -> None:
+    """`python -m docs.parameters` writes them anew."""
+    assert PAGES["docs/reference/parameters.md"] == parameters.text()
+
+
 def test_methods_of_prompts() -> None:
-    (sentence,) = re.findall(r"^Prompt methods \((.*)\) have", PAGES["docs/methods.md"], re.MULTILINE)
+    (sentence,) = re.findall(r"^Prompt methods \((.*)\) have", PAGES["docs/reference/methods.md"], re.MULTILINE)
     assert {*codes(sentence)} == of_learner("prompts")
     never = {
-        codes(row[0])[0] for row in table("docs/prompts.md", "method", "trained") if row[3] in ("", "never noised")
+        codes(row[0])[0]
+        for row in table("docs/reference/prompts.md", "method", "trained")
+        if row[3] in ("", "never noised")
     }
     assert never == {name for name in of_learner("prompts") if not private(METHODS[name].facts)}
 
@@ -237,16 +247,16 @@ def test_every_method_has_a_section() -> None:
     titles = {
         title
         for page in ("methods", "prompts")
-        for title in re.findall(r"^## (\w+)$", PAGES[f"docs/{page}.md"], re.MULTILINE)
+        for title in re.findall(r"^## (\w+)$", PAGES[f"docs/reference/{page}.md"], re.MULTILINE)
     }
     assert of_learner("lora") | of_learner("prompts") <= titles
 
 
 def test_partitions_and_data_sets() -> None:
-    said = [row[0] for row in table("docs/images.md", "`--dataset`")]
+    said = [row[0] for row in table("docs/reference/images.md", "`--dataset`")]
     assert [code for cell in said for code in codes(cell)] == [*IMAGE_SETS]
     usual = TASKS["images"].params()
-    for row in table("docs/images.md", "partition"):
+    for row in table("docs/reference/images.md", "partition"):
         name = codes(row[0])[0]
         dataclasses.replace(usual, partition=name, data_root="x")
         assert ("(default)" in row[0]) <= (name == usual.partition)
@@ -258,7 +268,7 @@ def fields_of(*classes: Any) -> dict[str, Any]:
 
 def test_defaults_of_data() -> None:
     usual = fields_of(TASKS["coco"].params)
-    for row in table("docs/data.md", "flag", "default"):
+    for row in table("docs/reference/data.md", "flag", "default"):
         (flag,) = codes(row[0])
         assert float(row[1]) == usual[flag[2:].replace("-", "_")], flag
 
@@ -266,7 +276,7 @@ def test_defaults_of_data() -> None:
 def test_flags_of_privacy() -> None:
     """Each value is one, and a default where the page says what a flag does without its alternatives."""
     usual, said = Privacy(), {}
-    for row in table("docs/privacy.md", "flag"):
+    for row in table("docs/reference/privacy.md", "flag"):
         flag, value = codes(row[0])[0].split()
         name = flag[2:].replace("-", "_")
         given = {str: str, float: float}[type(getattr(usual, name))](value)
@@ -274,7 +284,7 @@ def test_flags_of_privacy() -> None:
         said.setdefault(name, given)
     assert said == {name: getattr(usual, name) for name in said}
     assert {*said} | {"clip_norm"} == {field.name for field in dataclasses.fields(Privacy)}
-    (words,) = (code for code in inline("docs/methods.md") if code.startswith("--epsilon 10 "))
+    (words,) = (code for code in inline("docs/reference/methods.md") if code.startswith("--epsilon 10 "))
     flags = words.split()
     own = AdapterPrivacy()
     for flag, value in zip(flags[::2], flags[1::2], strict=True):
@@ -287,7 +297,7 @@ def test_settings_of_learners() -> None:
         ("methods", "lora", "--rank 8 --alpha"),
         ("prompts", "prompts", "--rounds 100 --clients"),
     ):
-        (words,) = (code for code in inline(f"docs/{page}.md") if code.startswith(begins))
+        (words,) = (code for code in inline(f"docs/reference/{page}.md") if code.startswith(begins))
         path = plugins.package_folder("fedaudit.trainers") / f"{learner}.py"
         known = fields_of(plugins.dataclass_of(path, "Settings")) | {
             "rounds": facts(learner).rounds,
@@ -303,15 +313,15 @@ def test_settings_of_learners() -> None:
 
 
 def test_flags_and_kinds_of_canaries() -> None:
-    said = [codes(row[0])[0].split()[0][2:].replace("-", "_") for row in table("docs/canaries.md", "flag")]
+    said = [codes(row[0])[0].split()[0][2:].replace("-", "_") for row in table("docs/reference/canaries.md", "flag")]
     assert said == [field.name for field in dataclasses.fields(Canaries)]
-    for row in table("docs/canaries.md", "kind", "picture"):
+    for row in table("docs/reference/canaries.md", "kind", "picture"):
         (kind,) = codes(row[0])
         Canaries(canary_kind=kind)
         assert ("(default)" in row[0]) == (kind == Canaries().canary_kind)
 
 
-@pytest.mark.parametrize("row", table("docs/canaries.md", "canaries", "ceiling"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", table("docs/reference/canaries.md", "canaries", "ceiling"), ids=lambda row: row[0])
 def test_how_many_canaries(row: list[str]) -> None:
     m = int(row[0].replace(",", ""))
     assert float(row[1]) == pytest.approx(one_run.ceiling(m, delta=1e-5), abs=0.0051)
@@ -325,7 +335,7 @@ def test_how_many_canaries(row: list[str]) -> None:
 
 
 def test_ceilings_of_guesses() -> None:
-    for row in table("docs/privacy.md", "canaries (delta 1e-5)", "guesses"):
+    for row in table("docs/reference/privacy.md", "canaries (delta 1e-5)", "guesses"):
         m, guesses = (int(cell.replace(",", "")) for cell in row[:2])
         found = [test.ceiling(n, canaries=m, delta=1e-5) for n in (guesses, m) for test in (one_run, trade_off)]
         assert [float(cell) for cell in row[2:]] == pytest.approx(found, abs=0.0051)
@@ -335,46 +345,47 @@ def test_ceilings_of_guesses() -> None:
 
 
 def test_metrics_of_gates_and_schema_of_findings() -> None:
-    assert f"- `schema` is {SCHEMA}." in PAGES["docs/running.md"]
-    (sentence,) = re.findall(r"^A gate reads .*\n.*$", PAGES["docs/running.md"], re.MULTILINE)
-    assert {*codes(sentence)} >= {*gates.METRICS}
+    assert f"- `schema` is {SCHEMA}." in PAGES["docs/reference/results.md"]
+    assert {code for row in table("docs/guides/gates.md", "metric", "scale") for code in codes(row[0])} >= {
+        *gates.METRICS
+    }
 
 
 def test_keys_of_an_own_run() -> None:
-    said = first("docs/own-runs.md", "key", section="run.json")
+    said = first("docs/reference/run-folder.md", "key", section="run.json")
     keys = reading._OPTIONAL | reading._SINCE_2 | reading._OF_ADAPTERS | reading._OF_PROMPTS
     assert sorted(said) == sorted({**reading._NEEDED, **reading._NEEDED_OF_PROMPTS, **keys})
     optional = {
         name
-        for row in table("docs/own-runs.md", "key", section="run.json")
+        for row in table("docs/reference/run-folder.md", "key", section="run.json")
         if row[1].startswith("optional")
         for name in codes(row[0])
     }
     assert optional == keys.keys()
-    of_rounds = first("docs/own-runs.md", "key", section="rounds.json")
+    of_rounds = first("docs/reference/run-folder.md", "key", section="rounds.json")
     assert sorted(of_rounds) == sorted({**round_notes.ROUND, **round_notes.UPLOAD})
 
 
 def test_hooks_of_a_backbone() -> None:
-    for signature in first("docs/backbones.md", "Method", "Gives"):
+    for signature in first("docs/reference/backbones.md", "Method", "Gives"):
         name, words = signature.rstrip(")").split("(")
         parameters = [*inspect.signature(getattr(FrozenVLM, name)).parameters][1:]
         assert parameters == [word for word in words.split(", ") if word], signature
 
 
 def test_words_of_a_night() -> None:
-    said = {row[0]: row[2] for row in table("docs/nightly.md", "word", "means")}
+    said = {row[0]: row[2] for row in table("docs/guides/nightly.md", "word", "means")}
     assert said == {word: "no" if word == nights.SHOWN else "yes" for word in said}
     assert {*said} == {nights.CHANGED, nights.NEW_LEAK, nights.HEALED, nights.DRIFT, nights.SHOWN}
 
 
-@pytest.mark.parametrize("limit", first("docs/nightly.md", "limit", "is crossed where"))
+@pytest.mark.parametrize("limit", first("docs/guides/nightly.md", "limit", "is crossed where"))
 def test_limits_of_a_night(limit: str) -> None:
     assert gates.limit(limit, limit)
 
 
 def test_families_of_rows() -> None:
-    rows = {row[0]: row[2] for row in table("docs/audits.md", "`family`")}
+    rows = {row[0]: row[2] for row in table("docs/reference/audits.md", "`family`")}
     assert rows == {name: f"{5 * share:g} %" for name, share in SHARES.items()}
 
 
@@ -398,6 +409,13 @@ def test_benchmarks_stand_in_the_docs() -> None:
     text = "\n".join(PAGES.values())
     for path in ROOT.glob("benchmarks/*.py"):
         assert re.search(rf"benchmarks[./]{path.stem}\b", text), path.name
+
+
+def test_tables_of_benchmarks_name_their_command() -> None:
+    for page, text in PAGES.items():
+        if page.startswith("docs/benchmarks/") and not page.endswith("index.md"):
+            for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+                assert "|---" not in section or re.search(r"python |audit\.py|benchmarks[./]", section), section[:60]
 
 
 # contributing

@@ -175,7 +175,7 @@ class TestAllFindings:
 
     def test_are_joined_as_the_docs_do(self, audited: Any, capsys: pytest.CaptureFixture[str]) -> None:
         out, audits = audited
-        text = (Path(__file__).parent.parent / "docs" / "running.md").read_text("utf-8")
+        text = (Path(__file__).parent.parent / "docs" / "guides" / "library.md").read_text("utf-8")
         (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fedaudit.runs(" in block)
         *lines, last = block.replace('"fedaudit-runs"', repr(str(out))).strip().splitlines()
         given: dict[str, Any] = {"fedaudit": fedaudit}

@@ -26,7 +26,7 @@ from fedaudit_recorder import Recorder
 from tests.doc_blocks import BLOCKS, ROOT, shell_blocks
 from tests.environments import environment
 
-FLOWER, FLARE = "docs/tutorial-flower.md", "docs/frameworks.md"
+FLOWER, FLARE = "docs/tutorials/flower.md", "docs/guides/frameworks.md"
 CODE = ROOT / "examples/flower/fedlora/fedaudit_flower.py"
 A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" for half in "AB")
 

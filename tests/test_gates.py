@@ -153,7 +153,7 @@ def test_what_is_no_gate(gate, words):
 
 def lines_with_gates():
     """The commands of README and docs that have a gate."""
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
     return sorted({m for text in texts for m in re.findall(r"audit\.py (.*?--fail-if \"[^#\n]*\")", text)})
 
 

@@ -201,6 +201,8 @@ class Progress:
     def stage(self, what, total, step="step", parts=1):
         yield nothing
 
+ENCODING = "a stage"
+
 def nothing(steps=1):
     pass
 
@@ -246,7 +248,8 @@ def copied(place: Path) -> Path:
     """The project's code elsewhere."""
     for top in ("fedaudit", *ROOMS):
         shutil.copytree(ROOT / top, place / top, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "audit.py", place)
+    for file in ("audit.py", "fedaudit_recorder.py"):
+        shutil.copy(ROOT / file, place)
     return place
 
 

@@ -39,7 +39,7 @@ SMALL = (
 RUN = [*"--method half_way --attack surprise".split(), *SMALL]
 KINDS = {"method": "half_way", "attack": "surprise", "audit": "ranks"}
 PARTS = {"method": "trainers", "attack": "attacks", "audit": "audits"}
-DOCS = "docs/plugins.md"
+DOCS = "docs/guides/plugins.md"
 PYTHON = [block.text for block in BLOCKS if (block.page, block.language) == (DOCS, "python")]
 
 
@@ -346,7 +346,7 @@ def test_check_of_nothing_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def installed(place: Path, folder: Path) -> None:
-    """The distribution of docs/plugins.md, with the plugins of a folder, as pip would leave it."""
+    """The distribution of docs/guides/plugins.md, with the plugins of a folder, as pip would leave it."""
     (block,) = (block for block in BLOCKS if (block.page, block.language) == (DOCS, "toml"))
     about = tomllib.loads(block.text)["project"]
     points = about["entry-points"][places.GROUP]

@@ -64,7 +64,9 @@ from tests.small_run import (
 )
 from tests.toy import toy_run
 
-DOCS = Path(__file__).parents[1] / "docs" / "own-runs.md"
+FOLDER, GUIDE = (
+    Path(__file__).parents[1] / "docs" / page for page in ("reference/run-folder.md", "guides/own-runs.md")
+)
 
 
 @pytest.fixture
@@ -669,12 +671,11 @@ def test_the_key_of_a_run_covers_all_that_reads_it(run, tmp_path):
 
 
 class TestDocs:
-    """What docs/own-runs.md shows works as it stands."""
+    """What docs/reference/run-folder.md and docs/guides/own-runs.md show works as it stands."""
 
     def blocks(self) -> dict[str, str]:
         """Fenced blocks by the file that the line before them names, without those on prompts."""
-        before, prompts = DOCS.read_text().split("## Prompts\n")
-        text = before + prompts[prompts.index("\n## ") :]
+        text = FOLDER.read_text().split("## Prompts\n")[0] + GUIDE.read_text()
         return dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
 
     def test_the_example_is_a_run(self, tmp_path, run):

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from PIL import Image
 
 from docs.pictures import __main__ as command
-from docs.pictures import evidence
+from docs.pictures import architecture, evidence
 from docs.pictures.night import HISTORY, NIGHTS, NightPicture
 from docs.pictures.paper import EVIDENCE, TABLES, TablePicture
 from docs.pictures.photographs import BROWSERS, browser, digest, lines, photograph
@@ -67,11 +67,19 @@ def test_a_picture_shows_what_its_command_says_now(picture: Picture) -> None:
 
 
 def test_pages_show_these_pictures_and_no_others() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     image = r"!\[[^\]]*\]\(([^)]+)\)"
     shown = [page.parent / name for page in pages for name in re.findall(image, page.read_text("utf-8"))]
-    assert sorted(path.resolve() for path in shown) == sorted(picture.file for picture in command.EVERY)
+    assert sorted({path.resolve() for path in shown}) == sorted(
+        [*(picture.file for picture in command.EVERY), architecture.FILE]
+    )
     assert not list(ROOT.glob("docs/*.png"))
+
+
+def test_the_architecture_is_that_of_the_code() -> None:
+    """`python -m docs.pictures.architecture` draws it anew."""
+    assert {*architecture.WORDS} == {*architecture.imports()}
+    assert architecture.FILE.read_text(encoding="utf-8") == architecture.drawing()
 
 
 def test_evidence_and_pictures_are_small(picture: Picture) -> None:

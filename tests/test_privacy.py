@@ -344,8 +344,10 @@ POINTS = [
 
 
 def test_the_docs_print_the_reference_points():
-    assert [tuple(row) for row in table("docs/privacy.md", "claimed", "one noised tensor")] == POINTS
-    ((one, _, jointly),) = table("docs/privacy.md", "one noised tensor (`promptfl`, `fedprox`, `pfedme`, `local`)")
+    assert [tuple(row) for row in table("docs/reference/privacy.md", "claimed", "one noised tensor")] == POINTS
+    ((one, _, jointly),) = table(
+        "docs/reference/privacy.md", "one noised tensor (`promptfl`, `fedprox`, `pfedme`, `local`)"
+    )
     assert (one, jointly) == POINTS[1][1:3]
 
 

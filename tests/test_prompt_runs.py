@@ -374,7 +374,7 @@ class TestOneCheckpoint:
 
 
 def test_the_example_of_the_docs_is_a_run(tmp_path: Path) -> None:
-    text = Path("docs/own-runs.md").read_text().split("## Prompts\n")[1]
+    text = Path("docs/reference/run-folder.md").read_text().split("## Prompts\n")[1]
     blocks = dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     (tmp_path / "images").mkdir()
     for name in "ab":

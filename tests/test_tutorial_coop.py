@@ -1,4 +1,4 @@
-"""docs/tutorial-coop.md as it stands, on a checkpoint and data in CoOp's layout that are made here of drawn symbols."""
+"""docs/tutorials/coop.md as it stands, on a checkpoint and data in CoOp's layout that are made here of drawn symbols."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedaudit.tasks.base import Record
 from fedaudit.tasks.drawings import CLASSES, draw
 from tests.doc_blocks import BLOCKS, commands, shell_blocks
 
-PAGE = "docs/tutorial-coop.md"
+PAGE = "docs/tutorials/coop.md"
 LABELS = [CLASSES.index(name) for name in ("c", "e", "g", "b", "six", "eight", "three", "nine")]
 SHOTS, OTHERS, LENGTH = 4, 4, 16  # pictures of a class that train and that do not, context vectors
 

@@ -1,4 +1,4 @@
-"""Every form of weights that docs/own-model.md lists, as a miniature in the real format: read, or refused by the words of the table. `--check` says the same."""
+"""Every form of weights that docs/guides/own-model.md lists, as a miniature in the real format: read, or refused by the words of the table. `--check` says the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.doc_blocks import table
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning", "ignore::DeprecationWarning")
 READ = "read"
 ROWS = {
-    row[0].replace("`", ""): row[2].replace("`", "") for row in table("docs/own-model.md", "what you have", "given as")
+    row[0].replace("`", ""): row[2].replace("`", "")
+    for row in table("docs/guides/own-model.md", "what you have", "given as")
 }
 CLIP_SIZES = tiny_hf_clip.TEXT | {"vocab_size": 49408, "max_position_embeddings": 77, "bos_token_id": 49406, "eos_token_id": 49407}  # fmt: skip
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 598516979\n"

@@ -114,7 +114,7 @@ class Params(Parameters):
         elif {"print", "chalk"} <= set(domains):
             warnings.append(
                 "SecFPP: the styles print and chalk are much alike: users of one style can be divided so that halves "
-                "are as far apart as these two, which may stay one cluster (docs/secfpp.md, Clusters)."
+                "are as far apart as these two, which may stay one cluster (docs/reference/secfpp.md, Clusters)."
             )
         return " ".join(warnings)
 

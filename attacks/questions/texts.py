@@ -116,8 +116,8 @@ class TextQuestions:
             scored = [name for name in by_record[0] if any(p[name].start < p[name].stop for p in by_record)]
             if params.slice not in scored:
                 raise InputError(
-                    f"--slice {params.slice}: no record has two tokens of it, and one gives no score (docs/attacks.md, "
-                    f"maxrenyi); valid here: {', '.join(scored)}"
+                    f"--slice {params.slice}: no record has two tokens of it, and one gives no score "
+                    f"(docs/reference/attacks.md, maxrenyi); valid here: {', '.join(scored)}"
                 )
 
     def messages(

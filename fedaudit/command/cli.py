@@ -42,6 +42,7 @@ from fedaudit.command.listing import listing
 from fedaudit.command.owners import is_of_attacks, owners
 from fedaudit.command.window import columns_of_window, examples, hanging, tell
 from fedaudit.machinery import plugins
+from fedaudit.machinery.engines.local import refuse_import
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
@@ -75,12 +76,12 @@ examples:
   audit.py --task vqa                                questions instead of captions
   audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
   audit.py --split records.jsonl --out my-run        coins that say who is a member, before a training elsewhere
-  audit.py --run FOLDER                              audit a training that was done elsewhere (docs/own-runs.md)
+  audit.py --run FOLDER                              audit a training that was done elsewhere (docs/guides/own-runs.md)
   audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
   audit.py --task images --data-root DIR --backbone ViT-B-16 --weights FILE --check   what fits, what is missing
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
   audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
-  audit.py --new attack surprise --plugins FOLDER    a small attack of your own with its test (docs/plugins.md)
+  audit.py --new attack surprise --plugins FOLDER    a small attack of your own with its test (docs/guides/plugins.md)
   audit.py check FOLDER                              plugins of your own, held against the contracts of ours
   audit.py --list                                    methods, attacks, audits and tasks
   audit.py --list attacks                            one of the lists
@@ -89,6 +90,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code (`fedaudit.command.exits`). `argv` defaults to sys.argv[1:]."""
+    refuse_import()
     words = list(sys.argv[1:] if argv is None else argv)
     return exits.exit_code(lambda: _main(words), debug="--debug" in words)
 

@@ -21,7 +21,7 @@ from fedaudit.machinery.executor import WorkerDied
 DONE = 0
 CROSSED = 1  # a gate is crossed; used for nothing else
 MENDABLE = 2  # an error that the user can mend
-BROKEN = 3  # an unexpected error, or a worker process that died
+BROKEN = 3  # an unexpected error, or workers that died too often
 FAILED = 4  # a cell of a matrix or one of several items failed; the others are done
 CLOSED = 128 + 13  # the reader of stdout has gone, as if SIGPIPE had ended the program
 STOPPED = "stopped; the same command goes on from here"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made", bound="DataclassInstance")
 
 OUT = "fedaudit-runs"
+ENGINES = ("local", "ray")  # modules of fedaudit.machinery.engines
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,8 +65,8 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--run",
         metavar="FOLDER",
-        help="audit a training done elsewhere: a folder as docs/own-runs.md says, one peft adapter, or a checkpoint of "
-        "CoOp or MaPLe",
+        help="audit a training done elsewhere: a folder as docs/guides/own-runs.md says, one peft adapter, or a "
+        "checkpoint of CoOp or MaPLe",
     )
     group.add_argument(
         "--preset", default=DEFAULT_PRESET, help=f"settings to start from: {', '.join(presets())} (default: embedded)"
@@ -76,7 +77,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         help="tables and figures of papers beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
     )
     group.add_argument(
-        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/nightly.md)"
+        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/guides/nightly.md)"
     )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 
@@ -166,6 +167,12 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
     group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
+    text = "where workers run: local, or ray for a cluster (RAY_ADDRESS, docs/guides/clusters.md; default: local)"
+    group.add_argument("--engine", choices=ENGINES, default="local", help=text)
+    text = "with --engine ray: processors of each worker (default: 1)"
+    group.add_argument("--worker-cpus", type=number, metavar="N", help=text)
+    text = "with --engine ray: GPUs of each worker (default: 0)"
+    group.add_argument("--worker-gpus", type=number, metavar="N", help=text)
     switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
     text = "say what would run, how long and how much disk"
     group.add_argument("--dry-run", action=switch, default=False, help=text)
@@ -191,7 +198,7 @@ def add_manner(parser: argparse._ActionsContainer) -> None:
     add_plugins(parser)
     workers = min(os.cpu_count() or 1, 4)
     text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
-    parser.add_argument("--threads", type=whole, default=workers, metavar="N", help=text)
+    parser.add_argument("--threads", "--workers", type=whole, default=workers, metavar="N", help=text)
     switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
     parser.add_argument("--quiet", action=switch, default=False, help="no progress, results only")
     parser.add_argument("--open", action=switch, default=False, help="show the finished page in the browser")
@@ -201,7 +208,7 @@ def add_manner(parser: argparse._ActionsContainer) -> None:
 
 def add_plugins(parser: argparse._ActionsContainer) -> None:
     """Add --plugins. Whoever reads a command's words has made its plugins known before."""
-    text = "methods, attacks, audits and tasks of your own, in folders as ours (docs/plugins.md)"
+    text = "methods, attacks, audits and tasks of your own, in folders as ours (docs/guides/plugins.md)"
     parser.add_argument("--plugins", metavar="FOLDER[,FOLDER...]", help=text)
 
 

@@ -1,5 +1,5 @@
-"""`--new KIND NAME`: writes a small whole method, attack or audit with its test (docs/plugins.md). Imports nothing
-heavy."""
+"""`--new KIND NAME`: writes a small whole method, attack or audit with its test (docs/guides/plugins.md). Imports
+nothing heavy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from fedaudit.machinery import places
 from fedaudit.machinery.errors import InputError, nearest
 
 RESERVED = ("all", "none", "list")  # words that stand for names on the command line
-_HELP = "write a small method, attack or audit with its test into --plugins or the current folder (docs/plugins.md)"
+_HELP = (
+    "write a small method, attack or audit with its test into --plugins or the current folder (docs/guides/plugins.md)"
+)
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 

@@ -1,4 +1,5 @@
-"""`--plugins FOLDER`: methods, attacks, audits and tasks of one's own (docs/plugins.md). Imports nothing heavy."""
+"""`--plugins FOLDER`: methods, attacks, audits and tasks of one's own (docs/guides/plugins.md). Imports nothing
+heavy."""
 
 from __future__ import annotations
 

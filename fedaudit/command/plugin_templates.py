@@ -217,12 +217,12 @@ def test_it_equals_the_loop_over_records(tmp_path):
     for finding in findings:
         c = against[finding.threat_model, finding.way, finding.population]
         rows = [*zip(c.client, c.member, c.scores[finding.signal], strict=True)]
-        ranks = []
+        places = []
         for client, member, score in rows:
             own = [other for k, _, other in rows if k == client]
             below, ties = sum(other < score for other in own), sum(other == score for other in own)
-            ranks += [(below + (ties + 1) / 2) / len(own)] if member else []
-        assert finding.value == pytest.approx(sum(ranks) / len(ranks))
+            places += [(below + (ties + 1) / 2) / len(own)] if member else []
+        assert finding.value == pytest.approx(sum(places) / len(places))
         assert 0 < finding.low < finding.high
 
 

@@ -17,7 +17,7 @@ from fedaudit.machinery.errors import InputError
 
 _HELP = (
     "JSON lines of records: flips a fair coin for each and writes who is a member into the folder --out; with "
-    "--reference-share, --canaries and --canary-kind (docs/own-runs.md)"
+    "--reference-share, --canaries and --canary-kind (docs/guides/coins.md)"
 )
 
 

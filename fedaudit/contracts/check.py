@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
 def _main(words: Sequence[str]) -> int:
     parser = Parser(
         prog="fedaudit check",
-        description="Hold plugins against the contracts of methods, attacks, audits and tasks (docs/plugins.md).",
+        description="Hold plugins against contracts of methods, attacks, audits and tasks (docs/guides/plugins.md).",
         epilog="Exit code 1: a contract is broken; 2: a file cannot be read as a plugin.",
         allow_abbrev=False,
     )
@@ -56,7 +56,7 @@ def found_in(folders: Sequence[Path]) -> list[Plugin[Any]]:
     matching = [plugin for plugin in foreign if not inside or any(plugin.path.is_relative_to(one) for one in inside)]
     if not matching:
         where = " ".join(map(str, folders)) or "no FOLDER is given, and no variable or distribution names one"
-        raise InputError(f"check: {where}: no plugin is there; see docs/plugins.md")
+        raise InputError(f"check: {where}: no plugin is there; see docs/guides/plugins.md")
     return matching
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from fedaudit.attacks.attacked_models import Target, Wanted
 from fedaudit.attacks.base import View
@@ -157,9 +158,9 @@ class PromptWorld(World):
         return Recognition(np.array(self._owned))
 
     @property
-    def _owned(self) -> list[list[bool]]:
-        """Which records each client owns, of clients that own every third one."""
-        return [[i % CLIENTS == k for i in range(sum(map(len, self.training)))] for k in range(CLIENTS)]
+    def _owned(self) -> NDArray[np.bool_]:
+        """Which records each client owns [clients, records], of clients that own every third one."""
+        return np.arange(sum(map(len, self.training))) % CLIENTS == np.arange(CLIENTS)[:, None]
 
     def attacked(self, method: Method[Any], view: View) -> list[tuple[State, Floats]]:
         hears = view.gives("uploads") or view.gives("sums of uploads")

@@ -1,5 +1,5 @@
 """Coins that decide before a training which records are its members: written by `--split`, checked when the run comes
-back (docs/own-runs.md, *Coins before training*).
+back (docs/guides/coins.md, *Coins before training*).
 
 The coin of a record is one bit of HMAC-SHA-256 of its id under a seed of 128 bits. Who published the commitment, the
 SHA-256 of the seed and of the list of all records, before the training cannot have chosen coins or records after it.

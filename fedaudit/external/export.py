@@ -1,5 +1,5 @@
-"""Writes a run of this project in the folder format of docs/own-runs.md; reading it back gives the same transcript and
-records."""
+"""Writes a run of this project in the folder format of docs/reference/run-folder.md; reading it back gives the same
+transcript and records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the folder of an external run (docs/own-runs.md) and checks it.
+"""Reads the folder of an external run (docs/reference/run-folder.md) and checks it.
 
 Importing this module is light, and `read` needs no torch: it reads only the headers of tensor files.
 """

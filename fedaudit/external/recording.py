@@ -307,7 +307,7 @@ class _Checks:
             yield Remark(
                 "uploads",
                 f"Uploads of different clients are byte-identical (clients {', '.join(self.alike[:3])}{more}): if "
-                "their states shared memory when they were saved, all but one are lost (docs/own-runs.md).",
+                "their states shared memory when they were saved, all but one are lost (docs/guides/own-runs.md).",
             )
 
     def _of_start(self) -> Iterator[Remark]:

@@ -1,5 +1,5 @@
-"""An external run: a training done elsewhere, as a folder of models, uploads and records (docs/own-runs.md). It is
-checked and turned into a transcript.
+"""An external run: a training done elsewhere, as a folder of models, uploads and records (docs/reference/run-
+folder.md). It is checked and turned into a transcript.
 
 Importing this module is light, and `read` needs no torch: it reads only the headers of tensor files.
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedaudit.machinery.errors import InputError, nearest
 
-FORMATS = (1, 2)  # versions of the format in docs/own-runs.md; the last one is written
+FORMATS = (1, 2)  # versions of the format in docs/reference/run-folder.md; the last one is written
 RUN, ROUNDS = "run.json", "rounds.json"
 IMAGE = "<image>"  # where a prompt has its picture
 SCORES = ("captions", "answers")  # how utility is scored

@@ -99,7 +99,7 @@ def _check(folder: Path, source: str, others: Sequence[ModulePlace]) -> None:
     parts_of_ours = {path.name for path in others[0].folder.iterdir() if path.is_dir() and path.name[0] != "_"}
     parts = sorted(path.name for path in folder.iterdir() if path.name in parts_of_ours and path.is_dir())
     if not parts:
-        raise InputError(f"{source}: has none of the folders that plugins lie in; see docs/plugins.md")
+        raise InputError(f"{source}: has none of the folders that plugins lie in; see docs/guides/plugins.md")
     for path in (path for part in parts for path in sorted((folder / part).rglob("*.py"))):
         module = ".".join((OURS, *path.relative_to(folder).with_suffix("").parts))
         for place in others:

@@ -43,7 +43,7 @@ class Privacy(Parameters):
 
 @dataclass(frozen=True)
 class AdapterPrivacy(Privacy):
-    """Defaults for adapters, which have a thousand times more noised entries than prompts (docs/privacy.md)."""
+    """Defaults for adapters: a thousand times more noised entries than prompts (docs/reference/privacy.md)."""
 
     epsilon: float = like(Privacy, "epsilon", 10.0)
     clip_norm: float = like(Privacy, "clip_norm", 0.05)

@@ -3,7 +3,7 @@
 Clients draw by object class, the category of a picture's largest annotated object, Dirichlet(0.5). The default sizes
 give the 300 members and 300 NoCaps pictures of FedRand's attack; unlike there, every client also holds out as many
 records of its own. Source of the set-up: FedRand, sections 4.1 and 4.2, appendix A. Layouts, downloads and costs:
-docs/data.md.
+docs/reference/data.md.
 """
 
 from collections import Counter

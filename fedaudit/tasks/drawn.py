@@ -7,8 +7,8 @@ from fedaudit.machinery.parameters import Parameters, number, whole
 
 @dataclass(frozen=True)
 class Drawn(Parameters):
-    """Base of the tasks' `Params`; docs/methods.md describes the tasks. All records are drawn before anything is
-    trained, about a thousand a second, and held in memory."""
+    """Base of the tasks' `Params`; docs/reference/methods.md describes the tasks. All records are drawn before anything
+    is trained, about a thousand a second, and held in memory."""
 
     records: int = whole(28, "expected training records per client; as many are held out", least=2, most=10**4)
     dirichlet: float = number(0.5, "concentration of the partition", least=0.001, most=10**6)

@@ -2,7 +2,7 @@
 
 `--data-root DIR` holds a folder per class, or `train/` and `test/` (or `val/`) with these; parquet files or a folder of
 `datasets.save_to_disk` with `image` and `label`; or an imagefolder whose `metadata.jsonl` has labels. Without a test
-split three tenths of each class, drawn at random, are for testing. Layouts: docs/own-data.md.
+split three tenths of each class, drawn at random, are for testing. Layouts: docs/guides/own-data.md.
 """
 
 from collections.abc import Iterator

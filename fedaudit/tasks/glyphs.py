@@ -2,7 +2,7 @@
 
 The pictures come from `drawings`, in styles that the embedded model was not pre-trained on. With `--domain print+neon`
 the first half of the clients has one style and the others another (multi-domain setting of SecFPP, 5.1). Both have the
-same 40 classes. Partitions: docs/images.md.
+same 40 classes. Partitions: docs/reference/images.md.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 `--dataset NAME --data-root DIR`, or two as NAME+NAME: the first half of the clients then shares the first, the others
 the second (SecFPP, 5.1). `domainnet` and `office_caltech10` stand for all of their domains. Sources of the partitions:
-DP-FPL A.1, SecFPP 5.1, DP2FL. Data sets, layouts, partitions: docs/images.md.
+DP-FPL A.1, SecFPP 5.1, DP2FL. Data sets, layouts, partitions: docs/reference/images.md.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 If a data set's folder has a `split_zhou_*.json` (Zhou et al., CoOp, 2022), its train and test lists are used and its
 val list is left out, as in the papers. Otherwise `image_layouts` reads the official lists. Pictures stay files until
-they are used. Layouts and sources: docs/images.md.
+they are used. Layouts and sources: docs/reference/images.md.
 """
 
 import functools

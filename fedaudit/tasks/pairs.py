@@ -3,7 +3,7 @@
 `--data-root` names a list with a JSON object a line (`image`, `text`, optionally `client`, `group`, `references`), or a
 folder with `train.jsonl` and `test.jsonl`, an imagefolder with `metadata.jsonl`, parquet files, or a folder of
 `datasets.save_to_disk`. Where pairs name clients, each client draws from its own; else clients draw by group,
-Dirichlet(0.5), as in FedRand, section 4.1. Layouts: docs/own-data.md.
+Dirichlet(0.5), as in FedRand, section 4.1. Layouts: docs/guides/own-data.md.
 """
 
 import re

@@ -7,7 +7,7 @@ from fedaudit.machinery.parameters import Parameters, choice, number, text, whol
 
 @dataclass(frozen=True)
 class Partitioned(Parameters):
-    """Base of the tasks' `Params`; docs/images.md describes the partitions."""
+    """Base of the tasks' `Params`; docs/reference/images.md describes the partitions."""
 
     partition: str = choice("pathological", "of the classes over clients", ("pathological", "dirichlet", "dominant"))
     dirichlet: float = number(0.3, "concentration of the dirichlet partition", least=0.001, most=10**6)

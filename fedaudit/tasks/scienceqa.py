@@ -2,7 +2,7 @@
 
 Clients draw by topic, Dirichlet(0.5). Questions without picture are left out. There are no out-of-distribution
 non-members: each client's held-out records serve. Source of the set-up: FedRand, section 4.1, appendix A; prompt: A.2,
-see `questions`. Layouts, downloads and costs: docs/data.md.
+see `questions`. Layouts, downloads and costs: docs/reference/data.md.
 """
 
 from collections.abc import Mapping, Sequence

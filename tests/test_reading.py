@@ -1,0 +1,38 @@
+"""Pages are short and so are their sentences; what once was stands in the changelog."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.doc_blocks import PAGES, prose
+
+MOST_WORDS = 1500  # of a page that is read from top to bottom: tables count, blocks do not
+MOST_IN_A_SENTENCE = 35
+LOOKED_UP = ("docs/reference/", "docs/benchmarks/", "CONTRIBUTING.md")
+HISTORY = r"until now|before this version|earlier version|\(before: |, as before\b|used to be|formerly|previously"
+WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
+
+
+def sentences(page: str) -> Iterator[str]:
+    """The sentences and the halves at a colon or semicolon, without tables, headings, code and the targets of links."""
+    lines = [line for line in prose(page).splitlines() if not re.match(r"\s*(\||#|<|!\[)", line)]
+    text = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", "\n".join(lines)))
+    for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", text):
+        yield from re.split(r"(?<=[.!?:;])\s+", " ".join(paragraph.split()))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_sentence_is_long(page: str) -> None:
+    if page != "CONTRIBUTING.md":
+        assert [s for s in sentences(page) if len(WORD.findall(s)) > MOST_IN_A_SENTENCE] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith(LOOKED_UP)])
+def test_a_page_that_is_read_is_short(page: str) -> None:
+    assert len(prose(page).split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_history_belongs_to_the_changelog(page: str) -> None:
+    assert re.findall(HISTORY, prose(page)) == []

@@ -1,0 +1,78 @@
+"""The site is built from docs/ without a warning, and every link of its pages leads to a page and a place on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import fedaudit
+from tests.doc_blocks import PAGES, ROOT
+
+for package in ("sphinx", "myst_parser", "pydata_sphinx_theme"):
+    pytest.importorskip(package, reason="of the extra docs")
+
+
+class Links(HTMLParser):
+    """The places of a page and what it links to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.places: set[str] = {""}
+        self.to: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.places.add(given.get("id") or "")
+        link = given.get("href") if tag in ("a", "link") else given.get("src")
+        self.to += [link] if link else []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-d",
+        place / "trees",
+        ROOT / "docs",
+        place / "html",
+    ]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (built.returncode, built.stderr) == (0, "")
+    return place / "html"
+
+
+def test_every_page_is_on_it(site: Path) -> None:
+    for page in PAGES:
+        if page.startswith("docs/"):
+            assert (site / page.removeprefix("docs/")).with_suffix(".html").is_file()
+
+
+def test_links_lead_somewhere(site: Path) -> None:
+    pages = {page: Links(page) for page in site.rglob("*.html") if "_static" not in page.parts}
+    for page, read in pages.items():
+        for link in read.to:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            assert target.is_file(), (page.name, link)
+            if target in pages:
+                assert unquote(parts.fragment) in pages[target].places, (page.name, link)
+
+
+def test_what_programs_import_has_an_entry(site: Path) -> None:
+    places = Links(site / "reference" / "library.html").places
+    assert {f"fedaudit.{name}" for name in fedaudit.__all__} - {"fedaudit.Recorder"} <= places
+    assert {"fedaudit.Recorder", "fedaudit_recorder.Recorder"} & places
