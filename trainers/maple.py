@@ -11,9 +11,8 @@ couplings as linear layers of PyTorch: one draw for the first layer and one for 
 that code, couplings are not in half precision.
 
 The image encoder runs with prompts, so only an image's patch embeddings are computed once. All clients of a round, or
-shadow models, that take equally many steps are one batched problem, as many of them at a time as fit into memory. A
-step of each holds batch times (1 + patches + b) tokens of the image encoder with all that a backward pass needs, 0.45
-GB a client with ViT-B/16, a batch of 4 and 20 classes.
+shadow models, that take equally many steps are one batched problem, as many of them at a time as `--memory` holds: a
+step of each keeps batch times (1 + patches + b) tokens of the image encoder for its backward pass.
 
 Methods of soft prompts can train beside these in one run (`Facts.also`), on the same CLIP, records and schedule.
 

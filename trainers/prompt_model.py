@@ -68,9 +68,11 @@ class PromptModel:
     def client_bytes(self, method: Any) -> int:
         """Bytes that a client's local step holds: the text encoder's pass, and for each record of the batch a copy of
         the text features, its gradient and the similarities."""
-        held, _ = self.clip.text_memory(self.texts(self.settings.prompt_length), by_class=self.settings.class_contexts)
+        forward, _ = self.clip.text_memory(
+            self.texts(self.settings.prompt_length), by_class=self.settings.class_contexts
+        )
         copies = COPIES * 4 * method.prompts * len(self.classes) * self.clip.embed
-        return int(method.prompts * held + self.settings.batch * (copies + self._scores_bytes(method)))
+        return int(method.prompts * forward + self.settings.batch * (copies + self._scores_bytes(method)))
 
     def _scores_bytes(self, method: PromptMethod) -> int:
         """Bytes that a model's similarities with one image hold."""

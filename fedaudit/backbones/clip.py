@@ -168,7 +168,7 @@ class FrozenCLIP:
         vectors put in before layers 2 to D + 1. ValueError: b is not that of `texts`.
 
         Differentiable once in the vectors; NotImplementedError on a second derivative. Per-record gradients reuse this
-        pass (`trainers.prompt_model.backward_through`).
+        pass (`trainers.prompt_model.PromptModel.backward`).
         """
         return self._tower(context, texts, deeper)
 

@@ -135,9 +135,9 @@ def number(text: str) -> float:
 
 def size(text: str) -> int:
     """Parse a number of bytes as 500MB or 4GB, of 1 MB at least. ArgumentTypeError as in `whole`."""
-    if not (found := _SIZE.fullmatch(text)):
+    if not (parts := _SIZE.fullmatch(text)):
         raise argparse.ArgumentTypeError(f"{short_repr(text)} must be a size, as 500MB or 4GB")
-    if not MB <= (value := int(float(found[1]) * _UNITS[found[2].upper()])) <= 10**6 * MB:
+    if not MB <= (value := int(float(parts[1]) * _UNITS[parts[2].upper()])) <= 10**6 * MB:
         raise argparse.ArgumentTypeError(f"{short_repr(text)} must lie between 1MB and 1000GB")
     return value
 
