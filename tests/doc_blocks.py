@@ -64,7 +64,7 @@ def commands(text: str) -> list[list[str]]:
 
 def shell_blocks() -> list[Block]:
     """The fenced blocks of command lines; not those that show a folder's files."""
-    return [block for block in BLOCKS if not block.language and not block.first.endswith("/")]
+    return [block for block in BLOCKS if block.language in ("", "bash") and not block.first.endswith("/")]
 
 
 def documented() -> list[tuple[str, tuple[str, ...]]]:

@@ -34,6 +34,7 @@ from tests.examples import EXAMPLES
 from tests.small_run import adapter, small_run
 from tests.test_doc_commands import plan
 from tests.test_doc_commands import read as read_words
+from tests.test_tutorials import NOTEBOOKS
 
 AUDIT = fedaudit.audit
 SMALL = {
@@ -67,6 +68,8 @@ def has_a_test(block: Block) -> bool:
         return block.first.split()[1] in EXAMPLES
     if block.page == "docs/guides/plugins.md" and block.language:
         return True  # tests/test_own_plugins.py runs them
+    if block.page in NOTEBOOKS:
+        return block.language in ("python", "bash")  # tests/test_tutorials.py executes them
     if block.language == "python":
         return block.page in PYTHON or block.page in EXAMPLE_PAGES or block.page == "docs/tutorials/coop.md"
     if block.language in ("json", "jsonl"):
