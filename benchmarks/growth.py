@@ -136,7 +136,7 @@ def rounds(clients: int, classes: int, folder: Path) -> Work:
     from fedaudit.backbones.clip_source import resolve_clip
     from fedaudit.machinery.store import claim
 
-    names = [f"thing {c}" for c in range(classes)]
+    names = [f"thing {c:04d}" for c in range(classes)]  # of equally many tokens
     with Rounds(world(load(resolve_clip("", "")), names, clients, 1, claim(folder)), 2) as run:
         run.next("private step")  # what is computed once only
         yield "a round", lambda: run.next("private step")

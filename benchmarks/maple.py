@@ -46,7 +46,7 @@ def memory(clients: int, classes: int = 20, batch: int = 4) -> None:
         tokens = torch.cat([clip.vision.tokens(torch.randn(1, 3, *size)) for _ in labels])
     row = {record: i for i, record in enumerate(labels)}
     seen = ImageFeatures(row, torch.zeros(len(labels), 512), None), ImageFeatures(row, tokens[:, 0], list(tokens))
-    settings = Settings(batch=batch, local_epochs=0, local_steps=1, clients_per_batch=clients)
+    settings = Settings(batch=batch, local_epochs=0, local_steps=1)
     learner = Learner(clip, *seen, labels, [f"class {i}" for i in range(classes)], settings)
     method, ids = DP2FL(Params()), list(labels)
     start = method.start(learner.initial(generator(0, "initial")))

@@ -42,7 +42,7 @@ from fedaudit.machinery.store import Folder, claim
 from fedaudit.privacy.settings import Privacy
 from fedaudit.tasks import drawings
 from fedaudit.tasks.base import IMAGE, Record
-from fedaudit.trainers import dpfpl, fedotp
+from fedaudit.trainers import dpfpl, fedotp, prompt_model
 from fedaudit.trainers.base import Participation, Schedule, generator
 from fedaudit.trainers.evaluations import Recognition
 from fedaudit.trainers.prompts import Cohort, Learner, PromptMethod, Settings
@@ -67,7 +67,6 @@ ROUND_ROWS = (  # the loop's step, the project's, what they are called
 )
 
 SIZES = (10, 100, 1000)  # clients
-CROWD = 50
 ROUNDS = 3
 SMALL = 4  # |B| there
 JOBS = {"_participate": "training", "_hits": "evaluation"}
@@ -142,7 +141,7 @@ def world(
     features = clip.encode(records, cache, say=print, patches=patches)
     spent = time.process_time() - began
     prepare = image_transform_v2(PreprocessCfg(**clip.model.visual.preprocess_cfg), is_train=False)
-    settings = Settings(prompt_length=min(LENGTH, clip.context_length // 2), batch=BATCH, clients_per_batch=CROWD)
+    settings = Settings(prompt_length=min(LENGTH, clip.context_length // 2), batch=BATCH)
     return World(
         clip,
         Learner(clip, features, labels, names, settings),
@@ -348,7 +347,7 @@ class Rounds:
     def __init__(self, w: World, rounds: int) -> None:
         self.w, self.schedule = w, w.schedule(rounds)
         self.bench = Bench(w.learner, w.training, w.test)
-        self.evaluation = Recognition(_local(w.learner, w.training, w.test), w.learner.settings.clients_per_batch)
+        self.evaluation = Recognition(_local(w.learner, w.training, w.test))
         self.done = dict.fromkeys(PRIVACY, 0)
 
     def __enter__(self) -> Rounds:
@@ -450,7 +449,7 @@ def all_iterations(cost: Tensor) -> Tensor:
 
 def scale(sizes: Sequence[int], trials: int) -> None:
     """A row for each number of clients, and one for the largest without batches."""
-    cases = [(clients, CROWD) for clients in sizes]
+    cases = [(clients, prompt_model.TOGETHER) for clients in sizes]
     runs = {case: [_in_fresh_process(*case)] for case in cases}
     for _ in range(trials - 1):
         for case in cases:
@@ -481,13 +480,14 @@ def _in_fresh_process(clients: int, clients_per_batch: int) -> dict[str, Any]:
 
 def measure(clients: int, clients_per_batch: int) -> dict[str, Any]:
     """Seconds of the cheapest round after the first by what they were spent on, and highest resident bytes before and after the run."""
-    settings = Settings(prompt_length=LENGTH, batch=SMALL, clients_per_batch=clients_per_batch)
+    prompt_model.TOGETHER, settings = clients_per_batch, Settings(prompt_length=LENGTH, batch=SMALL)
     method = dpfpl.DPFPL(dpfpl.Params(), settings)
     schedule = Schedule(ROUNDS, clients, clients)
     with tempfile.TemporaryDirectory() as folder:
         bench = crowded(clients, settings, claim(Path(folder) / "cache"))
         method = method.protected(PRIVACY["private step"], schedule, [len(ids) for ids in bench.training])
-        evaluation = Recognition(_local(bench.learner, bench.training, bench.test), clients_per_batch)
+        bench.learner.memory = 10**12  # so that the number alone decides
+        evaluation = Recognition(_local(bench.learner, bench.training, bench.test))
         Path("/proc/self/clear_refs").write_text("5")  # the highest resident memory so far is forgotten
         before, _ = memory()
         rounds = []

@@ -40,7 +40,7 @@ def row(field: dataclasses.Field[Any]) -> str:
     flag = f"`--{name}`, `--no-{name}`" if isinstance(field.default, bool) else f"`--{name}`"
     default = {True: "on", False: "off"}[field.default] if isinstance(field.default, bool) else field.default
     cells = [flag, str(default), field.metadata["help"], valid.short if valid else ""]
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
 
 
 if __name__ == "__main__":

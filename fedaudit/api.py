@@ -105,9 +105,11 @@ def audit(**options: Unpack[Options]) -> Audit:
     """
     import pandas as pd
 
+    from fedaudit.machinery.engines.local import refuse_import
     from fedaudit.machinery.executor import restored_settings
     from fedaudit.pipeline.run import run
 
+    refuse_import()
     with errors_in_python(options):
         command = _command(options)
         if command.dry_run:

@@ -35,7 +35,6 @@ class Options(TypedDict, total=False):
     class_contexts: bool | None
     classes: Place | None
     clients: int | None
-    clients_per_batch: int | None
     clip: str | None
     clip_norm: float | None
     clustered: str | None
@@ -53,6 +52,7 @@ class Options(TypedDict, total=False):
     dirichlet: float | None
     domain: str | None
     dtype: str | None
+    engine: str | None
     envelope: float | None
     epsilon: Numbers | None
     evaluate_every: int | None
@@ -79,6 +79,7 @@ class Options(TypedDict, total=False):
     match: str | None
     matmul_precision: str | None
     members: Place | None
+    memory: int | str | None
     merge_below: int | None
     method: Texts | None
     mixing: float | None
@@ -151,4 +152,6 @@ class Options(TypedDict, total=False):
     ways: str | None
     weight_decay: float | None
     weights: Place | None
+    worker_cpus: float | None
+    worker_gpus: float | None
     wrong: int | None

@@ -46,7 +46,17 @@ class LinearCLIP:
     weights: Tensor  # [C, b, E]
     scale: float = 1.0
     width: int = 1
-    device: str = "cpu"
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def embed(self) -> int:
+        return self.weights.shape[-1]
+
+    def text_memory(self, texts: ClassTexts, *, by_class: bool = False) -> tuple[int, int]:
+        return 1, 1
 
     def text(self, context: Tensor, texts: ClassTexts) -> Tensor:
         return torch.einsum("...bd,cbe->...ce", context, self.weights)
@@ -81,11 +91,17 @@ def run(
     advance: Callable[[], None] = lambda: None,
 ) -> Transcript:
     """Train `method` by the real loop; a client owns the classes of its number and the next one."""
-    learner = world.learner(replace(method.settings, clients_per_batch=clients_per_batch))
+    learner = taking(clients_per_batch, world.learner(method.settings), method)
     bench = Bench(learner, world.training, world.test, left_out=world.left_out)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(schedule.clients)]
-    evaluation = Recognition(own, clients_per_batch)
+    evaluation = Recognition(own)
     return trained(path, method, schedule, bench, evaluation=evaluation, advance=advance, until=until)
+
+
+def taking(clients: int, learner: Any, method: Any) -> Any:
+    """The learner with as much memory as takes so many clients together."""
+    learner.memory = clients * learner.client_bytes(method)
+    return learner
 
 
 def made(

@@ -16,7 +16,7 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.pipeline.trainings import BLOCK
 from fedaudit.privacy.settings import Privacy
-from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.base import Participation, Schedule
 from fedaudit.trainers.prompts import Step
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.transcript import Transcript
@@ -38,7 +38,7 @@ def bench_of(world: prompt_toy.Federation, method: Any, canaries: frozenset[str]
 
 def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Transcript:
     recipe = recipe_at(path, method, schedule)
-    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, schedule.rounds, True))
+    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, True, schedule.rounds, True))
     return recipe.simulated(shadow_models.SIMULATED)
 
 
@@ -112,7 +112,7 @@ def test_each_shadow_goes_along_its_own_trajectory(tmp_path: Path) -> None:
     recipe = recipe_at(tmp_path, method, prompt_toy.SCHEDULE)
     numbers = (shadow_models.SIMULATED, shadow_models.SIMULATED + 1)
     for number in numbers:
-        simulate(bench, (recipe, number, prompt_toy.SCHEDULE.rounds, True))
+        simulate(bench, (recipe, number, True, prompt_toy.SCHEDULE.rounds, True))
     along = [recipe.simulated(number) for number in numbers]
     assert not torch.equal(along[0].broadcast(0)["p_G"], along[1].broadcast(0)["p_G"])  # where all take part
     lists = [shadow_models._list(bench, client, SEED, number) for number in numbers]
@@ -135,7 +135,7 @@ def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(
     bench = bench_of(world, method).attack_bench
     recipe = dataclasses.replace(recipe_at(tmp_path, method, schedule), whole=False, trajectories=2)
     for number in recipe.federations:
-        simulate(bench, (recipe, number, schedule.rounds, True))
+        simulate(bench, (recipe, number, True, schedule.rounds, True))
     folder = claim(tmp_path / "client")
     for until in (BLOCK, schedule.rounds):  # what was broadcast before a stop is kept
         shadow_models.train_shadows(
@@ -180,7 +180,7 @@ def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path)
     server = {"p_G": others.broadcast(0)["p_G"] + shift}
     asked = list(bench.candidates[0])
     moved, _ = shadow_models._round(bench, method, [others], 0, 0, [server], [{}], [(asked, frozenset())], [3])
-    working = prompt_toy.Participation(0, 0, 3, asked, bench.learner, [])
+    working = Participation(0, 0, 3, asked, bench.learner, [])
     (own,) = bench.learner.work(method, [server], [server], [working])
     recorded = others.uploads(0)
     sizes = [len(asked), *(others.round(0)["uploads"][str(k)]["records"] for k in (1, 2))]
@@ -261,9 +261,8 @@ def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:
     found = []
     for clients_per_batch in (2, 50):
         method = prompt_toy.made("dpfpl", {"rank": 2})
-        settings = dataclasses.replace(method.settings, clients_per_batch=clients_per_batch)
-        method = dataclasses.replace(method, settings=settings)
         bench = bench_of(world, method)
+        prompt_toy.taking(clients_per_batch, bench.learner, method)
         others = simulated(tmp_path / str(clients_per_batch), method, schedule, bench)
         folder = tmp_path / f"client-{clients_per_batch}"
         found.append(shadows_at(folder, bench, method, [others], 5, until=schedule.rounds))
@@ -281,7 +280,7 @@ def test_shadows_in_two_parts_are_those_of_one(tmp_path: Path) -> None:
     assert whole.parts == [range(5)]
     assert apart.parts == [range(3), range(3, 5)]
     for number in whole.federations:
-        simulate(bench, (whole, number, schedule.rounds, True))
+        simulate(bench, (whole, number, True, schedule.rounds, True))
     found = []
     for recipe in (whole, apart):
         parts = {some: claim(tmp_path / f"{recipe.together}" / f"{some[0]}") for some in recipe.parts}
@@ -303,7 +302,7 @@ def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
     bench = bench_of(world, method)
     recipe = recipe_at(tmp_path, method, schedule)
     for s in range(3):
-        simulate(bench.attack_bench, (recipe, s, schedule.rounds, True))
+        simulate(bench.attack_bench, (recipe, s, True, schedule.rounds, True))
     runs = [recipe.simulated(s) for s in range(3)]
     found = shadow_models.shadows_of_federations(bench, method, runs, 0, seed=SEED)
     for s, run in enumerate(runs):

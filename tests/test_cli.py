@@ -6,7 +6,6 @@ import os
 import pytest
 
 from fedaudit.command import cli
-from fedaudit.machinery import store
 
 TINY = "--rounds 2 --clients 3 --per-round 2 --records 4 --reference 4 --novel 6 --test 3 --local-steps 2 --threads 1".split()
 
@@ -83,7 +82,7 @@ def test_full_or_read_only_disk(code, capsys, tmp_path, monkeypatch):
     def refuse_to_sync(descriptor):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(store.os, "fsync", refuse_to_sync)
+    monkeypatch.setattr("os.fsync", refuse_to_sync)
     sentence = refuse(capsys, [*TINY, "--out", str(tmp_path / "out")])
     assert os.strerror(code) in sentence
     assert "--out" in sentence

@@ -143,7 +143,7 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
     bench = bench_of(world, method)
     recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
-    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
+    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, True, SCHEDULE.rounds, True))
     (others,) = recipe.others
     spoil(monkeypatch, lambda c: c.seed != others.schedule.seed)
     folder = claim(tmp_path / "client-001")
@@ -159,4 +159,4 @@ def test_the_adversarys_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
     spoil(monkeypatch, lambda c: c.client == 0)
     with pytest.raises(Diverged, match=r"simulation of promptfl, seed .* the upload of client-00"):
-        simulate(bench_of(world, method).attack_bench, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
+        simulate(bench_of(world, method).attack_bench, (recipe, shadow_models.SIMULATED, True, SCHEDULE.rounds, True))

@@ -411,6 +411,13 @@ def test_benchmarks_stand_in_the_docs() -> None:
         assert re.search(rf"benchmarks[./]{path.stem}\b", text), path.name
 
 
+def test_tables_of_benchmarks_name_their_command() -> None:
+    for page, text in PAGES.items():
+        if page.startswith("docs/benchmarks/") and not page.endswith("index.md"):
+            for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+                assert "|---" not in section or re.search(r"python |audit\.py|benchmarks[./]", section), section[:60]
+
+
 # contributing
 
 

@@ -253,7 +253,7 @@ def run(path: Path, *, rounds: int = 3, per_round: int = 3, seed: int = 1) -> Tr
     world, learner = prompt_toy.federation(), maple_toy.learner()
     bench = Bench(learner, world.training, world.test)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(3)]
-    return trained(path, METHOD, Schedule(rounds, 3, per_round, seed), bench, evaluation=Recognition(own, 50))
+    return trained(path, METHOD, Schedule(rounds, 3, per_round, seed), bench, evaluation=Recognition(own))
 
 
 def test_a_run_is_the_paper_s_algorithm(tmp_path: Path) -> None:

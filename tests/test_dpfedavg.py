@@ -222,6 +222,8 @@ def test_parts_hold_the_gradients_of_their_records(world: Learner, monkeypatch: 
     monkeypatch.setattr("fedaudit.trainers.lora.ACTIVATIONS", 1)
     assert len(list(world.gradients(adapter(world), RECORDS[:2], each=True))) == 2
     assert list(world.gradients(adapter(world), [], each=True)) == []
+    monkeypatch.setattr(world, "memory", 4 * (longest + 2 * each))  # --memory wins
+    assert [len(part) for part in world._parts(RECORDS, copies=2)] == [4, 4, 4, 2]
 
 
 # --- a whole run ----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from fedaudit.trainers.base import Schedule
 from fedaudit.trainers.evaluations import Answers, Recognition
 from fedaudit.trainers.fedavg import FedAvg, Params
+from fedaudit.trainers.protocols import clients_per_batch
 from tests.toy import toy_run
 
 
@@ -41,10 +42,12 @@ def test_accuracies_of_every_second_round() -> None:
 
     class Executor:
         def map(self, function: Any, jobs: Any) -> Any:
+            if function is clients_per_batch:
+                return iter([50])
             asked.append(len(list(jobs)))
             return iter([np.ones((1, 4), bool)])
 
-    evaluation = Recognition(np.ones((1, 4), bool), 50, every=2)
+    evaluation = Recognition(np.ones((1, 4), bool), every=2)
     tested = {}
     for done in range(1, 6):
         tested[done] = evaluation.after(Executor(), None, {}, {0: {}}, done=done, last=done == 5)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Jobs on workers: order, equality with one process, death of a worker and of the parent."""
+"""Jobs on this machine's workers: short ones beside long ones, signals, death of the parent. Else see test_engines."""
 
 import multiprocessing
 import os
@@ -12,25 +12,12 @@ import pytest
 import torch  # before the fork, so that all workers start at once
 from threadpoolctl import threadpool_info
 
-from fedaudit.machinery.executor import AHEAD, Executor, WorkerDied, one_thread, restored_settings, set_precision
+from fedaudit.machinery.executor import Executor, one_thread, restored_settings, set_precision
 
 
 def times(bench, x):
     time.sleep(0.02 * (x % 3))
     return bench * x, os.getpid()
-
-
-def die(bench, x):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fail(bench, x):
-    raise ValueError(f"job {x}")
-
-
-def slowly(bench, x):
-    time.sleep(0.05)
-    return bench * x
 
 
 def meet(bench, job):
@@ -42,30 +29,6 @@ def meet(bench, job):
             break
         time.sleep(0.01)
     return x != 0 or path.exists()
-
-
-def test_results_come_in_the_order_of_the_jobs_and_from_several_processes():
-    with Executor(lambda: 10, workers=2) as executor:
-        found = list(executor.map(times, range(12)))
-    assert [value for value, _ in found] == [10 * x for x in range(12)]
-    assert len({pid for _, pid in found} - {os.getpid()}) == 2
-
-
-def test_jobs_are_made_when_their_turn_is_near():
-    """Large jobs come from a generator: of 50, only a few per worker are drawn before the first result is out."""
-    drawn = []
-
-    def jobs():
-        for x in range(50):
-            drawn.append(x)
-            yield x
-
-    with Executor(lambda: 1, workers=2) as executor:
-        results = executor.map(slowly, jobs())
-        next(results)
-        assert len(drawn) <= 2 * AHEAD + 4  # those that ended beside the first one made room
-        assert list(results) == list(range(1, 50))
-    assert len(drawn) == 50
 
 
 def test_short_jobs_go_on_beside_a_long_one(tmp_path):
@@ -95,32 +58,9 @@ def test_a_job_waits_for_the_one_before_it_in_its_chain_and_for_no_other_chain(t
         assert list(executor.chains(follow, chains)) == [True] * 6
 
 
-@pytest.mark.parametrize("kind", ["map", "chains"])
-@pytest.mark.parametrize(
-    ("function", "error", "said"), [(fail, ValueError, "job 4"), (die, WorkerDied, "run the same command to resume")]
-)
-def test_an_error_in_a_job_comes_back_as_it_is_and_a_death_says_how_to_go_on(kind, function, error, said):
-    jobs = [4] if kind == "map" else [[4, 5]]
-    with Executor(lambda: 1, workers=2) as executor, pytest.raises(error, match=said):
-        list(getattr(executor, kind)(function, jobs))
-
-
 def test_one_worker_is_this_process():
     with Executor(lambda: 10) as executor:
         assert list(executor.map(times, [3])) == [(30, os.getpid())]
-
-
-def until_the_pool_breaks(executor):
-    for _ in range(100):
-        list(executor.map(times, [1]))
-
-
-def test_a_worker_that_died_between_two_series_of_jobs():
-    with Executor(lambda: 1, workers=2) as executor:
-        (_, pid), *_ = executor.map(times, range(4))
-        os.kill(pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied):
-            until_the_pool_breaks(executor)
 
 
 def doze(bench, x):

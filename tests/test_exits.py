@@ -66,7 +66,7 @@ class TestUnexpected:
                 RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
                 "too little memory; lower --threads",
             ),
-            (OutOfMemoryError("CUDA out of memory"), "GPU has too little memory; lower --batch"),
+            (OutOfMemoryError("CUDA out of memory"), "GPU has too little memory; lower --memory or --batch"),
             (RecursionError("maximum recursion depth exceeded"), "nested deeper"),
             (WorkerDied("a worker process died"), "a worker process died; its traceback"),
             (OSError(5, "Input/output error", "data"), "unexpected OSError: [Errno 5] Input/output error: 'data'"),

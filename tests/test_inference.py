@@ -507,7 +507,7 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, QuestionPlan]:
     if attack == "loss":
         return bench, asking_toy.asking(path, "classes", method, transcript, asked, views)
     recipe = ShadowRecipe(method, schedule, path / "bank", None, False, True, SHADOWS, 1, 5, {})
-    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, rounds, True))
+    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, True, rounds, True))
     for k in (0, 1):
         folder = claim(recipe.client(k, range(SHADOWS)))
         shadow_models.train_shadows(

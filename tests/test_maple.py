@@ -147,7 +147,7 @@ def test_more_prompts_than_words_start_at_random() -> None:
 def test_gradients_of_single_records_are_autograd_s_record_by_record(clients_per_batch: int) -> None:
     """Through the slow encoders; of some records at a time and of all together."""
     learner, world = (
-        maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, clients_per_batch=clients_per_batch)),
+        prompt_toy.taking(clients_per_batch, maple_toy.learner(), METHOD),
         prompt_toy.federation(),
     )
     Pt, Pd = (tensor[0] for tensor in random_model(learner))
@@ -200,7 +200,7 @@ def test_a_round_is_plain_descent() -> None:
 
 def test_models_together_answer_as_alone() -> None:
     learner, ids = (
-        maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, clients_per_batch=2)),
+        prompt_toy.taking(2, maple_toy.learner(), METHOD),
         prompt_toy.federation().ids,
     )
     models = [{"Pt": Pt[0], "Pd": Pd[0]} for Pt, Pd in (random_model(learner, seed) for seed in range(3))]
@@ -303,7 +303,7 @@ def test_personal_and_global_models_on_each_clients_own_test_set(shared: bool) -
     server = {"Pt": Pt[0], "Pd": Pd[0], "personal": rows}
     own = {k: {"number": torch.tensor(k + 1)} for k in range(3)}
     bench = Bench(learner, world.training, world.test)
-    evaluation = Personalisation(np.array(local), 50, chances)
+    evaluation = Personalisation(np.array(local), chances)
     with Executor(lambda: bench) as executor:
         found = evaluation.after(executor, METHOD, server, own, done=1, last=True)
         assert "personal/f1" not in evaluation.after(executor, METHOD, server, own, done=1, last=False)[client_name(0)]

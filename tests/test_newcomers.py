@@ -170,7 +170,7 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
     with Watched(lambda: bench) as executor, pytest.MonkeyPatch.context() as patch:
         patch.setattr(newcomers, "method_of", lambda *_: METHOD)
         patch.setattr(newcomers, "transcript_of", lambda _: run)
-        evaluation = Personalisation([[]] * 3, 50, weights_of().tolist())
+        evaluation = Personalisation([[]] * 3, weights_of().tolist())
         shop: Any = SimpleNamespace(federation=SimpleNamespace(sizes=()), evaluation=evaluation, executor=executor)
         first = newcomers.newcomer_accuracies(cell, folder, shop, Progress(quiet=True))
         assert asked == ["personal", "global", "init_glo", "init"]

@@ -49,7 +49,7 @@ def test_a_round_moves_the_prompts_and_leaves_the_model_alone(architecture, widt
     method = DPFPL(Params(rank=4), settings).protected(Privacy(epsilon=epsilon), schedule, [len(t) for t in training])
     local = [[r.group in client.classes for r in federation.test] for client in federation.clients]
     with Executor(lambda: bench) as executor:
-        run = train(method, schedule, Recognition(local, 50), folder=claim(tmp_path / "run"), executor=executor,
+        run = train(method, schedule, Recognition(local), folder=claim(tmp_path / "run"), executor=executor,
                     say=print, advance=lambda: None)  # fmt: skip
     for k in range(2):
         prompt, start = run.personal(0, k)["prompt"], method.prompt(run.broadcast(0))

@@ -338,6 +338,12 @@ def test_an_empty_poisson_batch_is_a_zero_gradient(privacy: Privacy, everybody: 
 class Fixed:
     """A learner whose prompts recognise what their number says: test record i, if bit i of it is set."""
 
+    def __init__(self, together: int = 50) -> None:
+        self.together = together
+
+    def clients_per_batch(self, method: Any) -> int:
+        return self.together
+
     def recognised(self, models: list[dict[str, Tensor]], records: list[str], method: Any) -> Any:
         return np.array([[int(model["prompt"]) >> i & 1 for i in range(len(records))] for model in models], dtype=bool)
 
@@ -347,11 +353,11 @@ def test_accuracies_by_hand(clients_per_batch: int) -> None:
     """Five test images. Client 0 owns the first two and recognises 0, 2, 3: local 1 of 2, neighbour 2 of 3, overall 3 of 5. Client 1
     owns all and recognises 4: local and overall 1 of 5, no neighbour. Client 2 owns none, recognises all: neighbour and overall 100."""
     own = [[True, True, False, False, False], [True] * 5, [False] * 5]
-    evaluation = Recognition(own, clients_per_batch)
+    evaluation = Recognition(own)
     states = {k: {"p_L": torch.tensor(float(bits))} for k, bits in enumerate([0b01101, 0b10000, 0b11111])}
     server = {"p_G": torch.tensor(0.0)}
     method = made("dpfpl", {"rank": 0})
-    with Executor(lambda: Bench(Fixed(), [["a"]] * 3, ["t"] * 5)) as executor:
+    with Executor(lambda: Bench(Fixed(clients_per_batch), [["a"]] * 3, ["t"] * 5)) as executor:
         found = evaluation.after(executor, method, server, states, done=1, last=True)
         some = evaluation.after(executor, method, server, {2: states[2]}, done=1, last=True)
         before = evaluation.before(executor, method, {"p_G": torch.tensor(0.0), "p_L": torch.tensor(3.0)})
@@ -376,8 +382,8 @@ def test_accuracy_on_a_clients_own_test_set_by_hand() -> None:
     states = {k: {"p_L": torch.tensor(float(bits))} for k, bits in enumerate([0b1101, 0b1111])}
     with Executor(lambda: Bench(Fixed(), [["a"]] * 2, ["t"] * 4)) as executor:
         given = executor, made("dpfpl", {"rank": 0}), {"p_G": torch.tensor(0.0)}, states
-        found = Recognition(own, 50, chances).after(*given, done=1, last=True)
-        without = Recognition(own, 50).after(*given, done=1, last=True)
+        found = Recognition(own, chances).after(*given, done=1, last=True)
+        without = Recognition(own).after(*given, done=1, last=True)
     assert [found[name].pop("own_test") for name in ("client-00", "client-01", "clients")] == [62.5, 100, 81.25]
     assert found == without
 

@@ -97,7 +97,7 @@ OUT_OF_RANGE = {  # behind these words
     "--method fedpara": "--form=sum",
     "--method dpfpl": "--epsilon=0 --epsilon=-0.1 --epsilon=1e308 --epsilon=1e-300 --epsilon=0.1,1e-9 --delta=0 --delta=1 --delta=5e-324 "
     "--rank=-1 --clip=sample --clip-norm=0 --sigma=exact --sampler=random --prompt-length=0 --batch=0 --local-rate=0 "
-    "--clients-per-batch=0 --partition=iid --canaries=-1",
+    "--memory=0 --partition=iid --canaries=-1",
     "--method dpfpl --canaries 4": "--canary-kind=odd",
     "--method promptfl": "--global-rate=1e38 --train=1000000 --test=1000000",
     "--method fedotp": "--match=mean",

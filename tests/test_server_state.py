@@ -96,7 +96,7 @@ def test_shadow_models_go_on_with_it_and_are_without(tmp_path: Path) -> None:
     candidates = [[f"{k}-{i}" for i in range(4)] for k in range(3)]
     bench = Bench(ToyLearner(0.01), candidates, [], candidates=candidates).attack_bench
     recipe = ShadowRecipe(METHOD, SCHEDULE, tmp_path / "federations", None, True, True, 3, 1, 5, {})
-    simulate(bench, (recipe, shadow_models.SIMULATED, SCHEDULE.rounds, True))
+    simulate(bench, (recipe, shadow_models.SIMULATED, True, SCHEDULE.rounds, True))
     others, folder = [recipe.simulated(shadow_models.SIMULATED)], claim(tmp_path / "client")
     shadow_models.train_shadows(
         bench, METHOD, others, 0, folder, seed=5, shadows=range(2), until=SCHEDULE.rounds, say=print

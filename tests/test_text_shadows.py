@@ -37,7 +37,7 @@ CANDIDATES = [[f"{k}-{i}" for i in range(10)] for k in range(4)]
 def simulated(path: Path, method: Any, schedule: Schedule = SCHEDULE) -> tuple[Bench, Any]:
     bench = Bench(ToyLearner(0.5, layers=2), CANDIDATES, [], candidates=CANDIDATES, canaries=CANARIES)
     recipe = ShadowRecipe(method, schedule, path, None, True, True, 3, 1, SEED, {})
-    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, schedule.rounds, True))
+    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, True, schedule.rounds, True))
     return bench, recipe.simulated(shadow_models.SIMULATED)
 
 

@@ -13,7 +13,7 @@ from fedaudit.tasks.base import Federation, client_name
 from fedaudit.terms.splits import LOCAL, NEIGHBOUR, OVERALL, OWN_TEST
 from fedaudit.trainers.base import Method, Model, State, pack, plain, unpack
 from fedaudit.trainers.prompt_settings import PromptSettings
-from fedaudit.trainers.protocols import Answering, Bench, Naming, Recognising
+from fedaudit.trainers.protocols import Answering, Bench, Naming, Recognising, clients_per_batch
 
 EVALUATION_CHUNK = 20  # test records per job
 Utilities = dict[str, dict[str, float]]
@@ -114,7 +114,6 @@ class Recognition:
     """
 
     local: NDArray[np.bool_]  # [client, test record]: whether it is of the client's classes
-    clients_per_batch: int  # clients whose prompts are evaluated at a time
     chances: NDArray[np.float64] | None = None  # [client, test record], of sum 1: see `own_test_chances`
     every: int = 1  # models are tested after every so many rounds, and after the last
 
@@ -124,7 +123,7 @@ class Recognition:
         # with two domains a class of the other style is a neighbour's
         classes = [{(r.domain, name) for r in c.records for name in c.classes} for c in federation.clients]
         local = np.array([[(r.domain, r.group) in names for r in federation.test] for names in classes])
-        return cls(local, settings.clients_per_batch, own_test_chances(federation), settings.evaluate_every)
+        return cls(local, own_test_chances(federation), settings.evaluate_every)
 
     def before(self, executor: Executor[Bench], method: Method[Any], start: State) -> Utilities:
         return self.after(executor, method, start, {k: {} for k in range(len(self.local))}, done=0, last=False)
@@ -144,7 +143,8 @@ class Recognition:
         if not last and done % self.every:
             return {}
         names, packed = list(clients), pack(server)
-        parts = [names[i : i + self.clients_per_batch] for i in range(0, len(names), self.clients_per_batch)]
+        (together,) = executor.map(clients_per_batch, [method])
+        parts = [names[i : i + together] for i in range(0, len(names), together)]
         jobs = [(method, packed, [pack(clients[k]) for k in part]) for part in parts]
         hits = [row for part in executor.map(_hits, jobs) for row in part]
         by_client = {client_name(k): self._accuracies(k, row) for k, row in zip(names, hits, strict=True)}

@@ -47,6 +47,10 @@ class FedOTP(PromptMethod):
         return self.params.match == "ot"
 
     @property
+    def prompts(self) -> int:  # type: ignore[override]
+        return 2 if self.params.match == "ot" else 1
+
+    @property
     def scores(self) -> Scores:  # type: ignore[override]
         return transport_scores if self.params.match == "ot" else PromptMethod.scores
 

@@ -43,6 +43,7 @@ class FedPGP(PromptMethod):
     local = ("u", "v")
     shared = ("p_G",)
     by_gradient = True
+    prompts = 2  # the contrastive term's, p_G and p_i
     one_context = "its factors u and v are those of one prompt"
 
     def __post_init__(self) -> None:

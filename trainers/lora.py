@@ -162,8 +162,11 @@ class Learner(OneByOne, LoraModel):
 
     @property
     def _memory(self) -> int:
-        """The bytes that a backward pass may hold. Of a GPU it is a part of the whole, not of what is free: numbers
-        that are added in other parts round otherwise, and the same card gives the same numbers again."""
+        """The bytes that a backward pass may hold: those of --memory, or `ACTIVATIONS`. Of a GPU it is a part of the
+        whole, not of what is free: numbers that are added in other parts round otherwise, and the same card gives the
+        same numbers again."""
+        if self.memory:
+            return self.memory
         if self.vlm.device.type != "cuda":
             return ACTIVATIONS
         card = torch.cuda.get_device_properties(self.vlm.device).total_memory
@@ -238,7 +241,7 @@ def prepared(
             workers=resources.workers,
             sample=resources.sample,
         )
-    return Learner(vlm, data, Settings(**dataclasses.asdict(resources.settings)))
+    return Learner(vlm, data, Settings(**dataclasses.asdict(resources.settings)), resources.memory)
 
 
 def evaluation(resources: Resources, federation: Federation) -> Answers:

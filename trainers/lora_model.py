@@ -37,10 +37,10 @@ class LoraModel:
     """A frozen model with one adapter, whose tensors are replaced by those of the adapter that is asked for (this costs
     less than a millisecond). Adapters may have different ranks."""
 
-    def __init__(self, vlm: FrozenVLM, data: dict[str, Encoded], settings: Settings) -> None:
+    def __init__(self, vlm: FrozenVLM, data: dict[str, Encoded], settings: Settings, memory: int = 0) -> None:
         from peft import LoraConfig, get_peft_model
 
-        self.vlm, self.data, self.settings = vlm, data, settings
+        self.vlm, self.data, self.settings, self.memory = vlm, data, settings, memory
         linear = [vlm.model.get_submodule(name).weight for name in vlm.projections("all")]
         self._bytes_per_token = KEPT * sum(weight.element_size() * weight.shape[0] for weight in linear)
         targets = vlm.projections(settings.target_modules)

@@ -11,9 +11,8 @@ couplings as linear layers of PyTorch: one draw for the first layer and one for 
 that code, couplings are not in half precision.
 
 The image encoder runs with prompts, so only an image's patch embeddings are computed once. All clients of a round, or
-shadow models, that take equally many steps are one batched problem, `clients_per_batch` of them at a time. A step of
-each holds batch times (1 + patches + b) tokens of the image encoder with all that a backward pass needs, 0.45 GB a
-client with ViT-B/16, a batch of 4 and 20 classes.
+shadow models, that take equally many steps are one batched problem, as many of them at a time as `--memory` holds: a
+step of each keeps batch times (1 + patches + b) tokens of the image encoder for its backward pass.
 
 Methods of soft prompts can train beside these in one run (`Facts.also`), on the same CLIP, records and schedule.
 
@@ -47,7 +46,7 @@ from fedaudit.trainers.base import Method, Noised, Participation, State
 from fedaudit.trainers.evaluations import Personalisation
 from fedaudit.trainers.learners import LearnerFacts
 from fedaudit.trainers.messages import MethodMessages
-from fedaudit.trainers.prompt_model import EVALUATED, HARD_PROMPT, backward_through
+from fedaudit.trainers.prompt_model import EVALUATED, HARD_PROMPT
 from fedaudit.trainers.prompt_settings import PromptSettings
 from fedaudit.trainers.prompts import INITIAL_STD, Cohort, PromptMethod
 from fedaudit.trainers.resources import Resources
@@ -233,8 +232,9 @@ class Learner(prompts.Learner):
         labels: Mapping[str, int],
         classes: Sequence[str],
         settings: Settings,
+        memory: int = 0,
     ) -> None:
-        super().__init__(clip, features, labels, classes, settings)
+        super().__init__(clip, features, labels, classes, settings, memory)
         self._tokens = tokens
         self.depth = min(settings.depth, clip.depth)
         self.texts(settings.tokens)  # raises at once if prompts are too long for the text encoder
@@ -253,6 +253,13 @@ class Learner(prompts.Learner):
         Pt[0, : len(words)] = words
         first, deeper = (2 * torch.rand(2, e, d + 1, generator=generator) - 1) / math.sqrt(d)
         return soft | {"Pt": Pt, "Pd": torch.stack([first, *[deeper] * (D - 1)])}
+
+    def client_bytes(self, method: PromptMethod | DualMethod) -> int:
+        if isinstance(method, PromptMethod):
+            return super().client_bytes(method)
+        text, _ = self.clip.text_memory(self.texts(self.settings.tokens))
+        tokens = self.pictures([next(iter(self._labels))]).shape[1] + self.settings.tokens
+        return text + self.settings.batch * tokens * self.clip.vision.token_bytes
 
     def due(self, method: PromptMethod | DualMethod, client: Participation) -> int:
         if isinstance(method, PromptMethod):
@@ -303,7 +310,7 @@ class Learner(prompts.Learner):
 
     def gradients(self, method: PromptMethod | DualMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
         """Yield gradients [R, P] of each record's cross-entropy in Pt and Pd, P numbers laid end to end, for `batch`
-        times `clients_per_batch` records at a time. With a method of soft prompts they are in its prompt.
+        times `clients_per_batch()` records at a time. With a method of soft prompts they are in its prompt.
 
         Both encoders run forward once, the text encoder for all records. A record's gradient in the class features goes
         back to Pt through the text encoder; that in the visual prompts Pt F^T + f goes back to Pt and to F and f, which
@@ -312,7 +319,7 @@ class Learner(prompts.Learner):
         if isinstance(method, PromptMethod):
             yield from super().gradients(method, model, records)
             return
-        Pt, Pd, together = model["Pt"], model["Pd"], self.settings.batch * self.clients_per_batch
+        Pt, Pd, together = model["Pt"], model["Pd"], self.settings.batch * self.clients_per_batch(method)
         with torch.enable_grad():
             at = Pt.detach().requires_grad_()
             text = self.class_features(at[None])[0]  # [C, E]
@@ -326,7 +333,7 @@ class Learner(prompts.Learner):
                 logits = self._similar(copies, prompts, self.pictures(part)[:, None])[:, 0]
                 loss = F.cross_entropy(logits, self.labels(part).to(logits.device), reduction="sum")
             above, in_visual = torch.autograd.grad(loss, (copies, prompts))
-            in_Pt = backward_through(text, at, above) + in_visual @ Pd[..., :-1]
+            in_Pt = self.backward(text, at, above) + in_visual @ Pd[..., :-1]
             in_Pd = torch.cat([in_visual.mT @ Pt, in_visual.sum(-2)[..., None]], dim=-1)
             yield torch.cat([in_Pt.flatten(1), in_Pd.flatten(1)], dim=1)
 
@@ -342,7 +349,7 @@ class Learner(prompts.Learner):
     def log_probs(self, method: Any, models: Sequence[State], records: Sequence[str]) -> NDArray[np.float64]:
         if isinstance(method, PromptMethod):
             return super().log_probs(method, models, records)
-        logs: NDArray[np.float64] = self._logits_of(models, records).double().log_softmax(-1).numpy()
+        logs: NDArray[np.float64] = self._logits_of(method, models, records).double().log_softmax(-1).numpy()
         return logs
 
     def predicted(
@@ -351,12 +358,13 @@ class Learner(prompts.Learner):
         if isinstance(method, PromptMethod):
             return super().predicted(models, records, method)
         alike = all(torch.equal(model[n], models[0][n]) for model in models for n in ("Pt", "Pd"))  # as before training
-        named: NDArray[np.int64] = self._logits_of(models[: 1 if alike else None], records).argmax(-1).numpy()
+        named: NDArray[np.int64] = self._logits_of(method, models[: 1 if alike else None], records).argmax(-1).numpy()
         return np.repeat(named, len(models) // len(named), axis=0)
 
-    def _logits_of(self, models: Sequence[State], records: Sequence[str]) -> Tensor:
+    def _logits_of(self, method: DualMethod, models: Sequence[State], records: Sequence[str]) -> Tensor:
         """Logits [M, n, C] of M models, on the host."""
-        both = (torch.stack([model[name] for model in models]).split(self.clients_per_batch) for name in ("Pt", "Pd"))
+        together = self.clients_per_batch(method)
+        both = (torch.stack([model[name] for model in models]).split(together) for name in ("Pt", "Pd"))
         return torch.cat([self.logits_for(Pt, Pd, records) for Pt, Pd in zip(*both, strict=True)])
 
 
@@ -384,7 +392,7 @@ def prepared(
             threads=resources.threads,
             sample=resources.sample,
         )
-    return Learner(clip, features, tokens, labels, federation.classes, settings)
+    return Learner(clip, features, tokens, labels, federation.classes, settings, resources.memory)
 
 
 def evaluation(resources: Resources, federation: Federation) -> Personalisation:

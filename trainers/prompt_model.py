@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from fedaudit.trainers.prompts import PromptMethod
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
+TOGETHER = 50  # clients at most that are one batch: more save no time
+MEMORY = {"cpu": 600_000_000, "cuda": 12_000_000_000}  # bytes that a pass may hold: more are slower on a processor
+COPIES = 3  # of text features that are held for each record
+BACK = 16  # gradients that go back together take this part of them at most
+SCORED = 5  # numbers that are held for each similarity of a patch and a prompt; of an image 3
 ROWS = 8  # least number of prompts times records in a backward pass; measured on two kinds of text encoder
 EVALUATED = 256  # test images at once
 HALF = 2e-3  # relative: what storing a start token in half precision changes
@@ -45,17 +50,43 @@ class PromptModel:
         labels: Mapping[str, int],
         classes: Sequence[str],
         settings: PromptSettings,
+        memory: int = 0,
     ) -> None:
         self.clip, self.features, self.classes, self.settings = clip, features, tuple(classes), settings
+        self.memory = memory or MEMORY.get(clip.device.type, MEMORY["cuda"])
         self.scale = clip.scale
         self._labels = labels
         self._texts: dict[int, ClassTexts] = {}
         self.texts(settings.prompt_length)  # raises at once if prompts are too long for the text encoder
 
-    @property
-    def clients_per_batch(self) -> int:
-        """Number of clients that are trained, and of prompts that are evaluated, as one batch."""
-        return self.settings.clients_per_batch
+    def clients_per_batch(self, method: Any) -> int:
+        """Number of clients that are trained, and of models that are evaluated, as one batch: as many as fit into
+        `memory`, at least one. It is a function of `memory` alone, not of what is free: numbers that are added in other
+        batches round otherwise."""
+        return max(1, min(TOGETHER, self.memory // self.client_bytes(method)))
+
+    def client_bytes(self, method: Any) -> int:
+        """Bytes that a client's local step holds: the text encoder's pass, and for each record of the batch a copy of
+        the text features, its gradient and the similarities."""
+        forward, _ = self.clip.text_memory(
+            self.texts(self.settings.prompt_length), by_class=self.settings.class_contexts
+        )
+        copies = COPIES * 4 * method.prompts * len(self.classes) * self.clip.embed
+        return int(method.prompts * forward + self.settings.batch * (copies + self._scores_bytes(method)))
+
+    def _scores_bytes(self, method: PromptMethod) -> int:
+        """Bytes that a model's similarities with one image hold."""
+        each = SCORED * method.prompts * self._patches if method.patches else 3
+        return 4 * len(self.classes) * each
+
+    @functools.cached_property
+    def _patches(self) -> int:
+        """Number of an image's patches."""
+        return self.images([next(iter(self._labels))], patches=True).shape[1]
+
+    def _at_once(self, method: PromptMethod, models: int) -> int:
+        """Number of images whose similarities with so many models fit into memory, at least one."""
+        return max(1, self.memory // (models * self._scores_bytes(method)))
 
     def check_start(self, embedding: Tensor) -> None:
         """InputError unless `embedding` [.., d], the start token's where prompts were trained, is this text encoder's:
@@ -126,7 +157,22 @@ class PromptModel:
         labels = self.labels(records).to(images.device)
         copies = features.detach().expand(len(records), *features.shape)
         above = torch.func.grad(functools.partial(self.summed_loss, method.scores))(copies, images, labels)
-        return backward_through(features, at, above)
+        return self.backward(features, at, above)
+
+    def backward(self, text: Tensor, at: Tensor, above: Tensor) -> Tensor:
+        """Gradients [n, ..] in the leaf `at` [..], from n gradients `above` [n, ..] in the text features `text` made of
+        it.
+
+        A backward pass through the text encoder takes several of them if `at` holds few prompts, and one if it holds
+        ROWS or more, or if several take much memory: they would only spill the cache.
+        """
+        back = functools.partial(torch.autograd.grad, text, at, retain_graph=True)
+        _, each = self.clip.text_memory(self.texts(at.shape[-2]), by_class=self.settings.class_contexts)
+        fit = self.memory // BACK // (each * math.prod(text.shape[:-2]))
+        together = min(ROWS // math.prod(at.shape[:-2]), fit)
+        if together < 2 or len(above) < 2:
+            return torch.stack([back(one)[0] for one in above])
+        return torch.cat([back(some, is_grads_batched=True)[0] for some in above.split(together)])
 
     def gradients(self, method: PromptMethod, model: State, records: Sequence[str]) -> Iterator[Tensor]:
         """Yield once the gradients [n, P] of each record's cross-entropy in the model's prompt, laid end to end."""
@@ -145,10 +191,11 @@ class PromptModel:
         """Log-probabilities [M, n, C] in nats and float64 that M models give the C classes of n records."""
         images = self.images(records, patches=method.patches)
         prompts = torch.stack([model["prompt"] for model in models])
-        logits = [
-            self.scale * method.scores(self.text(part), images[None]).double()
-            for part in prompts.split(self.clients_per_batch)
-        ]
+        logits = []
+        for part in prompts.split(self.clients_per_batch(method)):
+            text = self.text(part)
+            scores = [method.scores(text, some[None]) for some in images.split(self._at_once(method, len(part)))]
+            logits.append(self.scale * torch.cat(scores, dim=1).double())
         logs: NDArray[np.float64] = torch.cat(logits).log_softmax(-1).cpu().numpy()
         return logs
 
@@ -175,23 +222,11 @@ class PromptModel:
         text = self.text(prompts)
         text = text.expand(len(models), *text.shape[1:])
         images = self.images(records, patches=method.patches)
-        classes = [method.scores(text, part[None]).argmax(-1) for part in images.split(EVALUATED)]
+        size = min(EVALUATED, self._at_once(method, len(models)))
+        classes = [method.scores(text, part[None]).argmax(-1) for part in images.split(size)]
         return torch.cat(classes, dim=1).cpu().numpy()
 
 
 def cosine_scores(text: Tensor, images: Tensor) -> Tensor:
     """Cosine similarities [N, B, C] of text features [N, C, E] and images [N or 1, B, E]; both have length 1."""
     return images @ text.mT
-
-
-def backward_through(text: Tensor, at: Tensor, above: Tensor) -> Tensor:
-    """Gradients [n, ..] in the leaf `at` [..], from n gradients `above` [n, ..] in the text features `text` made of it.
-
-    A backward pass through the text encoder takes several of them if `at` holds few prompts, and one if it holds ROWS
-    or more: several would only spill the cache.
-    """
-    back = functools.partial(torch.autograd.grad, text, at, retain_graph=True)
-    together = ROWS // math.prod(at.shape[:-2])
-    if together < 2 or len(above) < 2:
-        return torch.stack([back(one)[0] for one in above])
-    return torch.cat([back(some, is_grads_batched=True)[0] for some in above.split(together)])

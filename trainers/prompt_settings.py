@@ -18,7 +18,6 @@ class PromptSettings(Parameters):
     global_rate: float = number(0.1, "SGD learning rate of the global prompt", above=0, most=10**6)
     local_rate: float = number(0.1, "SGD learning rate of the local prompts", above=0, most=10**6)
     evaluate_every: int = whole(1, "test the clients' models every N rounds, and at the end", least=1, most=10**6)
-    clients_per_batch: int = whole(50, "clients that train as one batched problem; bounds memory", least=1, most=10**6)
 
     @property
     def several(self) -> bool:

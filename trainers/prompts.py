@@ -46,7 +46,7 @@ from fedaudit.trainers.base import Participation, Site, State, Update, Upload, p
 from fedaudit.trainers.evaluations import Recognition
 from fedaudit.trainers.learners import LearnerFacts
 from fedaudit.trainers.prompt_messages import PromptMessages
-from fedaudit.trainers.prompt_model import PromptModel, backward_through, cosine_scores
+from fedaudit.trainers.prompt_model import PromptModel, cosine_scores
 from fedaudit.trainers.prompt_settings import PromptSettings
 from fedaudit.trainers.resources import Resources
 from fedaudit.trainers.steps import LocalStep, PrivateMethod, Work
@@ -159,7 +159,7 @@ class Cohort(Work["Step"]):
             columns = present.to(labels.device)
             share = weights[:, n].index_select(-1, columns) / sums[n].index_select(0, columns)
             above = torch.einsum("rk,rc,re->kce", share, errors[:, n], whole.images[:, n])
-            gradients[n, present] = backward_through(text, at, self.learner.scale * above)
+            gradients[n, present] = self.learner.backward(text, at, self.learner.scale * above)
         return gradients, counts
 
 
@@ -191,8 +191,8 @@ class Step(LocalStep):
         above = above.unflatten(0, (records, clients))  # [R, N, .., C, E]
         if not self.method.protection.per_record:
             mean = torch.einsum("rn...,rn->n...", above, self.batch.shares)
-            return backward_through(text, at, mean[None])
-        return backward_through(text, at, above)
+            return self.learner.backward(text, at, mean[None])
+        return self.learner.backward(text, at, above)
 
     def clip(self, gradients: Tensor, release: str) -> Tensor:
         """The mean [N, ...] of `gradients` [R, N, ...], each clipped; without privacy not clipped. `noise` is still to
@@ -231,6 +231,7 @@ class PromptMethod(PrivateMethod[Cohort]):
     shared: ClassVar[tuple[str, ...]] = ()  # uploaded and broadcast
     # whether clients that take one step a round send their gradient; the server averages it, adds noise and descends
     by_gradient: ClassVar[bool] = False
+    prompts: ClassVar[int] = 1  # of a client that are in the text encoder at once; for batches that fit into memory
     patches: ClassVar[bool] = False  # whether `scores` takes features of patches, not of whole images
     # why all classes must share one context; "" if each can have its own (`--class-contexts`)
     one_context: ClassVar[str] = ""
@@ -353,7 +354,8 @@ def prepared(
 ) -> Learner:
     """The learner with the features of the federation's images, and of their patches if a method uses them."""
     clip, features, labels = encode_federation(resources, federation, methods, progress)
-    return Learner(clip, features, labels, federation.classes, Settings(**dataclasses.asdict(resources.settings)))
+    settings = Settings(**dataclasses.asdict(resources.settings))
+    return Learner(clip, features, labels, federation.classes, settings, resources.memory)
 
 
 def encode_federation(

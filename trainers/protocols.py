@@ -44,9 +44,8 @@ class Learner(Protocol):
 
     settings: Any  # of the file's class `Settings`
 
-    @property
-    def clients_per_batch(self) -> int:
-        """Number of clients in one call of `work`."""
+    def clients_per_batch(self, method: Any) -> int:
+        """Number of clients in one call of `work` by this method."""
 
     @property
     def remedy(self) -> str:
@@ -64,7 +63,8 @@ class Learner(Protocol):
 class OneByOne:
     """Base class of learners whose clients train one after the other, each by `train`."""
 
-    clients_per_batch = 1
+    def clients_per_batch(self, method: Any) -> int:
+        return 1
 
     def work(
         self,
@@ -222,3 +222,8 @@ class Bench:
     def attack_bench(self) -> AttackBench:
         """The part of this data that does not tell who trains on what."""
         return AttackBench(self.learner, self.candidates, self.canaries)
+
+
+def clients_per_batch(bench: Bench, method: Method[Any]) -> int:
+    """Number of clients that a worker trains, and of models that it tests, at a time. Runs in a worker."""
+    return bench.learner.clients_per_batch(method)

@@ -24,4 +24,5 @@ class Resources:
     backbone_code: str = ""  # the user's Python file that loads the model; "" if it needs none
     workers: int = 1  # processes that compute; one on a GPU
     threads: int = 1  # for work of the processor: what --threads says
+    memory: int = 0  # bytes that a pass of a worker may hold; 0: the learner's default
     sample: bool = False  # encode one batch of pictures, and take the others for these: for estimates of time

@@ -32,7 +32,7 @@ from fedaudit.trainers.base import (
     size,
     unpack,
 )
-from fedaudit.trainers.protocols import Bench, Evaluation
+from fedaudit.trainers.protocols import Bench, Evaluation, clients_per_batch
 from fedaudit.trainers.transcript import Transcript, noise_record, round_files
 
 
@@ -68,14 +68,14 @@ def train(
         folder.write_tensors("initial.safetensors", start)
         folder.write_json("initial.json", {"utility": evaluation.before(executor, method, method.broadcast(start))})
     rounds = [f"round-{r:03d}" for r in range(schedule.rounds if until is None else until)]
-    (clients_per_batch,) = executor.map(_learner_attribute, ["clients_per_batch"])
+    (together,) = executor.map(clients_per_batch, [method])
     with undisturbed():
         for r, part in enumerate(rounds):
             if not (folder.usable(f"{part}.safetensors", say) and folder.usable(f"{part}.json", say)):
                 try:
-                    note(r, _round(transcript, r, method, evaluation, executor, clients_per_batch))
+                    note(r, _round(transcript, r, method, evaluation, executor, together))
                 except NotFinite as error:
-                    (remedy,) = executor.map(_learner_attribute, ["remedy"])
+                    (remedy,) = executor.map(_remedy, [None])
                     raise Diverged(name or plugin_name(method), schedule.seed, r, str(error), remedy) from None
             advance()
         # without this check a folder that was deleted in the last round would count as finished
@@ -89,7 +89,7 @@ def _round(
     method: Method[Any],
     evaluation: Evaluation,
     executor: Executor[Bench],
-    clients_per_batch: int,
+    together: int,
 ) -> ResourceUsage:
     """Run round r (clients, server, utility), write its files, and return its resource usage."""
     schedule, folder, usage = transcript.schedule, transcript.folder, ResourceUsage()
@@ -98,7 +98,7 @@ def _round(
     # 2. what the server sends, 3. every client of the cohort trains
     server = transcript.server(r)
     with usage.phase("clients"):
-        done = _clients_turns(transcript, r, method, method.broadcast(server), executor, clients_per_batch)
+        done = _clients_turns(transcript, r, method, method.broadcast(server), executor, together)
     usage.count_peak(max(d.peak for d in done))
     uploads = [Upload(k, d.records, d.upload, d.facts, d.sealed) for k, d in zip(cohort, done, strict=True)]
     private = {k: d.private for k, d in zip(cohort, done, strict=True)}
@@ -170,16 +170,17 @@ def _result(state: State) -> State:
 
 
 def _clients_turns(
-    transcript: Transcript, r: int, method: Method[Any], sent: State, executor: Executor[Bench], clients_per_batch: int
+    transcript: Transcript, r: int, method: Method[Any], sent: State, executor: Executor[Bench], together: int
 ) -> list[_Done]:
-    """The turns of round r's clients, who are sent the state `sent`, in the order of the cohort."""
+    """The turns of round r's clients, who are sent the state `sent`, in the order of the cohort; `together` of them are
+    one job."""
     cohort, before, public = transcript.schedule.cohort(r), transcript.before(r), transcript.broadcast(0)
     kept = transcript.holdings({k: before[k][-1] for k in cohort if k in before})
     turns = [Participation(k, r, transcript.schedule.seed, (), None, tuple(before.get(k, ()))) for k in cohort]
     packed = pack(sent)
     parts = (  # packed when their turn comes
-        (method, packed, [(turn, pack(kept.pop(turn.client, public))) for turn in turns[i : i + clients_per_batch]])
-        for i in range(0, len(turns), clients_per_batch)
+        (method, packed, [(turn, pack(kept.pop(turn.client, public))) for turn in turns[i : i + together]])
+        for i in range(0, len(turns), together)
     )
     return [one for part in executor.map(_participate, parts) for one in part]
 
@@ -189,8 +190,8 @@ def answers_to(
 ) -> dict[int, State]:
     """{client: what it would have uploaded} if the server had sent `sent` in round r of a finished training, in place
     of its broadcast: with the records, batches and noise of that round. The training is not changed."""
-    (clients_per_batch,) = executor.map(_learner_attribute, ["clients_per_batch"])
-    done = _clients_turns(transcript, r, method, sent, executor, clients_per_batch)
+    (together,) = executor.map(clients_per_batch, [method])
+    done = _clients_turns(transcript, r, method, sent, executor, together)
     return {k: d.upload for k, d in zip(transcript.schedule.cohort(r), done, strict=True)}
 
 
@@ -238,8 +239,8 @@ def client_states(client: int, upload: State, private: State) -> dict[str, State
     return {f"the upload of {client_name(client)}": upload, f"the private state of {client_name(client)}": private}
 
 
-def _learner_attribute(bench: Bench, name: str) -> Any:
-    return getattr(bench.learner, name)
+def _remedy(bench: Bench, _: None) -> str:
+    return bench.learner.remedy
 
 
 def _initial(bench: Bench, seed: int) -> bytes:

@@ -168,9 +168,14 @@ class FrozenCLIP:
         vectors put in before layers 2 to D + 1. ValueError: b is not that of `texts`.
 
         Differentiable once in the vectors; NotImplementedError on a second derivative. Per-record gradients reuse this
-        pass (`trainers.prompt_model.backward_through`).
+        pass (`trainers.prompt_model.PromptModel.backward`).
         """
         return self._tower(context, texts, deeper)
+
+    def text_memory(self, texts: ClassTexts, *, by_class: bool = False) -> tuple[int, int]:
+        """Bytes that one prompt's pass through the text encoder holds for a backward pass, and that a gradient takes
+        there. `by_class`: each class has context vectors of its own."""
+        return self._tower.memory(texts, by_class=by_class)
 
     @property
     def start_token(self) -> Tensor:

@@ -23,6 +23,8 @@ from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
 
+KEPT = 10  # numbers per token and unit of width that a layer keeps for a backward pass, beside attention; measured
+PASSED = 8  # numbers per token and unit of width of a backward pass, at most; measured
 SMALL = 400  # multiplications per matrix; below it torch's batched product is an unvectorised loop
 
 
@@ -81,6 +83,15 @@ class TextTower:
             tuple((sum(1 for _ in same), n) for n, same in groups),
             torch.tensor(order).argsort().to(self.embedding.device),
         )
+
+    def memory(self, texts: ClassTexts, *, by_class: bool = False) -> tuple[int, int]:
+        """Bytes that one prompt's pass holds for a backward pass, and that a gradient takes there. `by_class`: each
+        class has context vectors of its own."""
+        prefix, width = 1 + texts.context, self.embedding.shape[1]
+        names = len(texts.tokens) / len(texts.names)  # tokens of a class
+        tokens = len(texts.tokens) + prefix * (len(texts.names) if by_class else 1)
+        layer = (KEPT + 2 * by_class) * width + self.blocks[0].attn.num_heads * (prefix + names)
+        return int(4 * tokens * layer * len(self.blocks)), 4 * PASSED * tokens * width
 
     def __call__(self, context: Tensor, texts: ClassTexts, deeper: Tensor | None = None) -> Tensor:
         """L2-normalised class features [..., C, E] for context vectors [..., b, d]; differentiable in both arguments.

@@ -15,6 +15,8 @@ from torch import Tensor
 from fedaudit.backbones.clip_text import after_attention, heads
 from fedaudit.machinery.errors import InputError
 
+KEPT = 12  # numbers per token and unit of width that a layer keeps for a backward pass, measured
+
 
 class VisionTower:
     """The weights of an open_clip vision transformer. InputError: the model's image encoder is something else."""
@@ -32,6 +34,11 @@ class VisionTower:
         self._visual = visual
         self.blocks = list(visual.transformer.resblocks)
         self.width = int(visual.positional_embedding.shape[1])  # of a token
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a token holds for a backward pass, in all layers."""
+        return 4 * KEPT * self.width * len(self.blocks)
 
     def tokens(self, pixels: Tensor) -> Tensor:
         """Input of the first layer for preprocessed images [n, 3, H, W]: [n, 1 + M, d], the class token first."""

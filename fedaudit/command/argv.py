@@ -34,6 +34,9 @@ _PATHS = (
 _REPEATED = ("--fail-if",)
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(|MB|GB)", re.IGNORECASE)
+MB = 10**6
+_UNITS = {"": 1, "MB": MB, "GB": 1000 * MB}
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -127,6 +130,15 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{short_repr(text)} must be a number, as 0.3 or 1e-4")
     if math.isinf(value := float(text)):
         raise argparse.ArgumentTypeError(f"{short_repr(text)} is too large for a number")
+    return value
+
+
+def size(text: str) -> int:
+    """Parse a number of bytes as 500MB or 4GB, of 1 MB at least. ArgumentTypeError as in `whole`."""
+    if not (parts := _SIZE.fullmatch(text)):
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} must be a size, as 500MB or 4GB")
+    if not MB <= (value := int(float(parts[1]) * _UNITS[parts[2].upper()])) <= 10**6 * MB:
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} must lie between 1MB and 1000GB")
     return value
 
 

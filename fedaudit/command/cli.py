@@ -42,6 +42,7 @@ from fedaudit.command.listing import listing
 from fedaudit.command.owners import is_of_attacks, owners
 from fedaudit.command.window import columns_of_window, examples, hanging, tell
 from fedaudit.machinery import plugins
+from fedaudit.machinery.engines.local import refuse_import
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
@@ -89,6 +90,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code (`fedaudit.command.exits`). `argv` defaults to sys.argv[1:]."""
+    refuse_import()
     words = list(sys.argv[1:] if argv is None else argv)
     return exits.exit_code(lambda: _main(words), debug="--debug" in words)
 

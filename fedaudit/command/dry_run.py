@@ -142,7 +142,8 @@ def _kind(cell: Cell) -> Hashable:
 def _world(plan: Plan, federation: Federation) -> Hashable:
     """Key of plans in which trainings of equal `_kind` cost the same: frozen model, local training, machine, and sizes
     of the federation."""
-    model = plan.learner, plan.settings, plan.backbone, plan.dtype, plan.precision, plan.device, plan.workers
+    frozen = plan.backbone, plan.dtype, plan.precision
+    model = plan.learner, plan.settings, frozen, plan.device, plan.workers, plan.memory
     shared = [len(part) for part in (federation.test, federation.novel_test, federation.novel, federation.classes)]
     sizes = [len(client.candidates) + len(client.reference) + len(client.background) for client in federation.clients]
     return *model, plan.per_round, tuple(shared), len(sizes), sum(sizes)
@@ -198,10 +199,10 @@ def _trial(
     from fedaudit.pipeline.shadow_models import NoEvaluation
     from fedaudit.trainers.rounds import train
 
-    plan, clients_per_batch = cell.plan, bench.learner.clients_per_batch
+    plan, method = cell.plan, method_of(cell, federation.sizes)
+    clients_per_batch = bench.learner.clients_per_batch(method)
     jobs = math.ceil(plan.per_round / clients_per_batch)
     waves = jobs if plan.trained.together else math.ceil(jobs / plan.workers)
-    method = method_of(cell, federation.sizes)
     # 0 rounds, so that no round counts as the last one, whose evaluation is longer
     schedule = dataclasses.replace(schedule_of(cell), rounds=0, per_round=min(plan.per_round, clients_per_batch))
     with tempfile.TemporaryDirectory() as folder:

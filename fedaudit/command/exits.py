@@ -21,7 +21,7 @@ from fedaudit.machinery.executor import WorkerDied
 DONE = 0
 CROSSED = 1  # a gate is crossed; used for nothing else
 MENDABLE = 2  # an error that the user can mend
-BROKEN = 3  # an unexpected error, or a worker process that died
+BROKEN = 3  # an unexpected error, or workers that died too often
 FAILED = 4  # a cell of a matrix or one of several items failed; the others are done
 CLOSED = 128 + 13  # the reader of stdout has gone, as if SIGPIPE had ended the program
 STOPPED = "stopped; the same command goes on from here"
@@ -100,10 +100,10 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, WorkerDied):
         return text
     if type(error).__name__ == "OutOfMemoryError":  # torch's class; torch is not imported for this
-        lower = "lower --batch or --clients-per-batch, or give --dtype bfloat16 or --device cpu"
+        lower = "lower --memory or --batch, or give --dtype bfloat16 or --device cpu"
         return f"the GPU has too little memory; {lower}"
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
-        return "this machine has too little memory; lower --threads, --batch or the number of records"
+        return "this machine has too little memory; lower --threads, --memory, --batch or the number of records"
     if isinstance(error, RecursionError):
         return "something is nested deeper than any input should be (RecursionError)"
     return f"unexpected {type(error).__name__}" + (f": {text}" if text else "")

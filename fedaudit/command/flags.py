@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fedaudit.command.argv import number, seed, whole
+from fedaudit.command.argv import number, seed, size, whole
 from fedaudit.command.config import presets
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.learners import facts
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made", bound="DataclassInstance")
 
 OUT = "fedaudit-runs"
+ENGINES = ("local", "ray")  # modules of fedaudit.machinery.engines
 
 
 class Parser(argparse.ArgumentParser):
@@ -152,6 +153,11 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
     text = "of float32 products on a GPU: highest, or tf32, which is faster and has ten bits (default: highest)"
     group.add_argument("--matmul-precision", default="highest", choices=("highest", "tf32"), help=text)
+    text = (
+        "that a worker's pass may hold, as 4GB: how many clients train together (default: 600MB for prompts, 12GB on a "
+        "GPU; for LoRA 2GB, on a GPU 0.8 of what the model leaves)"
+    )
+    group.add_argument("--memory", type=size, metavar="SIZE", help=text)
     group.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and reports (default: {OUT})")
     group.add_argument(
         "--fail-if",
@@ -161,6 +167,12 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
     group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
+    text = "where workers run: local, or ray for a cluster (RAY_ADDRESS, docs/guides/clusters.md; default: local)"
+    group.add_argument("--engine", choices=ENGINES, default="local", help=text)
+    text = "with --engine ray: processors of each worker (default: 1)"
+    group.add_argument("--worker-cpus", type=number, metavar="N", help=text)
+    text = "with --engine ray: GPUs of each worker (default: 0)"
+    group.add_argument("--worker-gpus", type=number, metavar="N", help=text)
     switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
     text = "say what would run, how long and how much disk"
     group.add_argument("--dry-run", action=switch, default=False, help=text)
@@ -186,7 +198,7 @@ def add_manner(parser: argparse._ActionsContainer) -> None:
     add_plugins(parser)
     workers = min(os.cpu_count() or 1, 4)
     text = f"worker processes, one thread each; results do not depend on it (default: {workers})"
-    parser.add_argument("--threads", type=whole, default=workers, metavar="N", help=text)
+    parser.add_argument("--threads", "--workers", type=whole, default=workers, metavar="N", help=text)
     switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
     parser.add_argument("--quiet", action=switch, default=False, help="no progress, results only")
     parser.add_argument("--open", action=switch, default=False, help="show the finished page in the browser")

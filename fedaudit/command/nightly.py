@@ -79,7 +79,8 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
         raise InputError(
             f"{flag}: has no place beside --nightly, whose file says what is run; write it into base or matrix"
         )
-    ours = [f"--{name}={getattr(options, name)}" for name in ("threads", "plugins") if name in given_fields(words)]
+    flags = {"threads" if name == "workers" else name for name in given_fields(words)}
+    ours = [f"--{name}={getattr(options, name)}" for name in ("threads", "plugins") if name in flags]
     ours.append(f"--out={options.out}")
     set_here = given_fields(ours)
     matrix = read_matrix(

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.audits.facts import AUDITS
 from fedaudit.command import choices, flags
-from fedaudit.command.argv import number, seed, whole
+from fedaudit.command.argv import number, seed, size, whole
 from fedaudit.machinery import plugins
 from fedaudit.tasks.facts import TASKS
 from fedaudit.trainers.learners import METHODS, every_learner, facts, privacy_of
@@ -92,6 +92,8 @@ def _type(action: argparse.Action) -> str:
         return {int: "Wholes", float: "Numbers", str: "Texts"}[action.type.args[0]]
     if action.type in (whole, seed):
         return "int"
+    if action.type is size:
+        return "int | str"
     if action.type is number:
         return "float"
     metavar = str(action.metavar)

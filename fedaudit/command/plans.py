@@ -166,9 +166,29 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "backbone_code": code or "",
         "dtype": getattr(options, "dtype", "float32"),
         "precision": options.matmul_precision,
-        "device": _device(options.device),
-        "threads": _within(options, "threads", 1, max(64, os.cpu_count() or 1)),
-        "out": Path(options.out),
+        "device": _device(options.device if options.engine == "local" or options.worker_gpus else "cpu"),
+        "memory": options.memory or 0,
+        **_workers(options),
+    }
+
+
+def _workers(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a plan that say where workers run. InputError: numbers that fit no worker, or not this engine."""
+    out, ray = Path(options.out), options.engine == "ray"
+    threads = _within(options, "threads", 1, 4096 if ray else max(64, os.cpu_count() or 1))
+    shares = [name for name in ("worker_cpus", "worker_gpus") if getattr(options, name) is not None]
+    for name in shares:
+        if not ray:
+            raise InputError(f"--{name.replace('_', '-')}: only --engine ray gives workers processors and GPUs")
+        _within(options, name, 0, 1024)
+    gpus = options.worker_gpus or 0
+    if ray and options.device == "cuda" and not gpus:
+        raise InputError("--device cuda: with --engine ray each worker needs a GPU, as --worker-gpus 1")
+    return {
+        "threads": threads,
+        "out": out.absolute() if ray else out,  # workers run in other folders
+        "engine": options.engine,
+        **{name: getattr(options, name) for name in shares},
     }
 
 
@@ -204,9 +224,9 @@ def empty_folder(text: str | None, flag: str) -> Path | None:
     return path
 
 
-def _within(options: argparse.Namespace, name: str, least: int, most: int) -> int:
+def _within(options: argparse.Namespace, name: str, least: int, most: int) -> Any:
     """The option `name`. InputError: it is not between `least` and `most`."""
-    value: int = getattr(options, name)
+    value = getattr(options, name)
     if not least <= value <= most:
         limit = f"at least {least}" if value < least else f"at most {most}"
         raise InputError(f"--{name.replace('_', '-')} {value}: must be {limit}")

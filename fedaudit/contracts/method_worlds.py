@@ -155,7 +155,7 @@ class PromptWorld(World):
 
     @property
     def evaluation(self) -> Evaluation:
-        return Recognition(self._owned, 2)
+        return Recognition(np.array(self._owned))
 
     @property
     def _owned(self) -> NDArray[np.bool_]:
@@ -205,7 +205,7 @@ class DualPromptWorld(PromptWorld):
 
     @property
     def evaluation(self) -> Evaluation:
-        return Personalisation(self._owned, 2)
+        return Personalisation(np.array(self._owned))
 
     def disguised(self, records: Set[str]) -> World:
         world = super().disguised(records)

@@ -43,11 +43,15 @@ LOCK = ".lock"  # the file in the folder that is locked
 _holders: dict[Path, int] = {}  # process that holds the lock, by folder
 
 
+class Busy(Exception):
+    """Another process holds the lock of a folder."""
+
+
 @contextlib.contextmanager
-def folder_lock(folder: Path, say: Callable[[str], None] | None = None) -> Iterator[bool]:
-    """Hold the lock of a folder inside the `with` block; wait while another process holds it, and tell `say` so. May be
-    nested within one process: yields whether this is the outermost block. RuntimeError in a forked worker whose parent
-    holds the lock."""
+def folder_lock(folder: Path, say: Callable[[str], None] | None = None, *, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of a folder inside the `with` block; wait while another process holds it, and tell `say` so, or
+    raise Busy where `wait` is false. May be nested within one process: yields whether this is the outermost block.
+    RuntimeError in a forked worker whose parent holds the lock."""
     key = folder.resolve()
     if key in _holders:
         if _holders[key] != os.getpid():
@@ -57,7 +61,7 @@ def folder_lock(folder: Path, say: Callable[[str], None] | None = None) -> Itera
     with write_errors(folder / LOCK):
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _wait(descriptor, folder, say)
+        _take(descriptor, folder, say, wait)
         _holders[key] = os.getpid()
         try:
             yield True
@@ -73,11 +77,13 @@ def holds_lock(folder: Path) -> bool:
     return _holders.get(folder.resolve()) == os.getpid()
 
 
-def _wait(descriptor: int, path: Path, say: Callable[[str], None] | None) -> None:
+def _take(descriptor: int, path: Path, say: Callable[[str], None] | None, wait: bool) -> None:
     """Take the lock of an open lock file, waiting for as long as another process holds it; `say` is told so first."""
     with write_errors(path / LOCK), contextlib.suppress(BlockingIOError):
         _acquire(descriptor, wait=False)
         return
+    if not wait:
+        raise Busy(f"another process works on {path}")
     if say is not None:
         say(f"another process works on {path}; waiting")
     with write_errors(path / LOCK):

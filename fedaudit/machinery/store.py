@@ -209,14 +209,14 @@ class Folder:
                 path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def lock(self, say: Say) -> Iterator[None]:
+    def lock(self, say: Say, *, wait: bool = True) -> Iterator[None]:
         """Hold the folder's lock inside the `with` block; may be nested. Waits while another process holds it, and
-        tells `say` so. A killed process loses its lock.
+        tells `say` so; Busy where `wait` is false. A killed process loses its lock.
 
         Leftovers of a killed process are removed first; `say` is told of a damaged manifest and of missing files.
         Worker processes that are forked under the lock must not write into the folder.
         """
-        with self._hold(say):
+        with self._hold(say, wait=wait):
             self._remove_leftovers(say)
             yield
 
@@ -300,9 +300,9 @@ class Folder:
                     path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _hold(self, say: Say | None = None) -> Iterator[None]:
+    def _hold(self, say: Say | None = None, *, wait: bool = True) -> Iterator[None]:
         claim(self.path)
-        with folder_lock(self.path, say) as outermost:
+        with folder_lock(self.path, say, wait=wait) as outermost:
             if not outermost:
                 yield
                 return

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from fedaudit.tasks.base import Client
 
 
-def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress) -> list[str]:
+def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress, *, wait: bool = True) -> list[str]:
     """Attack and audit a cell, with results in its `analysis_folder`, unless they are there. Returns [name for
-    messages] if they were, else []."""
+    messages] if they were, else []. Busy without `wait`: another process does it."""
     folder = claim(cell.analysis_folder)
-    with folder.lock(progress.say):
+    with folder.lock(progress.say, wait=wait):
         if complete(folder, progress.say):
             return [f"analysis of {cell.method}, seed {cell.seed}"]
         usage = ResourceUsage()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, write_page
 from fedaudit.pipeline.plan import Cell, Plan
 from fedaudit.pipeline.shadow_trainings import train_banks
+from fedaudit.pipeline.sharing import free_first
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
@@ -119,20 +121,21 @@ def _try_models(bench: Bench, trial: _Trial) -> None:
 
 
 def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
-    """As `compute`, after the checks; under the lock of the report's folder."""
-    report = claim(plan.report_folder)
+    """As `compute`, after the checks. Other processes with the same cells share the work: each cell has its lock."""
+    report, started = claim(plan.report_folder), time.monotonic()
+    provenance.begin(plan)
+    index.write(plan.out, progress.say)  # names it while it is not finished
+    plan.data.save()
+    reused = _train(plan, workshop, progress)
+
+    def analysed(cell: Cell, wait: bool) -> list[str]:
+        return ensure_analysis(cell, workshop, progress, wait=wait)
+
+    reused += itertools.chain(*free_first(analysed, plan.cells))
     with report.lock(progress.say):
         if complete(report, progress.say) and sound(plan):  # another process was faster
-            return ["report"]
-        started = time.monotonic()
-        provenance.begin(plan)
-        index.write(plan.out, progress.say)  # names it while it is not finished
-        plan.data.save()
-        reused = _train(plan, workshop, progress)
-        evidence = []
-        for cell in plan.cells:
-            reused += ensure_analysis(cell, workshop, progress)
-            evidence.append(read_evidence(cell))
+            return [*reused, "report"]
+        evidence = [read_evidence(cell) for cell in plan.cells]
         with progress.stage("writing the report", 1) as advance:
             note = provenance.end(plan, started, reused)
             write_page(evidence, report, workshop.each, plan.across, note)

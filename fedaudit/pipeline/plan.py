@@ -70,7 +70,11 @@ class Plan:
     precision: str  # of float32 products: "highest" or "tf32"
     device: str
     threads: int
+    memory: int  # bytes that a pass of a worker may hold; 0: the learner's default
     out: Path
+    engine: str = "local"  # a module of machinery/engines/
+    worker_cpus: float = 1  # of each worker, where the engine finds places for them
+    worker_gpus: float = 0
     own: OwnRun | None = None  # audited instead of a training of ours
     newcomers: int = 0  # how many clients, the last ones, join only after the last round
     # parameters of the audits that compare all cells, by name; their results stand on the page only
@@ -109,8 +113,9 @@ class Plan:
 
     @property
     def workers(self) -> int:
-        """The number of worker processes: one on a GPU, where several would wait for each other."""
-        return self.threads if self.device == "cpu" else 1
+        """The number of worker processes: one on a GPU, where several would wait for each other, unless each is given a
+        GPU."""
+        return self.threads if self.device == "cpu" or self.worker_gpus else 1
 
     @functools.cached_property
     def cells(self) -> list[Cell]:
@@ -170,6 +175,7 @@ class Cell:
             "seed": self.seed,
             "device": p.device,
             **({"precision": p.precision} if p.precision != "highest" else {}),
+            **({"memory": p.memory} if p.memory else {}),  # sums are added in other parts, which round otherwise
         }
         if p.own is not None:
             about = {"task": {"name": p.task}, "method": {"name": self.method}, "run": {"sha256": p.own.sha256}}

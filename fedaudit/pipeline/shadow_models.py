@@ -229,8 +229,9 @@ def _round(
     updates: list[Update | None] = [None] * len(servers)
     if client in along[0].cohort(r):  # cohorts are the same in all trajectories
         turns = along[0].participations(client, r)
-        for first in range(0, len(servers), learner.clients_per_batch):
-            part = range(len(servers))[first : first + learner.clients_per_batch]
+        together = learner.clients_per_batch(method)
+        for first in range(0, len(servers), together):
+            part = range(len(servers))[first : first + together]
             sites = [Participation(client, r, seeds[s], lists[s][0], learner, turns, lists[s][1]) for s in part]
             received = [method.download(method.broadcast(servers[s]), c) for s, c in zip(part, sites, strict=True)]
             results = learner.work(method, received, [owns[s] or rounds[id(along[s])].public for s in part], sites)

@@ -15,6 +15,7 @@ from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.finished import finish, on_disk
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.sharing import free_chains_first
 from fedaudit.pipeline.trainings import Training, blocks, train_block
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.base import Federation
@@ -115,11 +116,11 @@ def train_banks(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -
         ("model", sum(len(some) for *_, some in clients), _train, clients, shadow_models.stops(rounds)),
     ]
     for noun, number, function, jobs, untils in (kind for kind in kinds if kind[1]):
-        chains = [[(*job, until, progress.quiet) for until in untils] for job in jobs]
         parts = len(untils)  # of each training, one after the other
         what, step = f"training {number} shadow {noun}{'s' * (number > 1)}", f"shadow {noun}"
         with progress.stage(what, number * parts, step, parts) as advance:
-            for trained in attackers.chains(function, chains):
+            todo = [(*job, progress.quiet) for job in jobs]
+            for trained in free_chains_first(attackers.chains, function, todo, untils):
                 advance(trained)
 
 
@@ -146,10 +147,10 @@ def untrained(
     return federations, clients
 
 
-def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> int:
-    """Train, in a worker, a simulated federation in its folder, and return 1. A job is (recipe, number, rounds to train
-    up to, quiet)."""
-    recipe, shadow, until, quiet = job
+def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, bool, int, bool]) -> int:
+    """Train, in a worker, a simulated federation in its folder, and return 1. A job is (recipe, number, quiet, rounds
+    to train up to, whether to wait for a process that works on it)."""
+    recipe, shadow, quiet, until, wait = job
     training = Training(
         f"the adversary's simulation of {plugin_name(recipe.method)}",
         recipe.method,
@@ -160,16 +161,16 @@ def simulate(bench: AttackBench, job: tuple[ShadowRecipe, int, int, bool]) -> in
         start=recipe.start,
         timed=False,
     )
-    train_block(shadow_models.simulated_bench(bench, recipe.seed, shadow), (training, until, quiet))
+    train_block(shadow_models.simulated_bench(bench, recipe.seed, shadow), (training, quiet, until, wait))
     return 1
 
 
-def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, int, bool]) -> int:
+def _train(bench: AttackBench, job: tuple[ShadowRecipe, int, range, bool, int, bool]) -> int:
     """Train, in a worker, shadow clients in their folder, and return their number. A job is (recipe, client, shadows,
-    rounds to train up to, quiet)."""
-    recipe, client, shadows, until, quiet = job
+    quiet, rounds to train up to, whether to wait for a process that works on it)."""
+    recipe, client, shadows, quiet, until, wait = job
     say, folder = Progress(quiet=quiet).say, claim(recipe.client(client, shadows))
-    with folder.lock(say):
+    with folder.lock(say, wait=wait):
         shadow_models.train_shadows(
             bench, recipe.method, recipe.others, client, folder, seed=recipe.seed, shadows=shadows, until=until, say=say
         )

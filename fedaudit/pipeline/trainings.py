@@ -14,6 +14,7 @@ from fedaudit.machinery.store import claim
 from fedaudit.pipeline.finished import complete, finish, on_disk
 from fedaudit.pipeline.methods import method_of, schedule_of
 from fedaudit.pipeline.plan import Cell
+from fedaudit.pipeline.sharing import free_chains_first, free_first
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.trainers.base import Method, Schedule
 from fedaudit.trainers.protocols import Bench, Evaluation
@@ -59,13 +60,15 @@ def train_all(cells: Sequence[Cell], workshop: Workshop, progress: Progress) -> 
         return before
     executor, plan = workshop.executor, cells[0].plan
     if not plan.trained.together:
-        for training in trainings:
-            run_training(training, executor, say=progress.say, stage=progress.stage)
+
+        def run(training: Training, wait: bool) -> None:
+            run_training(training, executor, say=progress.say, stage=progress.stage, wait=wait)
+
+        free_first(run, trainings)
         return before
-    rounds = blocks(plan.rounds)
     with progress.stage(_what(todo), len(todo) * plan.rounds, "round") as advance:
-        chains = [[(training, until, progress.quiet) for until in rounds] for training in trainings]
-        for trained in executor.chains(train_block, chains):
+        jobs = [(training, progress.quiet) for training in trainings]
+        for trained in free_chains_first(executor.chains, train_block, jobs, blocks(plan.rounds)):
             advance(trained)
     return before
 
@@ -83,12 +86,13 @@ def blocks(rounds: int) -> list[int]:
 
 
 def run_training(
-    training: Training, executor: Executor[Bench], *, say: Callable[[str], None], stage: Stage, until: int | None = None
-) -> None:
+    training: Training, executor: Executor[Bench], *, say: Callable[[str], None], stage: Stage,
+    until: int | None = None, wait: bool = True,
+) -> None:  # fmt: skip
     """Train in the training's folder until `until` rounds are done (None: all), continuing from what is there; after
-    the last round the folder is marked as finished."""
+    the last round the folder is marked as finished. Busy without `wait`: another process works on it."""
     folder, method, schedule = claim(training.folder), training.method, training.schedule
-    with folder.lock(say):
+    with folder.lock(say, wait=wait):
         if complete(folder, say):
             return
         folder.write_json("run.json", training.description)
@@ -113,10 +117,10 @@ def run_training(
             finish(folder)
 
 
-def train_block(bench: Bench, job: tuple[Training, int, bool]) -> int:
+def train_block(bench: Bench, job: tuple[Training, bool, int, bool]) -> int:
     """Continue, in a worker, a training by itself, and return the number of rounds of this block. A job is (training,
-    rounds to train up to, quiet)."""
-    training, until, quiet = job
+    quiet, rounds to train up to, whether to wait for a process that works on it)."""
+    training, quiet, until, wait = job
     with Executor(lambda: bench) as executor:
-        run_training(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until)
+        run_training(training, executor, say=Progress(quiet=quiet).say, stage=unseen, until=until, wait=wait)
     return until - (until - 1) // BLOCK * BLOCK

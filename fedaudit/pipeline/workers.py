@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
 import importlib
 import os
+import platform
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import fedaudit
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.machinery.progress import Progress
+from fedaudit.pipeline.keys import NUMERIC_LIBRARIES, versions
 from fedaudit.pipeline.plan import Plan
 from fedaudit.trainers.resources import Resources
 
@@ -35,7 +41,7 @@ def resources_of(plan: Plan, *, sample: bool = False) -> Resources:
     """The arguments that a plan's learner is made from."""
     return Resources(
         plan.backbone, plan.settings, plan.out / "cache", plan.device, plan.dtype, plan.backbone_code, plan.workers,
-        plan.threads, sample,
+        plan.threads, plan.memory, sample,
     )  # fmt: skip
 
 
@@ -94,8 +100,18 @@ class Workshop:
                 self.progress.say(self.plan.backbone.summary)
             build = functools.partial(make_bench, self.plan, self.federation, self.progress)
             if self.plan.workers < self.plan.threads:  # forked before this process touches the GPU
-                self._scorers = Executor(_no_bench, workers=self.plan.threads)
-            self._executor = Executor(build, workers=self.plan.workers)
+                self._scorers = Executor(_no_bench, workers=self.plan.threads, say=self.progress.say)
+            options = dict[str, Any]()
+            if self.plan.engine == "ray":
+                there = dataclasses.replace(self.plan, threads=1)  # on its node a worker has as many as it is given
+                build = functools.partial(make_bench, there, self.federation)
+                options = {
+                    "folder": self.plan.out / "cache", "cpus": self.plan.worker_cpus, "gpus": self.plan.worker_gpus,
+                    "environment": environment,
+                }  # fmt: skip
+            self._executor = Executor(
+                build, workers=self.plan.workers, engine=self.plan.engine, options=options, say=self.progress.say
+            )
             self._scorers = self._scorers or self._executor
         return self._executor
 
@@ -134,6 +150,25 @@ class Attackers:
     ) -> Iterator[Result]:
         """Results as they come; the jobs of one chain run one after the other (`Executor.chains`)."""
         return self._executor.chains(_attack, (((function, job) for job in chain) for chain in chains))
+
+
+def environment() -> dict[str, str]:
+    """Describe what must be alike on all machines: Python, the source of FedAudit, numeric libraries; and the vector
+    instructions that torch uses, which may differ."""
+    import torch
+
+    from fedaudit.machinery.engines.ray import SIMD
+
+    package, source = Path(fedaudit.__file__).parent, hashlib.sha256()
+    paths = [Path(top) / name for top, _, names in os.walk(package, followlinks=True) for name in names]
+    for path in sorted(path for path in paths if path.suffix == ".py"):
+        source.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    return {
+        "Python": platform.python_version(),
+        "FedAudit": f"{fedaudit.__version__} ({source.hexdigest()[:12]})",
+        **versions(NUMERIC_LIBRARIES),
+        SIMD: torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 def _no_bench() -> None:
