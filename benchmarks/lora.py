@@ -75,7 +75,14 @@ class HeldOut:
         return {"global": {"loss": self._loss(executor, start, 1)}}
 
     def after(
-        self, executor: Executor[Bench], method: Method[Any], server: State, clients: Mapping[int, State], *, last: bool
+        self,
+        executor: Executor[Bench],
+        method: Method[Any],
+        server: State,
+        clients: Mapping[int, State],
+        *,
+        done: int,
+        last: bool,
     ) -> dict[str, dict[str, float]]:
         own = [self._loss(executor, method.model(state), OF_CLIENTS) for state in clients.values()]
         return {"global": {"loss": self._loss(executor, server, 1)}, "clients": {"loss": float(np.mean(own))}}

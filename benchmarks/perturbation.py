@@ -93,7 +93,7 @@ class Unmeasured:
     def before(self, *_: Any) -> dict[str, dict[str, float]]:
         return {}
 
-    def after(self, *_: Any, last: bool) -> dict[str, dict[str, float]]:
+    def after(self, *_: Any, done: int, last: bool) -> dict[str, dict[str, float]]:
         return {}
 
 
