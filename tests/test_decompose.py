@@ -19,12 +19,13 @@ from fedaudit.attacks.decompose import Solution, solve
 from fedaudit.attacks.knowledge import Floats, Mixture
 from fedaudit.attacks.messages.mixtures import _epoch_shares
 from fedaudit.attacks.messages.prompts import ReplayedMessages, solved_rounds
+from fedaudit.contracts.in_process import message_answers
 from fedaudit.contracts.knowledge_toy import toy_seen
 from fedaudit.privacy.settings import Privacy
 from fedaudit.trainers.base import Participation, Schedule
 from fedaudit.trainers.prompts import PromptMethod, Settings
 from fedaudit.trainers.transcript import Transcript
-from tests.asking_toy import said, solved
+from tests.asking_toy import solved
 from tests.prompt_toy import METHODS, NONE, PRIVACY, SETTINGS, Federation, federation, made, run, with_noise
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -377,6 +378,6 @@ def test_pfedme_starts_every_round_at_what_was_sent(tmp_path: Path) -> None:
     world = federation()
     method, transcript = sent(tmp_path, "pfedme", SETTINGS, NONE, world=world, rounds=2)
     messages = ReplayedMessages(View(transcript, "server"), method, world.learner())
-    found = said(messages, 0, world.training[0][:3], [0, 1])
+    found = message_answers(messages, 0, world.training[0][:3], [0, 1])
     assert np.isfinite(found.cosine).all()
     assert torch.equal(messages.exchanges[1].server["p_G"][0], transcript.broadcast(1)["p_G"])

@@ -19,6 +19,7 @@ from fedaudit.attacks.threats import LacksCapability, require
 from fedaudit.audits.comparisons import comparisons
 from fedaudit.command.cli import read_command
 from fedaudit.contracts import maple_toy
+from fedaudit.contracts.in_process import message_answers
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import permitted
 from fedaudit.pipeline.methods import method_of
@@ -31,7 +32,6 @@ from fedaudit.trainers.maple import DualStep, Settings
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.transcript import Transcript
 from tests import prompt_toy
-from tests.asking_toy import said
 from tests.prompt_scores import changed, made_up
 from tests.toy import trained
 
@@ -417,7 +417,7 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(tmp_pat
     seen, learner, world = run(tmp_path, rounds=4, per_round=2, seed=3), maple_toy.learner(), prompt_toy.federation()
     target, records = 1, [world.training[1][0], world.training[0][3], world.test[0]]
     messages = ReplayedMessages(View(seen, "server"), METHOD, learner)
-    found = said(messages, target, records, [0, 1, 2, 3])
+    found = message_answers(messages, target, records, [0, 1, 2, 3])
     before: list[tuple[int, ...]] = []
     for r in range(4):
         server, sent = seen.broadcast(r), seen.uploads(r)

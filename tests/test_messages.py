@@ -21,13 +21,13 @@ from fedaudit.attacks.messages.prompts import ReplayedMessages, losses
 from fedaudit.attacks.questions.classes import ClassQuestions
 from fedaudit.attacks.threats import LacksCapability
 from fedaudit.audits.tables.coverage import coverage_table
+from fedaudit.contracts.in_process import message_answers
 from fedaudit.privacy.settings import Privacy
 from fedaudit.trainers import dpfpl
 from fedaudit.trainers.base import Schedule, State
 from fedaudit.trainers.prompts import Learner, PromptMethod
 from fedaudit.trainers.transcript import Transcript
 from tests import prompt_oracle
-from tests.asking_toy import said
 from tests.prompt_toy import SCHEDULE, SETTINGS, close, federation, made, named, run, with_noise
 
 FEW = replace(SCHEDULE, rounds=6, per_round=2)  # somebody is away in every round
@@ -176,7 +176,7 @@ def test_who_sends_nothing_cannot_be_rebuilt(trained: Trained, name: str) -> Non
     messages = messages_of(method, transcript)
     assert messages.exchanges == {}
     assert messages.rebuilt(0).state is None
-    seen = said(messages, 0, federation().training[0][:2], [0, 1])
+    seen = message_answers(messages, 0, federation().training[0][:2], [0, 1])
     assert seen.loss.shape == seen.cosine.shape == (2, 3, 2)
     assert np.isnan(seen.loss).all()
     assert np.isnan(seen.cosine).all()
@@ -244,7 +244,7 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(
 ) -> None:
     method, transcript = trained(name, params)
     records, rounds, target = asked(federation()), [0, 1, 3, 5], 2  # never the first of a cohort
-    found = said(messages_of(method, transcript), target, records, rounds)
+    found = message_answers(messages_of(method, transcript), target, records, rounds)
     assert found.client == target
     away = 0
     for t, r in enumerate(rounds):
@@ -273,7 +273,7 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(
 def test_in_a_private_run_the_servers_noise_is_no_part_of_a_clients_step(trained: Trained) -> None:
     method, transcript = trained("fedotp", {}, noisy=True)
     messages, records = messages_of(method, transcript), asked(federation())
-    found = said(messages, 0, records, [0])
+    found = message_answers(messages, 0, records, [0])
     for i, k in enumerate(transcript.cohort(0)):
         sent = messages.exchanges[0].upload["gradient"][i]
         start = transcript.broadcast(0)
@@ -295,7 +295,7 @@ def plain_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, recor
 def test_of_transport_cosines_are_in_the_global_prompt_alone(trained: Trained) -> None:
     method, transcript = trained("fedotp", {"match": "ot"}, SCHEDULE)
     learner, records = federation().learner(), asked(federation())
-    found = said(messages_of(method, transcript), 0, records, [2]).cosine[0]
+    found = message_answers(messages_of(method, transcript), 0, records, [2]).cosine[0]
     prompt = torch.stack([transcript.broadcast(2)["p_G"], transcript.broadcast(0)["p_L"]])
     for i, record in enumerate(records):
         down = -plain_gradient(method, learner, prompt, record)[0].flatten()
