@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.settings import Adversary
+from fedaudit.backbones import clip_images
 from fedaudit.command import attack_times, cli, dry_run
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import permitted
@@ -201,6 +203,29 @@ def test_words_are_answered_without_anything_heavy(words: str) -> None:
     assert "Traceback" not in done.stderr
     if words.endswith(" --help"):
         assert all(flag in done.stdout for flag in ("--shadows", "--targets", "--canaries"))
+
+
+class TestPictures:
+    """A dry run encodes one batch of missing pictures and counts the others."""
+
+    def test_all_stages_are_counted_from_their_first_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seconds = iter([0.0, 2.0, 2.0, 5.0])
+        monkeypatch.setattr(dry_run.time, "perf_counter", lambda: next(seconds))
+        clock = dry_run.Clock(quiet=True)
+        for batches in (10, 6):  # features, then tokens
+            with clock.stage(dry_run.ENCODING, batches, "batch") as advance:
+                advance()
+        assert clock.encoding(2) == (10 * 2 + 6 * 3) / 2
+
+    def test_a_batch_is_kept_and_the_rest_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(dry_run, "SILENT", 0.0)
+        plan = plan_of(
+            f"--method promptfl --epsilon none --clients 3 --train 12 --test 2 --rounds 1 --threads 1 --out {tmp_path}"
+        )
+        assert "of it for encoding the pictures" in dry_run.estimate(plan, Progress(quiet=True))
+        (file,) = (tmp_path / "cache").glob("clip-*.safetensors")
+        with safe_open(file, framework="pt") as opened:
+            assert len(opened.keys()) == clip_images.BATCH
 
 
 class TestDryRun:

@@ -42,21 +42,21 @@ class Pace:
 
 
 class Clock(Progress):
-    """A progress that also measures the encoding of pictures: `batches` to encode, and `seconds` of the first."""
+    """A progress that also measures how long all missing pictures take to encode, from the one batch that is."""
 
-    batches, seconds = 0, 0.0
+    alone = 0.0  # seconds on one thread
 
     def encoding(self, threads: int) -> float:
         """Seconds that all batches take with so many threads."""
-        return self.seconds * math.ceil(self.batches / threads)
+        return self.alone / threads
 
     @contextmanager
     def stage(self, what: str, total: int, step: str = "step", parts: int = 1) -> Iterator[Advance]:
         with super().stage(what, total, step, parts) as advance:
             began = time.perf_counter()
             yield advance
-            if what == ENCODING:  # a learner may encode twice
-                self.batches, self.seconds = total, max(self.seconds, time.perf_counter() - began)
+            if what == ENCODING:  # twice for dual prompts: features, and tokens
+                self.alone += total * (time.perf_counter() - began)
 
 
 Timings = MutableMapping[Hashable, Any]  # paces of trainings and seconds of questions, by what they depend on
