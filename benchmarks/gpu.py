@@ -93,8 +93,8 @@ def measured(compute: Callable[[], Any]) -> tuple[float, float]:
 
 def show(name: str, compute: Callable[[], Any], trials: int = TRIALS) -> None:
     """Print a row; the first of the trials warms up, unless it is the only one."""
-    spent = [measured(compute) for _ in range(trials)]
-    print(f"{name:<56}{min(s for s, _ in spent):>9.2f} s{max(m for _, m in spent):>8.1f} GB", flush=True)
+    measurements = [measured(compute) for _ in range(trials)]
+    print(f"{name:<56}{min(s for s, _ in measurements):>9.2f} s{max(m for _, m in measurements):>8.1f} GB", flush=True)
 
 
 @contextmanager
@@ -123,9 +123,9 @@ def pictures(options: argparse.Namespace) -> None:
         for threads in dict.fromkeys((1, os.cpu_count() or 1)):
             began = time.perf_counter()
             features = clip.encode(records, claim(folder / f"cache-{threads}"), say=print, threads=threads)
-            spent = time.perf_counter() - began
+            seconds = time.perf_counter() - began
             print(
-                f"{len(records)} pictures by {threads} threads: {spent:.1f} s, {len(records) / spent:.0f} a second",
+                f"{len(records)} pictures by {threads} threads: {seconds:.1f} s, {len(records) / seconds:.0f} a second",
                 flush=True,
             )
             rows.append(features.rows([record.id for record in records]))
@@ -142,8 +142,8 @@ def prompts(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         made = world(load(source, DEVICE), names, clients, TESTS, claim(Path(folder)))
-        pictures, spent = len(made.pixels), time.perf_counter() - began
-        print(f"loading, and features of {pictures} pictures, prepared twice: {spent:.1f} s", flush=True)
+        pictures, seconds = len(made.pixels), time.perf_counter() - began
+        print(f"loading, and features of {pictures} pictures, prepared twice: {seconds:.1f} s", flush=True)
         for title, precision in PRECISIONS.items():
             with products(precision), Rounds(made, TRIALS) as rounds:
                 for kind in ("step", "private step"):

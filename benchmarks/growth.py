@@ -144,7 +144,7 @@ def rounds(clients: int, classes: int, folder: Path) -> Work:
 
 @dataclass(frozen=True)
 class Part:
-    """What grows, by which sizes; `small` ones are for a look at the tables."""
+    """One table of the benchmark: the work that grows, and its sizes; `small` ones are for a look."""
 
     make: Callable[[int, Path], Work]
     sizes: tuple[int, ...]

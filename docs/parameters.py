@@ -26,7 +26,7 @@ def text() -> str:
 
 
 def section(plugin: Plugin[Any]) -> str:
-    """What a file says of itself, and a row for each of its parameters."""
+    """Return what a file says of itself, and a row for each of its parameters."""
     lines = [f"### {plugin.name}", plugin.summary]
     rows = [row(field) for field in dataclasses.fields(plugin.params)]
     if rows:
