@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -10,6 +11,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import fedaudit
@@ -77,6 +79,7 @@ class Workshop:
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
+        self._running = contextlib.ExitStack()
         self._executor: Executor[Bench] | None = None
         self._scorers: Executor[Any] | None = None  # those of `each`: beside a GPU workers of their own
 
@@ -100,7 +103,8 @@ class Workshop:
                 self.progress.say(self.plan.backbone.summary)
             build = functools.partial(make_bench, self.plan, self.federation, self.progress)
             if self.plan.workers < self.plan.threads:  # forked before this process touches the GPU
-                self._scorers = Executor(_no_bench, workers=self.plan.threads, say=self.progress.say)
+                scorers = Executor(_no_bench, workers=self.plan.threads, say=self.progress.say)
+                self._scorers = self._running.enter_context(scorers)
             options = dict[str, Any]()
             if self.plan.engine == "ray":
                 there = dataclasses.replace(self.plan, threads=1)  # on its node a worker has as many as it is given
@@ -109,9 +113,10 @@ class Workshop:
                     "folder": self.plan.out / "cache", "cpus": self.plan.worker_cpus, "gpus": self.plan.worker_gpus,
                     "environment": environment,
                 }  # fmt: skip
-            self._executor = Executor(
+            executor = Executor(
                 build, workers=self.plan.workers, engine=self.plan.engine, options=options, say=self.progress.say
             )
+            self._executor = self._running.enter_context(executor)
             self._scorers = self._scorers or self._executor
         return self._executor
 
@@ -129,9 +134,10 @@ class Workshop:
     def __enter__(self) -> Workshop:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        for executor in {id(e): e for e in (self._executor, self._scorers) if e is not None}.values():
-            executor.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.__exit__(kind, error, trace)
 
 
 class Attackers:
