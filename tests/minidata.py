@@ -30,12 +30,15 @@ def write(path: Path, content: object) -> Path:
     return path
 
 
-def _captions(numbers: range, name: str, each: int, **more: list[str]) -> dict[str, object]:
+def _captions(numbers: range, name: str, each: int, *, of: str = "", **more: list[str]) -> dict[str, object]:
+    """`of` keeps the captions of one data set apart from those of another one."""
     images = [{"id": n, "file_name": name.format(n), "coco_url": "http://", "license": 1} for n in numbers]
     for key, values in more.items():
         for image, value in zip(images, values, strict=True):
             image[key] = value
-    notes = [{"id": 10 * n + i, "image_id": n, "caption": f"caption {i} of {n}"} for n in numbers for i in range(each)]
+    notes = [
+        {"id": 10 * n + i, "image_id": n, "caption": f"caption {i} of {of}{n}"} for n in numbers for i in range(each)
+    ]
     return {"info": {}, "images": images, "annotations": notes}
 
 
@@ -71,7 +74,7 @@ def coco(root: Path, *, train: int = 90, val: int = 20, year: str = "2017", imag
 def nocaps(root: Path, *, n: int = 90, images: str = "images") -> Path:
     """nocaps_val_4500_captions.json with ten captions each and the domains in turn."""
     domains = [DOMAINS[i % 3] for i in range(n)]
-    write(root / "nocaps_val_4500_captions.json", _captions(range(n), "{:016x}.jpg", 10, domain=domains))
+    write(root / "nocaps_val_4500_captions.json", _captions(range(n), "{:016x}.jpg", 10, of="novel ", domain=domains))
     for i in range(n):
         write(root / images / f"{i:016x}.jpg", picture(5000 + i))
     return root
@@ -105,7 +108,7 @@ def nocaps_rows(n: int = 30) -> list[dict[str, object]]:
         {
             "image": (picture(5000 + i), None),
             "image_id": i,
-            "annotations_captions": [f"caption {j} of {i}" for j in range(10)],
+            "annotations_captions": [f"caption {j} of novel {i}" for j in range(10)],
             "region": DOMAINS[i % 3],
         }
         for i in range(n)

@@ -349,7 +349,7 @@ def test_a_corrupt_picture_in_a_parquet_row_is_named_if_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["coco", "scienceqa-parquet"])
-def test_drawing_decodes_no_pixels(data, layout, monkeypatch):
+def test_drawing_decodes_no_pixels_where_each_text_is_its_own(data, layout, monkeypatch):
     def refuse(*_):
         raise AssertionError("pixels were decoded")
 

@@ -45,7 +45,10 @@ def headline(findings):
     return rows
 
 
-OF_COINS = ["z", "p", "family", "family_n", "p_adjusted", "base_z", "blind_p", "alarm", "verdict", "sentence"]
+OF_COINS = [
+    *("z", "t", "p", "part", "best_of", "family", "family_n", "p_adjusted", "base_z", "blind_p"),
+    *("detectable", "detectable_named", "alarm", "verdict", "sentence"),
+]
 
 
 def numbers(audit):

@@ -91,5 +91,5 @@ def test_an_own_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_item_of_a_paper(tmp_path: Path) -> None:
-    words = "--paper secfpp:table1 --method promptfl --seeds 1 --rounds 1 --train 8 --test 1 --threads 2 --quiet"
-    audit(words, tmp_path / "paper")
+    sizes = "--clients 3 --per-round 2 --records 4 --reference 4 --novel 4 --test 2"
+    audit(f"--paper fedrand:figure4 --rounds 1 {sizes} --local-steps 1 --threads 2 --quiet", tmp_path / "paper")

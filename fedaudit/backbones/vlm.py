@@ -5,7 +5,6 @@ check on one record refuses others. The embedded model is `fedaudit.backbones.EM
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +30,7 @@ from fedaudit.backbones.vlm_batches import (
 from fedaudit.backbones.vlm_embeddings import Reader
 from fedaudit.backbones.vlm_loading import CHUNK, DTYPES, user_class
 from fedaudit.machinery import user_files
+from fedaudit.machinery.engines.local import forks
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import ENCODING, Stage, unseen
@@ -78,7 +78,7 @@ class FrozenVLM(Reader):
                 self._check(records[0])
             # only a forked worker has the model already
             with (
-                Executor(lambda: self, workers=workers if sys.platform == "linux" else 1) as readers,
+                Executor(lambda: self, workers=workers if forks() else 1) as readers,
                 stage(ENCODING, len(missing), "batch") as advance,
             ):
                 computed = missing[:1] if sample else missing

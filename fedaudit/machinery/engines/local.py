@@ -38,7 +38,7 @@ GONE = (EOFError, ConnectionError)  # the other end of a pipe was closed
 def start(build: Callable[[], Any], workers: int, say: Callable[[str], None]) -> Crew:
     """Start worker processes. What `build` raises in them is raised here."""
     folder = Path(tempfile.mkdtemp(prefix="fedaudit-results-"))
-    fork = os.environ.get(START, "fork" if sys.platform == "linux" else "spawn") == "fork"
+    fork = forks()
     context: Any = multiprocessing.get_context("fork" if fork else "spawn")
     started: list[_Process] = []
 
@@ -78,6 +78,11 @@ def start(build: Callable[[], Any], workers: int, say: Callable[[str], None]) ->
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return Crew(crew, hire, say, leave)
+
+
+def forks() -> bool:
+    """Whether workers are forked, so that they have what this process has, and may have workers of their own."""
+    return os.environ.get(START, "fork" if sys.platform == "linux" else "spawn") == "fork"
 
 
 def refuse_import() -> None:
