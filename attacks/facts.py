@@ -69,6 +69,12 @@ class AttackFacts:
         return cls.needs_on_texts if cls.needs_on_texts and records == "texts" else cls.needs
 
     @classmethod
+    def every_round(cls, records: str) -> bool:
+        """Whether it needs tensors of all rounds on records of a kind, "texts" or "classes", against any adversary's
+        models."""
+        return bool(cls.needed(records)) or cls.rounds or cls.sequences or cls.mixtures or cls.contents
+
+    @classmethod
     def headlines(cls, records: str) -> tuple[str, ...]:
         """Names of the scores that represent it on records of a kind, "texts" or "classes". On texts they may be format
         strings of its parameters: "mink/{k}"."""

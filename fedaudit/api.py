@@ -117,7 +117,7 @@ def audit(**options: Unpack[Options]) -> Audit:
         progress = Progress(quiet=command.quiet)
         with restored_settings():
             outcome = run(command.plan, progress)
-            command.export(progress)
+            command.finish(progress)
             index.write(command.plan.out, progress.say)
         crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
     return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)

@@ -68,6 +68,7 @@ class Options(TypedDict, total=False):
     images_root: Place | None
     inner: int | None
     k: int | None
+    keep_rounds: str | None
     last: int | None
     learning_rate: float | None
     lie: int | None

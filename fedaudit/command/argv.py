@@ -34,6 +34,7 @@ _PATHS = (
 _REPEATED = ("--fail-if",)
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_EVERY = re.compile(r"every:[1-9]\d{0,5}", re.ASCII)
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(|MB|GB)", re.IGNORECASE)
 MB = 10**6
 _UNITS = {"": 1, "MB": MB, "GB": 1000 * MB}
@@ -140,6 +141,13 @@ def size(text: str) -> int:
     if not MB <= (value := int(float(parts[1]) * _UNITS[parts[2].upper()])) <= 10**6 * MB:
         raise argparse.ArgumentTypeError(f"{short_repr(text)} must lie between 1MB and 1000GB")
     return value
+
+
+def kept_rounds(text: str) -> str:
+    """Check a value of --keep-rounds: all, last or every:N. ArgumentTypeError as in `whole`."""
+    if not (text in ("all", "last") or _EVERY.fullmatch(text)):
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} must be all, last or every:N, as every:10")
+    return text
 
 
 def seed(text: str) -> int:

@@ -47,6 +47,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import index
+from fedaudit.pipeline.kept_rounds import thin
 from fedaudit.pipeline.plan import Plan
 from fedaudit.tasks.facts import TaskFacts
 from fedaudit.trainers.learners import facts, privacy_of, private
@@ -143,7 +144,7 @@ def _main(words: list[str]) -> int:
         tell(line)
     if "cost" in plan.across:  # reports leave out what differs between equal runs
         print(f"seconds and memory: audit.py --audit cost --out {plan.out}")
-    command.export(progress)
+    command.finish(progress)
     index.write(plan.out, progress.say)
     print(f"report: {outcome.report}")
     if command.open:
@@ -203,12 +204,14 @@ class Command:
     export_run: Path | None
     export_adapters: Path | None
 
-    def export(self, progress: Progress) -> None:
-        """Write the finished training into the folders to export to, if there are any."""
+    def finish(self, progress: Progress) -> None:
+        """Write the finished training into the folders to export to, if there are any; remove rounds that are not to be
+        kept."""
         if self.export_run or self.export_adapters:
             from fedaudit.pipeline.compute import export
 
             export(self.plan, progress, run_to=self.export_run, adapters_to=self.export_adapters)
+        thin(self.plan.cells, self.plan.keep_rounds, progress.say)
 
 
 def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.machinery.progress import ENCODING, Advance, Progress, in_words, nothing
+from fedaudit.machinery.store import Folder
 from fedaudit.pipeline.finished import COMPLETE
+from fedaudit.pipeline.kept_rounds import rounds_left
 from fedaudit.pipeline.plan import Cell, Plan
 
 if TYPE_CHECKING:
@@ -105,6 +107,9 @@ def estimate(
     if cells:
         lines[-1] += f": {rounds} rounds, {plan.per_round} of {plan.clients} clients a round"
         lines.append(f"{max(pace[_kind(cell)].seconds for cell in cells):.2g} s a round, measured")
+    thinned = sum(rounds_left(Folder(c.training_folder)) is not None for c in missing if c.training_folder.is_dir())
+    if thinned:
+        lines.append(f"{_count(thinned, 'training')} on disk without all rounds: what needs them trains them again")
     lines += _shadow_lines(len(simulated), sum(some for _, some in shadows), plan.adversary.shadows)
     parallel = [plan.workers if plan.trained.together else 1, *[plan.workers] * 3]  # else its clients are spread
     seconds = sum(sum(part) / min(jobs, len(part)) for jobs, part in zip(parallel, parts, strict=True) if part)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fedaudit.command.argv import number, seed, size, whole
+from fedaudit.command.argv import kept_rounds, number, seed, size, whole
 from fedaudit.command.config import presets
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.learners import facts
@@ -159,6 +159,11 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--memory", type=size, metavar="SIZE", help=text)
     group.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and reports (default: {OUT})")
+    text = (
+        "whose tensors stay on disk in the end: all, last (and the one of the least test loss), or also every:N; "
+        "an attack that needs others trains them again (default: all)"
+    )
+    group.add_argument("--keep-rounds", type=kept_rounds, default="all", metavar="ROUNDS", help=text)
     group.add_argument(
         "--fail-if",
         action="append",

@@ -99,7 +99,7 @@ def matrix(width: int | None = None) -> list[str]:
     columns += [WindowColumn(name, max(map(len, name.split("-"))) + 1) for name in THREAT_MODELS]
     heads, cells = lines(columns, {title: rows}, width or UNSEEN)
     notes = [line for why, number in reasons.items() for line in hanging(f"  {number}: ", why, width)]
-    return [*hanging("", title, width), *heads, *cells, *notes, *_refusals(width)]
+    return [*hanging("", title, width), *heads, *cells, *notes, *_refusals(width), *_of_rounds(width)]
 
 
 def _refusals(width: int | None) -> list[str]:
@@ -110,3 +110,14 @@ def _refusals(width: int | None) -> list[str]:
             if why := lacks(attack, trained):
                 text += hanging(f"  {attack.name:<15}", f"on {trained.noun}, {why}", width)
     return text
+
+
+def _of_rounds(width: int | None) -> list[str]:
+    """Lines on which attacks find all that they need after `--keep-rounds last`, and which do not."""
+    needy = {a.name for a in ATTACKS.values() if any(a.facts.every_round(kind) for kind in a.facts.records)}
+    content = ", ".join(name for name in ATTACKS if name not in needy)
+    return [
+        "rounds that an attack needs (--keep-rounds):",
+        *hanging("  the last: ", f"{content}, on the released model", width),
+        *hanging("  all: ", f"the same as a server, who reads messages; {', '.join(sorted(needy))}", width),
+    ]

@@ -26,6 +26,7 @@ from fedaudit.command.window import tell
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import index
+from fedaudit.pipeline.kept_rounds import thin
 from fedaudit.pipeline.nights import Nights
 from fedaudit.pipeline.plan import Plan
 
@@ -105,6 +106,8 @@ def main(request: NightlyRequest) -> int:
     for i, cell in enumerate(request.matrix.cells):
         progress.say(f"cell {i + 1} of {len(request.matrix.cells)}: {cell.name}")
         cells.append(_run(cell, request, progress))
+    for cell in request.matrix.cells:  # after the last one, as cells may share trainings
+        thin(cell.plan.cells, cell.plan.keep_rounds, progress.say)
     nights = Nights(request.out, request.matrix.name)
     night, rows = nights.add(cells, started, progress.say)
     in_short, events = write_pages(nights, night, cells, rows, progress)

@@ -17,6 +17,7 @@ from fedaudit.command.window import columns_of_window, listed, tell
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import index, papers
+from fedaudit.pipeline.kept_rounds import thin
 from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
 from fedaudit.reports import paper_items
@@ -157,16 +158,23 @@ def main(request: PaperRequest) -> int:
             tell(f"{part}\n")
         print(f"pages: under {request.out / papers.FOLDER}")
         return exits.DONE
-    if [*request.items] == [request.name]:
-        plans = _plans_or_raise(request.items[request.name])
-        drawn = papers.draw(request.name, plans, request.out, progress, words=request.words)
-        index.write(request.out, progress.say)
-        tell(f"agreement: {drawn.agreed}")
-        print(f"page: {drawn.page}")
-        if request.open and drawn.page:
-            browser.show(drawn.page)
-        return exits.DONE
-    return _several(request, progress)
+    status = (_one if [*request.items] == [request.name] else _several)(request, progress)
+    for plans in request.items.values():  # after the last one, as items may share trainings
+        for plan in plans.values() if isinstance(plans, Mapping) else ():
+            thin(plan.cells, plan.keep_rounds, progress.say)
+    return status
+
+
+def _one(request: PaperRequest, progress: Progress) -> int:
+    """Reproduce one item; return the exit code `DONE`."""
+    plans = _plans_or_raise(request.items[request.name])
+    drawn = papers.draw(request.name, plans, request.out, progress, words=request.words)
+    index.write(request.out, progress.say)
+    tell(f"agreement: {drawn.agreed}")
+    print(f"page: {drawn.page}")
+    if request.open and drawn.page:
+        browser.show(drawn.page)
+    return exits.DONE
 
 
 def _several(request: PaperRequest, progress: Progress) -> int:

@@ -168,6 +168,7 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "precision": options.matmul_precision,
         "device": _device(options.device if options.engine == "local" or options.worker_gpus else "cpu"),
         "memory": options.memory or 0,
+        "keep_rounds": options.keep_rounds,
         **_workers(options),
     }
 

@@ -16,6 +16,7 @@ from fedaudit.machinery.store import Damaged, Folder, Missing, claim
 from fedaudit.pipeline import on_shares
 from fedaudit.pipeline.attacks import attack_training, utility_of_texts
 from fedaudit.pipeline.finished import complete, finish
+from fedaudit.pipeline.kept_rounds import reopen
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.newcomers import newcomer_accuracies
 from fedaudit.pipeline.plan import Cell
@@ -40,7 +41,8 @@ def ensure_analysis(cell: Cell, workshop: Workshop, progress: Progress, *, wait:
             try:
                 analyse(cell, folder, workshop, progress)
             except (Damaged, Missing) as error:  # a file that was needed; a second try computes its folder again
-                progress.say(f"{error}; computing it again")
+                if not reopen([cell], progress.say):
+                    progress.say(f"{error}; computing it again")
                 analyse(cell, folder, workshop, progress)
         note(folder.path, {}, usage)
     return []

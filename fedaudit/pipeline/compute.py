@@ -24,6 +24,7 @@ from fedaudit.machinery.store import Folder, claim, refuse_files, undisturbed
 from fedaudit.pipeline import index, provenance
 from fedaudit.pipeline.analysis import audit, ensure_analysis, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
+from fedaudit.pipeline.kept_rounds import reopen
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.page import read_evidence, write_page
 from fedaudit.pipeline.plan import Cell, Plan
@@ -193,6 +194,9 @@ def export(plan: Plan, progress: Progress, *, run_to: Path | None, adapters_to: 
     to `adapters_to` as adapters that peft loads. None: not exported."""
     (cell,) = plan.cells
     transcript, workshop = transcript_of(cell), Workshop(plan, progress)
+    if reopen(plan.cells, progress.say):
+        with workshop:
+            train_all(plan.cells, workshop, progress)
     if run_to is not None:
         from fedaudit.external.export import export_run
 

@@ -72,6 +72,7 @@ class Plan:
     threads: int
     memory: int  # bytes that a pass of a worker may hold; 0: the learner's default
     out: Path
+    keep_rounds: str = "all"  # whose tensors stay on disk in the end: also "last" or "every:N"
     engine: str = "local"  # a module of machinery/engines/
     worker_cpus: float = 1  # of each worker, where the engine finds places for them
     worker_gpus: float = 0

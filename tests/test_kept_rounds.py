@@ -1,0 +1,107 @@
+"""`--keep-rounds`: which tensors stay, and that what is asked later is as if all had stayed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedaudit.machinery.store import Folder
+from fedaudit.pipeline.finished import COMPLETE, finish, intact
+from fedaudit.pipeline.kept_rounds import rounds_left, thin
+from tests.whole_runs import Job, contents
+
+SIZES = "--rounds 4 --clients 3 --train 8 --test 2 --prompt-length 4 --targets 1 --threads 1"
+PROMPTS = Job(["--method", "promptfl", "--epsilon", "none", *SIZES.split(), "--quiet"], printing=False)
+
+
+class Cell:
+    """What `thin` asks of a cell."""
+
+    needs_shadows = False
+
+    def __init__(self, training_folder: Path) -> None:
+        self.training_folder = training_folder
+
+
+def finished(path: Path, losses: list[float | None]) -> Cell:
+    folder = Folder(path)
+    for r, loss in enumerate(losses):
+        folder.write(f"round-{r:03d}.safetensors", b"tensors")
+        folder.write_json(f"round-{r:03d}.json", {"utility": {"global": {} if loss is None else {"loss": loss}}})
+    finish(folder)
+    return Cell(path)
+
+
+def left(cell: Cell) -> list[int]:
+    names = Folder(cell.training_folder).names()
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"round-(\d+)\.safetensors", name)))
+
+
+@pytest.mark.parametrize(
+    ("keep", "losses", "kept"),
+    [
+        ("all", [None] * 6, [0, 1, 2, 3, 4, 5]),
+        ("last", [None] * 6, [5]),
+        ("last", [3.0, 1.0, 2.0, 1.0, 2.0], [1, 4]),  # the first of the least
+        ("last", [1.0], [0]),
+        ("every:2", [None] * 5, [1, 3, 4]),
+        ("every:2", [0.5, 1.0, 1.0, 1.0], [0, 1, 3]),
+        ("every:9", [None] * 4, [3]),
+        ("every:1", [None] * 3, [0, 1, 2]),
+        ("last", [2.0] * 3 + [1.0] + [2.0] * 1000, [3, 1003]),  # names of four digits
+    ],
+)
+def test_which_rounds_stay(keep: str, losses: list[float | None], kept: list[int], tmp_path: Path) -> None:
+    cell, said = finished(tmp_path / "run", losses), list[str]()
+    thin([cell], keep, said.append)  # type: ignore[list-item]
+    assert left(cell) == kept
+    folder = Folder(cell.training_folder)
+    assert intact(folder.path)
+    assert sum(name.endswith(".json") for name in folder.names()) == len(losses) + 1
+    assert rounds_left(folder) == (len(kept) if len(kept) < len(losses) else None)
+    assert bool(said) == (len(kept) < len(losses))
+    thin([cell], keep, said.append)  # type: ignore[list-item]
+    assert left(cell) == kept
+
+
+def test_what_is_in_use_or_unfinished_stays(tmp_path: Path) -> None:
+    cell = finished(tmp_path / "run", [None] * 3)
+    Folder(cell.training_folder).remove(COMPLETE)
+    thin([cell], "last", print)  # type: ignore[list-item]
+    assert left(cell) == [0, 1, 2]
+
+
+def test_a_later_attack_finds_what_it_needs(tmp_path: Path) -> None:
+    """The released model's scores need the last round; messages are sent in all of them."""
+    PROMPTS.audit(tmp_path / "full", "--attack", "loss")
+    PROMPTS.audit(tmp_path / "full", "--attack", "loss,cosine")
+    thinned = tmp_path / "thinned"
+    PROMPTS.audit(thinned, "--attack", "loss", "--keep-rounds", "last")
+    (run,) = (thinned / "runs").iterdir()
+    assert sorted(path.name for path in run.glob("round-*.safetensors"))[-1:] == ["round-003.safetensors"]
+    assert len([*run.glob("round-*.safetensors")]) <= 2
+    again = PROMPTS.audit(thinned, "--attack", "loss", "--keep-rounds", "last")
+    assert "trained again" not in again.stderr
+    dry = PROMPTS.audit(thinned, "--attack", "loss,cosine", "--dry-run")
+    assert "1 training on disk without all rounds" in dry.stdout + dry.stderr
+    PROMPTS.audit(thinned, "--attack", "loss,cosine")
+    assert contents(thinned) == contents(tmp_path / "full")
+
+
+def test_an_export_has_all_rounds(tmp_path: Path) -> None:
+    PROMPTS.audit(tmp_path / "out", "--attack", "loss", "--keep-rounds", "last")
+    PROMPTS.audit(tmp_path / "out", "--attack", "loss", "--keep-rounds", "last", "--export-run", str(tmp_path / "late"))
+    PROMPTS.audit(tmp_path / "other", "--attack", "loss", "--export-run", str(tmp_path / "at-once"))
+    assert contents(tmp_path / "late") == contents(tmp_path / "at-once")
+    (run,) = (tmp_path / "out" / "runs").iterdir()
+    assert len([*run.glob("round-*.safetensors")]) <= 2
+
+
+@pytest.mark.parametrize("value", ["some", "every:0", "every:", "every:-1", "last:2"])
+def test_other_values_are_refused(value: str, tmp_path: Path) -> None:
+    done = PROMPTS.start(tmp_path, "--keep-rounds", value).finish()
+    assert done.returncode == 2
+    assert "--keep-rounds" in done.stderr
+    assert "every:N" in done.stderr
