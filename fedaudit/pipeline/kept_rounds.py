@@ -66,8 +66,8 @@ def _trainings(cells: Sequence[Cell]) -> list[Path]:
     """The existing folders of the cells' trainings and of simulated federations, each once."""
     banks = {cell.bank_folder for cell in cells if cell.needs_shadows}
     simulated = [p for bank in sorted(banks) for p in sorted(inside(bank)) if not p.name.startswith("client-")]
-    own = dict.fromkeys(cell.training_folder for cell in cells)
-    return [path for path in (*own, *simulated) if path.is_dir()]
+    trainings = dict.fromkeys(cell.training_folder for cell in cells)
+    return [path for path in (*trainings, *simulated) if path.is_dir()]
 
 
 def _records(folder: Folder) -> list[str]:
