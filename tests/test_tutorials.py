@@ -16,6 +16,8 @@ NOTEBOOKS = [page for page, text in PAGES.items() if text.startswith("---\njupyt
 MADE = {
     "docs/tutorials/own-lora.md": "my-run-auroc.png",
     "docs/tutorials/own-prompts.md": "measured-epsilon.png",
+    "docs/tutorials/own-method.md": "over-epsilon.png",
+    "docs/tutorials/nightly-gate.md": "nights.png",
 }  # the picture that each leaves in its folder
 
 
@@ -57,3 +59,6 @@ def test_it_runs_to_its_picture(page: str, tmp_path: Path, monkeypatch: pytest.M
     said = printed(book)
     if page == "docs/tutorials/own-prompts.md":
         assert "the claim does not hold" in said
+    if page == "docs/tutorials/nightly-gate.md":
+        codes = [line for line in said.splitlines() if line.startswith("exit code")]
+        assert codes == ["exit code 0", "exit code 0", "exit code 1", "exit code 0"]
