@@ -300,6 +300,25 @@ def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypat
     assert not list(tmp_path.glob("fedaudit-results-*")) + list(tmp_path.glob("shared/*"))
 
 
+def sees(bench: Path, x: int) -> tuple[str | None, int]:
+    time.sleep(0.1)
+    return os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
+
+
+@POSIX
+def test_on_several_gpus_each_worker_sees_one(tmp_path: Path) -> None:
+    """And whoever comes after a dead one sees the same."""
+    with Executor(Bench(tmp_path), workers=2, options={"gpus": ["3", "MIG-5"]}) as executor:
+        found = dict(executor.map(sees, range(8)))
+        assert sorted(found, key=str) == ["3", "MIG-5"]
+        os.kill(found["3"], signal.SIGKILL)
+        again = dict(executor.map(sees, range(40)))
+    assert sorted(again, key=str) == ["3", "MIG-5"]
+    assert again["MIG-5"] == found["MIG-5"]
+    assert again["3"] != found["3"]
+    assert len([*tmp_path.glob("built-*")]) == 3
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_command_whose_workers_are_killed_ends_with_the_same_bytes(tmp_path: Path) -> None:

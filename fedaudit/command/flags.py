@@ -159,11 +159,6 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--memory", type=size, metavar="SIZE", help=text)
     group.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and reports (default: {OUT})")
-    text = (
-        "whose tensors stay on disk in the end: all, last (and the one of the least test loss), or also every:N; "
-        "an attack that needs others trains them again (default: all)"
-    )
-    group.add_argument("--keep-rounds", type=kept_rounds, default="all", metavar="ROUNDS", help=text)
     group.add_argument(
         "--fail-if",
         action="append",
@@ -172,12 +167,7 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--export-run", metavar="FOLDER", help="write the training as a folder that --run reads")
     group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
-    text = "where workers run: local, or ray for a cluster (RAY_ADDRESS, docs/guides/clusters.md; default: local)"
-    group.add_argument("--engine", choices=ENGINES, default="local", help=text)
-    text = "with --engine ray: processors of each worker (default: 1)"
-    group.add_argument("--worker-cpus", type=number, metavar="N", help=text)
-    text = "with --engine ray: GPUs of each worker (default: 0)"
-    group.add_argument("--worker-gpus", type=number, metavar="N", help=text)
+    add_places_of_work(group)
     switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
     text = "say what would run, how long and how much disk"
     group.add_argument("--dry-run", action=switch, default=False, help=text)
@@ -187,6 +177,21 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     text = "methods, attacks, audits, tasks and more, or one of these lists, as in --list attacks; stands alone"
     group.add_argument("--list", nargs="?", metavar="KIND", help=text)
     group.add_argument("--version", action="store_true", help="the version of FedAudit; stands alone")
+
+
+def add_places_of_work(parser: argparse._ActionsContainer) -> None:
+    """Add the flags that say where workers run and what stays on disk: they change no number."""
+    text = "where workers run: local, or ray for a cluster (RAY_ADDRESS, docs/guides/clusters.md; default: local)"
+    parser.add_argument("--engine", choices=ENGINES, default="local", help=text)
+    text = "with --engine ray: processors of each worker (default: 1)"
+    parser.add_argument("--worker-cpus", type=number, metavar="N", help=text)
+    text = "with --engine ray: GPUs of each worker (default: 0)"
+    parser.add_argument("--worker-gpus", type=number, metavar="N", help=text)
+    text = (
+        "whose tensors stay on disk in the end: all, last (and the one of the least test loss), or also every:N; an "
+        "attack that needs others trains them again (default: all)"
+    )
+    parser.add_argument("--keep-rounds", type=kept_rounds, default="all", metavar="ROUNDS", help=text)
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:

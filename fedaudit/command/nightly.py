@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaudit.command import browser, exits
 from fedaudit.command.argv import check, given_fields
-from fedaudit.command.flags import Parser, add_place
+from fedaudit.command.flags import Parser, add_place, add_places_of_work, dests
 from fedaudit.command.gates import Gate
 from fedaudit.command.matrix import Matrix, MatrixCell
 from fedaudit.command.matrix import read as read_matrix
@@ -73,6 +73,7 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
     )
     parser.add_argument("--nightly", metavar="FILE", help="the matrix")
     add_place(parser)
+    add_places_of_work(parser)
     check(words)
     options, others = parser.parse_known_args(words)
     if others:
@@ -81,7 +82,8 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
             f"{flag}: has no place beside --nightly, whose file says what is run; write it into base or matrix"
         )
     flags = {"threads" if name == "workers" else name for name in given_fields(words)}
-    ours = [f"--{name}={getattr(options, name)}" for name in ("threads", "plugins") if name in flags]
+    of_cells = ["threads", "plugins", *sorted(dests(add_places_of_work))]
+    ours = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in of_cells if name in flags]
     ours.append(f"--out={options.out}")
     set_here = given_fields(ours)
     matrix = read_matrix(

@@ -166,7 +166,8 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "backbone_code": code or "",
         "dtype": getattr(options, "dtype", "float32"),
         "precision": options.matmul_precision,
-        "device": _device(options.device if options.engine == "local" or options.worker_gpus else "cpu"),
+        "device": (device := _device(options.device if options.engine == "local" or options.worker_gpus else "cpu")),
+        "gpus": _gpus(device),
         "memory": options.memory or 0,
         "keep_rounds": options.keep_rounds,
         **_workers(options),
@@ -247,3 +248,14 @@ def _device(name: str) -> str:
         if name == "cuda":
             raise InputError("--device cuda: torch finds no CUDA device here; use cpu or auto")
     return "cpu"
+
+
+def _gpus(device: str) -> list[str]:
+    """The names of this machine's GPUs for CUDA_VISIBLE_DEVICES; [] if the device is a processor."""
+    if device == "cpu":
+        return []
+    import torch
+
+    count = max(1, torch.cuda.device_count())
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return (visible or [str(i) for i in range(count)])[:count]

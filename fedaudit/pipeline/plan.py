@@ -70,6 +70,7 @@ class Plan:
     precision: str  # of float32 products: "highest" or "tf32"
     device: str
     threads: int
+    gpus: Sequence[str]  # of this machine, as CUDA_VISIBLE_DEVICES names them; empty on a processor
     memory: int  # bytes that a pass of a worker may hold; 0: the learner's default
     out: Path
     keep_rounds: str = "all"  # whose tensors stay on disk in the end: also "last" or "every:N"
@@ -114,9 +115,8 @@ class Plan:
 
     @property
     def workers(self) -> int:
-        """The number of worker processes: one on a GPU, where several would wait for each other, unless each is given a
-        GPU."""
-        return self.threads if self.device == "cpu" or self.worker_gpus else 1
+        """The number of worker processes: on GPUs one each, as several on one would wait for each other."""
+        return self.threads if self.device == "cpu" or self.worker_gpus else len(self.gpus)
 
     @functools.cached_property
     def cells(self) -> list[Cell]:

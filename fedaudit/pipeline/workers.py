@@ -106,6 +106,9 @@ class Workshop:
                 scorers = Executor(_no_bench, workers=self.plan.threads, say=self.progress.say)
                 self._scorers = self._running.enter_context(scorers)
             options = dict[str, Any]()
+            if self.plan.engine == "local" and len(self.plan.gpus) > 1:
+                build = functools.partial(make_bench, dataclasses.replace(self.plan, gpus=[""]), self.federation)
+                options = {"gpus": self.plan.gpus}
             if self.plan.engine == "ray":
                 there = dataclasses.replace(self.plan, threads=1)  # on its node a worker has as many as it is given
                 build = functools.partial(make_bench, there, self.federation)

@@ -1,7 +1,7 @@
 """The engine of one machine: worker processes, each behind a pipe of its own.
 
-On Linux the bench is built here and workers are forked, so that they share its memory; elsewhere, and with
-FEDAUDIT_START=spawn, each worker builds it, from a `build` that can be pickled. A worker that dies closes its pipe,
+On Linux the bench is built here and workers are forked, so that they share its memory; elsewhere, on several GPUs, and
+with FEDAUDIT_START=spawn, each worker builds it, from a `build` that can be pickled. A worker that dies closes its pipe,
 also in the middle of a message: whoever waits for it sees that at once.
 """
 
@@ -35,16 +35,21 @@ GUARD = (
 GONE = (EOFError, ConnectionError)  # the other end of a pipe was closed
 
 
-def start(build: Callable[[], Any], workers: int, say: Callable[[str], None]) -> Crew:
-    """Start worker processes. What `build` raises in them is raised here."""
+def start(build: Callable[[], Any], workers: int, say: Callable[[str], None], *, gpus: Sequence[str] = ()) -> Crew:
+    """Start worker processes. What `build` raises in them is raised here. `gpus`: those that workers see, one each, as
+    CUDA_VISIBLE_DEVICES names them; by default they see none."""
     folder = Path(tempfile.mkdtemp(prefix="fedaudit-results-"))
-    fork = forks()
+    fork = forks() and not gpus  # a forked process must not touch CUDA
     context: Any = multiprocessing.get_context("fork" if fork else "spawn")
     started: list[_Process] = []
+    hiring = threading.Lock()
 
     def begin() -> _Process:
-        started.append(_Process(context, build, folder, started if fork else None))
-        return started[-1]
+        with hiring:
+            in_use = {one.gpu for one in started if one.alive}
+            gpu = next((gpu for gpu in gpus if gpu not in in_use), "")
+            started.append(_Process(context, build, folder, started if fork else None, gpu))
+            return started[-1]
 
     def hire() -> _Process | None:
         if not fork:
@@ -95,14 +100,22 @@ def refuse_import() -> None:
 class _Process:
     """A worker process, and this process' end of its pipe."""
 
-    def __init__(self, context: Any, build: Callable[[], Any], folder: Path, forked: Sequence[_Process] | None) -> None:
-        """Start a worker. `forked`: the workers before it, whose pipes it copies; None if it is spawned."""
+    def __init__(
+        self, context: Any, build: Callable[[], Any], folder: Path, forked: Sequence[_Process] | None, gpu: str
+    ) -> None:
+        """Start a worker. `forked`: the workers before it, whose pipes it copies; None if it is spawned. `gpu` is the
+        one that it sees; "" if none."""
+        self.gpu = gpu
         self.connection, theirs = context.Pipe()
         copies = [] if forked is None else [*(one.connection for one in forked), self.connection]
         built_here = build if forked is not None else None
-        self._process = context.Process(target=_work, args=(theirs, built_here, folder, copies), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, built_here, folder, copies, gpu), daemon=True)
         self._process.start()
         theirs.close()  # so that its death closes the last one
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._process.is_alive())
 
     def send(self, build: Callable[[], Any]) -> None:
         """Send what builds the bench: by our pipe, since a process that dies while it is spawned hangs Python's own."""
@@ -147,9 +160,13 @@ class _Process:
         self._process.join()
 
 
-def _work(connection: Connection, build: Callable[[], Any] | None, folder: Path, copies: Sequence[Connection]) -> None:
+def _work(
+    connection: Connection, build: Callable[[], Any] | None, folder: Path, copies: Sequence[Connection], gpu: str
+) -> None:
     """Be a worker, until the other end of the pipe is closed. `build` is None where it comes by the pipe; `copies` are
     ends of pipes that a fork copied."""
+    if gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # read when torch first touches CUDA
     for copy in copies:
         copy.close()
     for name in ("SIGINT", "SIGHUP"):  # the parent handles them, and then ends its workers
@@ -158,7 +175,8 @@ def _work(connection: Connection, build: Callable[[], Any] | None, folder: Path,
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_die_with_parent, args=(folder,), daemon=True).start()
     one_thread()
-    _without_gpu()
+    if not gpu:
+        _without_gpu()
     bench: list[Any] = []
 
     def prepare() -> None:
