@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedaudit.backbones.vlm import IGNORE, load
+from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM, load
 from fedaudit.machinery.parameters import Parameters, number, text, whole
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
@@ -28,6 +28,7 @@ from fedaudit.trainers.evaluations import Answers
 from fedaudit.trainers.learners import LearnerFacts
 from fedaudit.trainers.lora_model import LoraModel
 from fedaudit.trainers.protocols import Bench, OneByOne
+from fedaudit.trainers.recompute import recompute
 from fedaudit.trainers.resources import Resources
 from fedaudit.trainers.transcript import Transcript
 
@@ -86,7 +87,16 @@ class Settings(Parameters):
 
 
 class Learner(OneByOne, LoraModel):
-    """Trains and evaluates adapters on one frozen model, one at a time."""
+    """Trains and evaluates adapters on one frozen model, one at a time. Where not even the pass of one record would fit
+    into memory, the layers keep their inputs only (`trainers.recompute`)."""
+
+    def __init__(self, vlm: FrozenVLM, data: dict[str, Encoded], settings: Settings, memory: int = 0) -> None:
+        super().__init__(vlm, data, settings, memory)
+        longest = max((len(encoded.ids) for encoded in data.values()), default=0)
+        if self._bytes_per_token * longest > self._memory and (layers := recompute(self.model)):
+            width = vlm.model.config.get_text_config().hidden_size
+            inputs = layers * width * next(self.model.parameters()).element_size()
+            self._bytes_per_token = inputs + self._bytes_per_token // layers
 
     @property
     def remedy(self) -> str:
