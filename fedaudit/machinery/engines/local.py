@@ -1,8 +1,8 @@
 """The engine of one machine: worker processes, each behind a pipe of its own.
 
 On Linux the bench is built here and workers are forked, so that they share its memory; elsewhere, on several GPUs, and
-with FEDAUDIT_START=spawn, each worker builds it, from a `build` that can be pickled. A worker that dies closes its pipe,
-also in the middle of a message: whoever waits for it sees that at once.
+with FEDAUDIT_START=spawn, each worker builds it, from a `build` that can be pickled. A worker that dies closes its
+pipe, also in the middle of a message: whoever waits for it sees that at once.
 """
 
 from __future__ import annotations
