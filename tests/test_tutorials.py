@@ -14,6 +14,7 @@ from tests.doc_blocks import BLOCKS, PAGES, ROOT
 
 NOTEBOOKS = [page for page, text in PAGES.items() if text.startswith("---\njupyter:")]
 MADE = {
+    "docs/tutorials/first-notebook.md": "first-audit.png",
     "docs/tutorials/own-lora.md": "my-run-auroc.png",
     "docs/tutorials/own-prompts.md": "measured-epsilon.png",
     "docs/tutorials/own-method.md": "over-epsilon.png",
