@@ -62,7 +62,7 @@ COLUMNS: dict[tuple[str, ...], Iterable[str]] = {  # the first column of a table
     ("docs/reference/prompts.md", "method", "trained"): of_learner("prompts"),
     ("docs/understand/threat-models.md", "method", "the server's replay"): of_learner("prompts") | of_learner("maple"),
     ("docs/reference/dp2fl.md", "adversary", "holds"): facts("maple").threat_models,
-    ("docs/guides/nightly.md", "part"): matrix.PARTS,
+    ("docs/reference/nightly.md", "part"): matrix.PARTS,
     ("docs/reference/papers.md", "`--paper`"): paper_items.items(),
 }
 
@@ -85,7 +85,7 @@ def test_exit_codes_stand_once_and_are_all() -> None:
 
 
 def test_exit_codes_of_a_night() -> None:
-    said = [row[0] for row in table("docs/guides/nightly.md", "exit code")]
+    said = [row[0] for row in table("docs/reference/nightly.md", "exit code")]
     assert said[:3] == [str(code) for code in (exits.DONE, exits.CROSSED, exits.FAILED)]
     assert said[3:] == [f"{exits.MENDABLE}, {exits.BROKEN}, and those of signals"]
 
@@ -384,12 +384,12 @@ def test_hooks_of_a_backbone() -> None:
 
 
 def test_words_of_a_night() -> None:
-    said = {row[0]: row[2] for row in table("docs/guides/nightly.md", "word", "means")}
+    said = {row[0]: row[2] for row in table("docs/reference/nightly.md", "word", "means")}
     assert said == {word: "no" if word == nights.SHOWN else "yes" for word in said}
     assert {*said} == {nights.CHANGED, nights.NEW_LEAK, nights.HEALED, nights.DRIFT, nights.SHOWN}
 
 
-@pytest.mark.parametrize("limit", first("docs/guides/nightly.md", "limit", "is crossed where"))
+@pytest.mark.parametrize("limit", first("docs/reference/nightly.md", "limit", "is crossed where"))
 def test_limits_of_a_night(limit: str) -> None:
     assert gates.limit(limit, limit)
 
