@@ -1,9 +1,9 @@
 """Contents: a client's first message is solved for the classes and picture embeddings of its batch; no candidates.
 
 No record of the client is needed: known non-members of its distribution say which embeddings are likely. What was
-solved is then looked up, by whoever has pictures: in a public data set, or among candidates. docs/reference/attacks.md
-tells how often the true picture comes first among all of a data set. Pixels themselves are not found: a picture made of
-the gradient is noise (a peak signal-to-noise ratio of 10 dB).
+solved is then looked up, by whoever has pictures: in a public data set, or among candidates.
+docs/benchmarks/attacks-on-prompts.md tells how often the true picture comes first among all of a data set. Pixels
+themselves are not found: a picture made of the gradient is noise (a peak signal-to-noise ratio of 10 dB).
 
 contents    the largest cosine between the record's picture embedding and a solved one of the record's class; -1 if
             there is none.

@@ -11,7 +11,7 @@ text, over layers, and over the observed rounds.
 - With B = 0 A does not move in the first step. Layers in which A did not move are left out, and so are rounds in which
   none moved.
 - AdamW divides every entry of the gradient by its own size and sums over steps: the rows of its change lie in no span
-  of inputs. docs/reference/attacks.md tells what is left after 1, 4 and 8 of its steps.
+  of inputs. docs/benchmarks/attacks-on-lora.md tells what is left after 1, 4 and 8 of its steps.
 
 Needs the server's view (uploads), and rounds in which the client sent A.
 """

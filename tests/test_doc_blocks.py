@@ -43,7 +43,8 @@ SMALL = {
 }  # fmt: skip
 PYTHON = {
     "README.md",
-    "docs/reference/attacks.md",
+    "docs/reference/attacks-outputs.md",
+    "docs/reference/attacks-shadow-models.md",
     "docs/reference/backbones.md",
     "docs/guides/own-runs.md",
     "docs/guides/library.md",
@@ -139,7 +140,9 @@ def test_attacks_md() -> None:
         "in_shadow": rng.random((s, n)) < 0.5, "shadow_log_probs": np.stack(shadows), "log_probs": target, "before": start,
         "labels": rng.integers(0, c, n), "reference": np.zeros(n, bool),
     }  # fmt: skip
-    tokens, own = python_blocks("docs/reference/attacks.md")
+    (tokens,), (own,) = (
+        python_blocks(f"docs/reference/attacks-{family}.md") for family in ("outputs", "shadow-models")
+    )
     exec(tokens, given)
     assert max_renyi(given["signals"].renyi[2], k_percent=10) == given["signals"].renyi[2].max()
     *lines, last = own.strip().splitlines()

@@ -37,6 +37,8 @@ from fedaudit.terms.threat_models import THREAT_MODELS
 from fedaudit.trainers.learners import METHODS, LearnerFacts, facts, private
 from tests.doc_blocks import PAGES, ROOT, codes, inline, table
 
+FAMILIES = [page for page in PAGES if page.startswith("docs/reference/attacks-")]
+LINES = ["Assumes", "Score", "Parameters", "Cost", "Read it", "Source"]  # of each attack, in this order
 MESSAGES = {"uploads", "sums of uploads"}  # what an attack needs that looks at messages
 NUMBERS = dict(zip("one two three four five six seven eight nine ten eleven twelve".split(), range(1, 13), strict=True))
 
@@ -51,7 +53,7 @@ def of_learner(learner: str) -> set[str]:
 
 
 COLUMNS: dict[tuple[str, ...], Iterable[str]] = {  # the first column of a table, by page and headings
-    ("docs/reference/attacks.md", "method", "a message"): of_learner("lora"),
+    ("docs/reference/attacks-messages.md", "method", "a message"): of_learner("lora"),
     ("docs/reference/methods.md", "method", "a client sends"): of_learner("lora"),
     ("docs/reference/methods.md", "task", "what"): TASKS,
     ("docs/reference/images.md", "`--task`"): [
@@ -60,7 +62,7 @@ COLUMNS: dict[tuple[str, ...], Iterable[str]] = {  # the first column of a table
     ("docs/reference/prompts.md", "method", "trained"): of_learner("prompts"),
     ("docs/understand/threat-models.md", "method", "the server's replay"): of_learner("prompts") | of_learner("maple"),
     ("docs/reference/dp2fl.md", "adversary", "holds"): facts("maple").threat_models,
-    ("docs/guides/nightly.md", "part"): matrix.PARTS,
+    ("docs/reference/nightly.md", "part"): matrix.PARTS,
     ("docs/reference/papers.md", "`--paper`"): paper_items.items(),
 }
 
@@ -83,7 +85,7 @@ def test_exit_codes_stand_once_and_are_all() -> None:
 
 
 def test_exit_codes_of_a_night() -> None:
-    said = [row[0] for row in table("docs/guides/nightly.md", "exit code")]
+    said = [row[0] for row in table("docs/reference/nightly.md", "exit code")]
     assert said[:3] == [str(code) for code in (exits.DONE, exits.CROSSED, exits.FAILED)]
     assert said[3:] == [f"{exits.MENDABLE}, {exits.BROKEN}, and those of signals"]
 
@@ -140,7 +142,15 @@ def test_what_runs_against_clients_on_shares_and_against_a_peer() -> None:
 def test_every_attack_has_a_row_and_a_section() -> None:
     rows = (row[0] for row in table("docs/reference/attacks.md", "attack", "on", "needs"))
     assert sorted(name for cell in rows for name in re.findall(r"\[(\w+)\]", cell)) == sorted(ATTACKS)
-    assert {*ATTACKS} <= {*re.findall(r"^### (\w+)$", PAGES["docs/reference/attacks.md"], re.MULTILINE)}
+    sections = [section for page in FAMILIES for section in re.split(r"^## ", PAGES[page], flags=re.MULTILINE)[1:]]
+    entries = {name: text for name, _, text in (section.partition("\n") for section in sections) if name in ATTACKS}
+    assert entries.keys() == {*ATTACKS}
+    for name, text in entries.items():
+        assert re.findall(r"^- \*\*([A-Z][a-z ]+)\*\*: ", text, re.MULTILINE)[: len(LINES)] == LINES, name
+        (parameters,) = re.findall(r"^- \*\*Parameters\*\*: (.*)$", text, re.MULTILINE)
+        own = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ATTACKS[name].params)}
+        assert own <= {*codes(parameters)}, name
+        assert bool(own) == (f"(parameters.md#{name})" in parameters), name
 
 
 def test_the_order_of_all() -> None:
@@ -172,14 +182,14 @@ def test_what_the_adversary_may_be_told() -> None:
 
 
 def test_ways_of_rebuilding() -> None:
-    ways = [row[0] for row in table("docs/reference/attacks.md", "way", "takes")]
+    ways = [row[0] for row in table("docs/reference/attacks-outputs.md", "way", "takes")]
     assert {*ways} <= {*AT_THE_END}
     for way in ways[1:]:
         RebuiltWays(ways=way)
 
 
 def test_orders_and_slices_of_maxrenyi() -> None:
-    said = PAGES["docs/reference/attacks.md"]
+    said = PAGES["docs/reference/attacks-outputs.md"]
     orders, parts = (
         re.findall(r"`--order` ([\d., inf]+);.*`--slice` (\w+), (\w+) or (\w+)\.", said)[0][0],
         re.findall(r"`--slice` (\w+), (\w+) or (\w+)\.", said)[0],
@@ -374,12 +384,12 @@ def test_hooks_of_a_backbone() -> None:
 
 
 def test_words_of_a_night() -> None:
-    said = {row[0]: row[2] for row in table("docs/guides/nightly.md", "word", "means")}
+    said = {row[0]: row[2] for row in table("docs/reference/nightly.md", "word", "means")}
     assert said == {word: "no" if word == nights.SHOWN else "yes" for word in said}
     assert {*said} == {nights.CHANGED, nights.NEW_LEAK, nights.HEALED, nights.DRIFT, nights.SHOWN}
 
 
-@pytest.mark.parametrize("limit", first("docs/guides/nightly.md", "limit", "is crossed where"))
+@pytest.mark.parametrize("limit", first("docs/reference/nightly.md", "limit", "is crossed where"))
 def test_limits_of_a_night(limit: str) -> None:
     assert gates.limit(limit, limit)
 

@@ -1,4 +1,4 @@
-"""Every form of weights that docs/guides/own-model.md lists, as a miniature in the real format: read, or refused by the words of the table. `--check` says the same."""
+"""Every form of weights that docs/reference/weights.md lists, as a miniature in the real format: read, or refused by the words of the table. `--check` says the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning", "igno
 READ = "read"
 ROWS = {
     row[0].replace("`", ""): row[2].replace("`", "")
-    for row in table("docs/guides/own-model.md", "what you have", "given as")
+    for row in table("docs/reference/weights.md", "what you have", "given as")
 }
 CLIP_SIZES = tiny_hf_clip.TEXT | {"vocab_size": 49408, "max_position_embeddings": 77, "bos_token_id": 49406, "eos_token_id": 49407}  # fmt: skip
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 598516979\n"

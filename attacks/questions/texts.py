@@ -117,7 +117,7 @@ class TextQuestions:
             if params.slice not in scored:
                 raise InputError(
                     f"--slice {params.slice}: no record has two tokens of it, and one gives no score "
-                    f"(docs/reference/attacks.md, maxrenyi); valid here: {', '.join(scored)}"
+                    f"(docs/reference/attacks-outputs.md, maxrenyi); valid here: {', '.join(scored)}"
                 )
 
     def messages(

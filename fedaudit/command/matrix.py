@@ -90,7 +90,7 @@ class Matrix:
 def read(path: Path, plan: Read) -> Matrix:
     """The matrix in a file, checked; `plan` turns the command-line words of a cell (one combination of options) into
     its plan. InputError names the wrong line."""
-    file = YamlFile(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/guides/nightly.md)")
+    file = YamlFile(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/reference/nightly.md)")
     top = file.mapping(file.root, "the matrix", PARTS)
     if "matrix" not in top:
         raise file.error(file.root, f"has no matrix; it holds {', '.join(PARTS)}, of which matrix must be there")

@@ -66,7 +66,7 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
             "changed beyond noise."
         ),
         epilog=(
-            "The file holds base, matrix, exclude and limits (docs/guides/nightly.md). Exit code 1: a limit is "
+            "The file holds base, matrix, exclude and limits (docs/reference/nightly.md). Exit code 1: a limit is "
             "crossed; 4: a cell failed, or no report answers a limit."
         ),
         allow_abbrev=False,

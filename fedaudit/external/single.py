@@ -66,8 +66,8 @@ def find_single(place: Path) -> Callable[[Path, Flags], OwnRun] | None:
 
 def read_adapter_run(place: Path, flags: Flags) -> OwnRun:
     """The run of an adapter: `place` is a folder as peft saves it, or its tensor file; the lists are JSON lines as
-    in docs/guides/own-runs.md, without clients. The model before training is the adapter with B zero. InputError: a
-    list is not named, or a file is missing or wrong."""
+    in docs/reference/run-folder.md, without clients. The model before training is the adapter with B zero. InputError:
+    a list is not named, or a file is missing or wrong."""
     sources = flags.sources(place)
     tensors = place / TENSORS if place.is_dir() else place
     files = OwnFiles(tensors.parent, flags.linked)
