@@ -22,6 +22,7 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.pipeline import attacks
 from fedaudit.pipeline.methods import method_of, transcript_of
+from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.page import read_evidence, setting_of
 from fedaudit.pipeline.plan import Cell, Plan
 from fedaudit.pipeline.workers import Workshop
@@ -83,7 +84,14 @@ def _judged(cell: Cell, folder: Folder, name: str) -> Evidence:
     tables |= {kept.removeprefix(f"{name}-{SHOWN}").removesuffix(".parquet"): folder.read_table(kept) for kept in shown}
     plan = cell.plan
     return Evidence(
-        cell.method, cell.seed, plan.attack, plan.task, [asdict(f) for f in found], tables, about["setting"], notes=[]
+        cell.method,
+        cell.seed,
+        plan.attack,
+        plan.task,
+        [asdict(f) for f in found],
+        tables,
+        about["setting"],
+        notes=limits(plan),
     )
 
 

@@ -17,6 +17,7 @@ from fedaudit.machinery.atomic import write_atomic
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder
+from fedaudit.pipeline.page import audited_run, compare_all
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.run import run
 from fedaudit.reports.report import build
@@ -61,7 +62,8 @@ class Picture:
         """The report of the evidence, by the code as it is now. InputError if that code needs other evidence."""
         files: dict[str, bytes] = {}
         try:
-            build(evidence(self.plan(), self.kept), files.__setitem__)
+            shown = evidence(plan := self.plan(), self.kept)
+            build(shown, files.__setitem__, across=compare_all([audited_run(e) for e in shown], plan.across))
         except (AttributeError, FileNotFoundError, KeyError, ValueError) as error:  # as where a table lacks a column
             raise InputError(f"{self.kept.path}: no report can be made of it any more ({error})") from error
         return files["index.html"]
