@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.command import cli, exits
+from fedaudit.command import cli, exits, nightly
 from fedaudit.command.matrix import MOST, Matrix, read
 from fedaudit.machinery.errors import InputError
 
@@ -180,3 +180,31 @@ def test_a_matrix_is_named_by_the_command_line_alone(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("nightly: m.yaml")
     with pytest.raises(InputError, match="nightly does not go into a file"):
         cli.read_command(["--config", str(tmp_path / "c.yaml")])
+
+
+def test_where_workers_run_is_said_beside_the_file(tmp_path: Path) -> None:
+    """And wins over the file: the same matrix runs on a laptop and on a cluster."""
+    path = tmp_path / "m.yaml"
+    path.write_text(
+        "base: {method: promptfl, epsilon: none, engine: local, keep_rounds: all}\nmatrix: {seed: [0, 1]}\n"
+    )
+    words = [
+        "--nightly",
+        str(path),
+        "--engine",
+        "ray",
+        "--worker-cpus",
+        "2",
+        "--keep-rounds=last",
+        "--out",
+        str(tmp_path),
+    ]
+    night = nightly.read(words, lambda cell: cli.read_command(cell).plan)
+    assert night is not None
+    plans = [cell.plan for cell in night.matrix.cells]
+    assert [(p.engine, p.worker_cpus, p.keep_rounds, p.seed) for p in plans] == [
+        ("ray", 2, "last", 0),
+        ("ray", 2, "last", 1),
+    ]
+    with pytest.raises(InputError, match="--keep-rounds: 'none' must be all, last or every:N"):
+        nightly.read([*words, "--keep-rounds", "none"], lambda cell: cli.read_command(cell).plan)
