@@ -207,4 +207,4 @@ def test_where_workers_run_is_said_beside_the_file(tmp_path: Path) -> None:
         ("ray", 2, "last", 1),
     ]
     with pytest.raises(InputError, match="--keep-rounds: 'none' must be all, last or every:N"):
-        nightly.read([*words, "--keep-rounds", "none"], lambda cell: cli.read_command(cell).plan)
+        nightly.read([w.replace("=last", "=none") for w in words], lambda cell: cli.read_command(cell).plan)
