@@ -44,6 +44,7 @@ OTHERS = {
     "git",
     "hf",
     "jupytext",
+    "ls",
     "mail",
     "mypy",
     "pip",
@@ -243,6 +244,10 @@ def test_every_flag_of_a_page_is_one(page: str) -> None:
     known = (
         known_flags() | of_modules() | {"--compare", "--index-url", "--keep-going"}
     )  # read before all others; of pip, of Sphinx
+    own = re.findall(
+        r"^ {4}(\w+): \w+ = (?:number|whole|text)\(", PAGES[page], re.MULTILINE
+    )  # of a method written there
+    known |= {f"--{name.replace('_', '-')}" for name in own}
     said = {flag for code in inline(page) for flag in said_flags(code)}
     assert said - known == {*()}
 
