@@ -53,6 +53,7 @@ OTHERS = {
     "ruff",
     "source",
     "sphinx-build",
+    "unset",
 }  # programs that are not ours
 OTHERS |= {
     "flower/bin/pip",
