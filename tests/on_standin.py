@@ -174,13 +174,13 @@ def compared(
         }
         yield row(title, "train", *(states(run) for run in runs.values()), dict(standin.READS))
         yield row(title, "evaluate", *(utilities(run) for run in runs.values()))
+        if not everything and title not in ATTACKED:
+            return
         there.run(method, Path(folder) / "resumed", evaluation=there.evaluation, until=1)
         resumed = there.run(method, Path(folder) / "resumed", evaluation=there.evaluation)
         yield row(
             title, "resume", states(runs["there"]) | utilities(runs["there"]), states(resumed) | utilities(resumed)
         )
-        if not everything and title not in ATTACKED:
-            return
         adversaries = adversaries_of(method, runs["here"], learner)[: None if everything else 1]
         standin.READS.clear()
         said = [answers(world, method, runs["here"], learner, adversaries) for world in (here, there)]

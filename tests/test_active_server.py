@@ -211,6 +211,11 @@ def test_clients_that_refuse_are_not_read(tmp_path: Path) -> None:
     assert probes.named.isna().all()
     assert (probes.growth > 2).all()
     assert (probes.refused_honest == 0).all()
+
+
+@pytest.mark.slow
+def test_a_probe_that_is_not_larger_is_answered(tmp_path: Path) -> None:
+    run = {"method": "dpfpl", "epsilon": "none", "out": str(tmp_path), **QUICK}
     left = fedaudit.audit(attack="scaled", growth_check=2.0, probe_scale=1.0, **run)
     assert pd.read_csv(left.report.parent / "probes.csv").named.notna().all()
 

@@ -96,7 +96,7 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
             "loss,weakest",
             marks=pytest.mark.slow,
         ),
-        ("--method promptfl --attack margin --train 12", "promptfl", "margin"),
+        ("--method promptfl --epsilon none --attack margin --train 12 --prompt-length 4", "promptfl", "margin"),
     ],
 )
 def test_they_run_from_training_to_report(words: str, method: str, attack: str, place: Path, tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def too_wide(lines: list[str]) -> list[str]:
     [
         "--help", "--method dpfpl --attack all --help", "--paper dpfpl:table2 --help", "--paper dpfpl --help",
         "--nightly matrix.yaml --help", "--list --threads 2", "--list attacks --quiet", "--version --debug",
-        "--paper list --threads 1", "--method fedavg --check", "--method dpfpl --check --threads 1",
+        "--paper list --threads 1", "--method fedavg --check",
+        pytest.param("--method dpfpl --check --threads 1", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_what_runs_nothing(words: str, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from fedaudit.pipeline.finished import COMPLETE, finish, intact
 from fedaudit.pipeline.kept_rounds import rounds_left, thin
 from tests.whole_runs import Job, contents
 
-SIZES = "--rounds 4 --clients 3 --train 8 --test 2 --prompt-length 4 --targets 1 --threads 1"
-PROMPTS = Job(["--method", "promptfl", "--epsilon", "none", *SIZES.split(), "--quiet"], printing=False)
+SIZES = "--rounds 4 --clients 3 --train 8 --test 2 --prompt-length 4 --threads 1"
+PROMPTS = Job(["--method", "promptfl", "--epsilon", "none", *SIZES.split()], printing=False)
 
 
 class Cell:
@@ -25,9 +25,9 @@ class Cell:
         self.training_folder = training_folder
 
 
-def finished(path: Path, losses: list[float | None]) -> Cell:
+def finished(path: Path, losses: list[float | None], first: int = 0) -> Cell:
     folder = Folder(path)
-    for r, loss in enumerate(losses):
+    for r, loss in enumerate(losses, first):
         folder.write(f"round-{r:03d}.safetensors", b"tensors")
         folder.write_json(f"round-{r:03d}.json", {"utility": {"global": {} if loss is None else {"loss": loss}}})
     finish(folder)
@@ -50,7 +50,6 @@ def left(cell: Cell) -> list[int]:
         ("every:2", [0.5, 1.0, 1.0, 1.0], [0, 1, 3]),
         ("every:9", [None] * 4, [3]),
         ("every:1", [None] * 3, [0, 1, 2]),
-        ("last", [2.0] * 3 + [1.0] + [2.0] * 1000, [3, 1003]),  # names of four digits
     ],
 )
 def test_which_rounds_stay(keep: str, losses: list[float | None], kept: list[int], tmp_path: Path) -> None:
@@ -66,6 +65,12 @@ def test_which_rounds_stay(keep: str, losses: list[float | None], kept: list[int
     assert left(cell) == kept
 
 
+def test_rounds_of_four_digits_come_last(tmp_path: Path) -> None:
+    cell = finished(tmp_path / "run", [2.0, 1.0, 2.0, 2.0], first=998)
+    thin([cell], "every:3", print)  # type: ignore[list-item]
+    assert left(cell) == [999, 1000, 1001]
+
+
 def test_what_is_in_use_or_unfinished_stays(tmp_path: Path) -> None:
     cell = finished(tmp_path / "run", [None] * 3)
     Folder(cell.training_folder).remove(COMPLETE)
@@ -73,27 +78,29 @@ def test_what_is_in_use_or_unfinished_stays(tmp_path: Path) -> None:
     assert left(cell) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_later_attack_finds_what_it_needs(tmp_path: Path) -> None:
     """The released model's scores need the last round; messages are sent in all of them."""
-    PROMPTS.audit(tmp_path / "full", "--attack", "loss")
-    PROMPTS.audit(tmp_path / "full", "--attack", "loss,cosine")
-    thinned = tmp_path / "thinned"
-    PROMPTS.audit(thinned, "--attack", "loss", "--keep-rounds", "last")
+    full, thinned = tmp_path / "full", tmp_path / "thinned"
+    PROMPTS.audit(full, "--attack", "loss,cosine", "--targets", "1")
+    PROMPTS.audit(thinned, "--attack", "loss", "--targets", "1", "--keep-rounds", "last")
     (run,) = (thinned / "runs").iterdir()
     assert sorted(path.name for path in run.glob("round-*.safetensors"))[-1:] == ["round-003.safetensors"]
     assert len([*run.glob("round-*.safetensors")]) <= 2
-    again = PROMPTS.audit(thinned, "--attack", "loss", "--keep-rounds", "last")
-    assert "trained again" not in again.stderr
-    dry = PROMPTS.audit(thinned, "--attack", "loss,cosine", "--dry-run")
+    assert intact(run)
+    dry = PROMPTS.audit(thinned, "--attack", "loss,cosine", "--targets", "1", "--dry-run")
     assert "1 training on disk without all rounds" in dry.stdout + dry.stderr
-    PROMPTS.audit(thinned, "--attack", "loss,cosine")
-    assert contents(thinned) == contents(tmp_path / "full")
+    both = PROMPTS.audit(thinned, "--attack", "loss,cosine", "--targets", "1")
+    assert contents(thinned / "runs") == contents(full / "runs")
+    (report,) = (full / "reports").iterdir()
+    assert contents(thinned / "reports" / report.name) == contents(report)
+    assert "trained again" in both.stderr
 
 
 def test_an_export_has_all_rounds(tmp_path: Path) -> None:
-    PROMPTS.audit(tmp_path / "out", "--attack", "loss", "--keep-rounds", "last")
-    PROMPTS.audit(tmp_path / "out", "--attack", "loss", "--keep-rounds", "last", "--export-run", str(tmp_path / "late"))
-    PROMPTS.audit(tmp_path / "other", "--attack", "loss", "--export-run", str(tmp_path / "at-once"))
+    PROMPTS.audit(tmp_path / "out", "--keep-rounds", "last")
+    PROMPTS.audit(tmp_path / "out", "--keep-rounds", "last", "--export-run", str(tmp_path / "late"))
+    PROMPTS.audit(tmp_path / "other", "--export-run", str(tmp_path / "at-once"))
     assert contents(tmp_path / "late") == contents(tmp_path / "at-once")
     (run,) = (tmp_path / "out" / "runs").iterdir()
     assert len([*run.glob("round-*.safetensors")]) <= 2

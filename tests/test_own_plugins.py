@@ -97,6 +97,7 @@ def test_what_the_command_says_of_them(folder: Path, capsys: pytest.CaptureFixtu
         cell(folder, *RUN, "--surprise-weight=2")
 
 
+@pytest.mark.slow
 def test_the_variable_the_library_a_file_and_a_matrix(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

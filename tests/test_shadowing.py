@@ -25,7 +25,7 @@ def run(folder: Path, *words: str, path: str = str(ROOT)) -> subprocess.Complete
     return subprocess.run([sys.executable, *words], cwd=folder, env=where, capture_output=True, text=True)
 
 
-@pytest.fixture(params=["package", "module"])
+@pytest.fixture(params=["package", pytest.param("module", marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A user's folder in which every name of ours is taken."""
     for name in ROOMS:
