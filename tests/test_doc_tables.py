@@ -205,7 +205,7 @@ def test_orders_and_slices_of_maxrenyi() -> None:
 def test_what_beats_what_is_quoted_as_it_is() -> None:
     """The two best of one page stand in the tables of the benchmark."""
     page = PAGES["docs/benchmarks/what-beats-what.md"]
-    for row in table("docs/understand/what-beats-what.md", "", "adversary", "calibrated loss"):
+    for row in table("docs/understand/what-beats-what.md", "method", "adversary", "calibrated loss"):
         for cell in row[2:]:
             (numbers,) = re.findall(r"\.\d{3} \[\.\d{3}, [\d.]+\](?: ▲)?", cell)
             assert f"| {numbers} |" in page, cell
