@@ -158,7 +158,7 @@ NAMES = [f"digit {c}" for c in "0123456789"] + [f"capital letter {c}" for c in "
 
 
 class Backbone(FrozenVLM):
-    """A model shaped as LLaVA-1.5-7B with random weights, with the embedded model's words."""
+    """A model shaped as LLaVA-1.5-7B with random weights, with the built-in model's words."""
 
     def open(self) -> tuple[Any, Any]:
         import transformers as t

@@ -6,7 +6,7 @@ files: a folder of results, written and then read under its lock.
 tensors: a file of a round by its megabytes.
 permutations: the permutation test of a run by its candidates, of ten clients and six scores.
 candidates, words: scores of texts by every attack that needs one model only, and the signals of 600 tokens by their vocabulary.
-clients, classes: a private round of DP-FPL on the embedded model, evaluated and written (20 classes; 10 clients).
+clients, classes: a private round of DP-FPL on the built-in model, evaluated and written (20 classes; 10 clients).
 
 Every size runs in a fresh process on one thread. Memory is the peak during the work beyond what was held before. A slope is that of the
 logarithm of seconds, or of megabytes, from the size above to this one: 1 is linear.

@@ -1,6 +1,6 @@
 """Rounds of dual prompts: ten clients as one batched problem beside one after the other, and what their answers cost.
 
-python -m benchmarks.maple             CPU seconds on one thread, on the embedded model
+python -m benchmarks.maple             CPU seconds on one thread, on the built-in model
 python -m benchmarks.maple memory 4    peak memory of a step of four clients together, ViT-B/16 with random weights
 """
 

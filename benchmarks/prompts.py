@@ -6,8 +6,8 @@ speed: DP-FPL on a ViT-B/16 with random weights. The straightforward loop takes 
 every evaluation, and encodes all prompts at the full 77 positions, both with open_clip's own modules; where gradients are private, every record
 has a forward and a backward pass of its own. Each row of the table adds one part; the last ones are the project's own code. All rows compute the
 same numbers, which is checked before anything is timed. Preparing pixels counts nowhere; extracting features, once, is reported apart.
-scale: private DP-FPL on the embedded model, each number of clients in fresh processes (Linux).
-transport: FedOTP's plans between patches and prompts on the embedded model, all iterations of every problem against each frozen by itself.
+scale: private DP-FPL on the built-in model, each number of clients in fresh processes (Linux).
+transport: FedOTP's plans between patches and prompts on the built-in model, all iterations of every problem against each frozen by itself.
 
 Seconds are the processor's on one thread and the minimum of trials in which the rows take turns: other work on the machine spoils no ratio.
 """
@@ -457,7 +457,7 @@ def scale(sizes: Sequence[int], trials: int) -> None:
     whole = sizes[-1], sizes[-1]
     runs[whole] = [_in_fresh_process(*whole)]
     print(
-        f"\nprivate DP-FPL on the embedded model: {len(drawings.CLASSES)} classes, Dirichlet 0.3, |B| = {SMALL}, {LENGTH} context vectors; "
+        f"\nprivate DP-FPL on the built-in model: {len(drawings.CLASSES)} classes, Dirichlet 0.3, |B| = {SMALL}, {LENGTH} context vectors; "
         f"one thread,\nthe cheapest of rounds 2 to {ROUNDS} in {trials} processes (without batches: one)"
     )
     parts = (*JOBS.values(), "files and server", "all")

@@ -1,7 +1,7 @@
 """Ways to record a run wrongly, or unusually, and what an audit says of each: `python -m benchmarks.recordings`.
 
 Each is one change of a run that `--export-run` wrote: FedAvg, all clients in each round, different numbers of records.
-The command exports such a run of the embedded model, audits every recording of it, and prints the server's AUROC, the
+The command exports such a run of the built-in model, audits every recording of it, and prints the server's AUROC, the
 verdict and what was said; `tests/test_recording.py` makes the same changes to a toy run. A run that is recorded rightly
 must get the numbers of the run itself and no remark, and no other may lose its leak without one.
 """

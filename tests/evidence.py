@@ -130,7 +130,7 @@ def evidence(method: str, seed: int) -> Evidence:
         "keys": {"training": f"{seed:016x}", "analysis": f"{seed + 1:016x}"},
         "versions": {"torch": "2.7.0", "numpy": "2.0.0"},
     }
-    notes = ["The embedded model and task are small.", "Intervals are over records and clients of one training."]
+    notes = ["The built-in model and task are small.", "Intervals are over records and clients of one training."]
     names = {"run": f"{method}-{seed}", "method": method, "attack": "maxrenyi", "task": "captions", "seed": seed}
     found = [
         asdict(f)

@@ -1,4 +1,4 @@
-"""The suite as a library, variants and presets of the command, on a tiny setting of the embedded model."""
+"""The suite as a library, variants and presets of the command, on a tiny setting of the built-in model."""
 
 import dataclasses
 from pathlib import Path

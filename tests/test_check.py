@@ -140,7 +140,7 @@ def test_a_model_is_described(words: list[str], model: str, capsys: Capture) -> 
 
 
 def run_of_adapters(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
-    """A run whose adapters have the layers of the embedded model, but for a change."""
+    """A run whose adapters have the layers of the built-in model, but for a change."""
     small_run.small_run(folder)
     model = vlm.load(EMBEDDED, "meta")
     shapes = {model.short(name): model.model.get_submodule(name).weight.shape for name in model.projections("q_proj")}

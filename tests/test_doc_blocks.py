@@ -173,7 +173,7 @@ def test_canaries_md(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def saved(folder: Path) -> Path:
-    """A run by the script of docs/guides/own-runs.md, of clients that train the adapters of the embedded model."""
+    """A run by the script of docs/guides/own-runs.md, of clients that train the adapters of the built-in model."""
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
     from transformers import AutoModelForImageTextToText
 

@@ -1,4 +1,4 @@
-"""The LoRA methods on the embedded model: everything that is trained has a gradient, the low-rank product is the dense one, exports load in peft."""
+"""The LoRA methods on the built-in model: everything that is trained has a gradient, the low-rank product is the dense one, exports load in peft."""
 
 import pytest
 import torch

@@ -100,7 +100,7 @@ def adapter_folder(folder: Path) -> Path:
 
 
 def llava(folder: Path, change: Callable[[Any], Any] = lambda model: model) -> Path:
-    """The embedded model in several shards, as transformers writes it."""
+    """The built-in model in several shards, as transformers writes it."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model = AutoModelForImageTextToText.from_pretrained(EMBEDDED, local_files_only=True)

@@ -1,7 +1,7 @@
 """Faster training of a linear layer with a low-rank update: W + s B A is computed in each pass, then multiplied once.
 
 peft's layer computes the same function as W x + s B A x. Here the product B A takes the place of four operations on
-outputs of the layer's width (in the embedded model a step takes 0.8 of the time: `python -m benchmarks.lora step`).
+outputs of the layer's width (in the built-in model a step takes 0.8 of the time: `python -m benchmarks.lora step`).
 
 One pass gives the gradients of single records: each of R records gets its own copy of the factors, A [R, r, in] and
 B [R, out, r], and the gradient in its copy is the record's own (Goodfellow 2015; Li et al. 2022 for LoRA).

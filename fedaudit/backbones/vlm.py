@@ -1,7 +1,7 @@
 """A frozen vision-language model, and records as it reads them; image embeddings are computed once and cached.
 
 Works for image-text-to-text models of transformers that put image embeddings at placeholder tokens, such as LLaVA; a
-check on one record refuses others. The embedded model is `fedaudit.backbones.EMBEDDED`, made by `recipes.vlm`.
+check on one record refuses others. The built-in model is `fedaudit.backbones.EMBEDDED`, made by `recipes.vlm`.
 """
 
 import os

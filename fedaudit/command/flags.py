@@ -60,7 +60,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         "--audit", metavar="NAME[,NAME...]", help="audits beside the usual ones, or all; --list says which there are"
     )
     group.add_argument(
-        "--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both embedded)"
+        "--task", help="on which data (default: captions for LoRA methods, glyphs for prompts, both built in)"
     )
     group.add_argument(
         "--run",
@@ -128,7 +128,7 @@ def add_backbone(parser: argparse.ArgumentParser, learner: str) -> None:
         group.add_argument(
             "--backbone",
             metavar="NAME-or-PATH",
-            help="vit or resnet (embedded), an architecture of open_clip such as ViT-B-16, or a folder (default: vit)",
+            help="vit or resnet (built in), an architecture of open_clip such as ViT-B-16, or a folder (default: vit)",
         )
         text = (
             "weights of an open_clip architecture: a file, a name such as openai that lies in the local cache, or "

@@ -83,7 +83,7 @@ def _newcomers(options: argparse.Namespace, methods: sweeps.Named) -> int:
 def _frozen_model(
     find: Callable[[], Path | ClipSource], kind: str, options: argparse.Namespace, faults: list[str]
 ) -> Path | ClipSource:
-    """The frozen model that `find` returns. With --check, its InputError is added to `faults`, and the embedded model
+    """The frozen model that `find` returns. With --check, its InputError is added to `faults`, and the built-in model
     stands for it, so that the rest can be checked too."""
     try:
         return find()

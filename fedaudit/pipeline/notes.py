@@ -47,7 +47,7 @@ def limits(plan: Plan) -> list[str]:
     remarks = plan.data.remarks if plan.own is None else ()
     first = [*remarks, *cautions(plan), *canary_notes(plan), *_shared_noise(plan)]
     small = (
-        "The embedded model and task are small: they show how methods compare and that the tools work, not how much a "
+        "The built-in model and task are small: they show how methods compare and that the tools work, not how much a "
         "large model would leak."
     )
     coin = (

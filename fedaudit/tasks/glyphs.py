@@ -1,6 +1,6 @@
 """Embedded classification of 40 drawn symbols in one style or several: digits, letters, signs and shapes.
 
-The pictures come from `drawings`, in styles that the embedded model was not pre-trained on. With `--domain print+neon`
+The pictures come from `drawings`, in styles that the built-in model was not pre-trained on. With `--domain print+neon`
 the first half of the clients has one style and the others another (multi-domain setting of SecFPP, 5.1). Both have the
 same 40 classes. Partitions: docs/reference/images.md.
 """

@@ -1,4 +1,4 @@
-"""A procedural world of small scenes and their captions, for the embedded models and tasks.
+"""A procedural world of small scenes and their captions, for the built-in models and tasks.
 
 A scene is a 40 x 40 picture of one to three objects on a plain background. Its *description* follows from the picture
 alone (reading order: the upper or left object first). Its *caption* adds a *story*: a random sentence with names,
