@@ -179,3 +179,13 @@ def test_a_run_answers_the_gates_of_the_docs(tmp_path):
     options = dict(word.split("=") for word in tiny.split())
     found = fedaudit.audit(method="fedrand", fail_if=sorted(texts), quiet=True, out=tmp_path, **options)
     assert found.report.is_file()
+
+
+@pytest.mark.parametrize("kind", ["provable", "claimed"])
+def test_no_epsilon_is_exceeded_where_nothing_is_noised(kind):
+    """Known before anything is trained; with noise in one of two trainings it is not known."""
+    words = ["--method", "promptfl", "--attack", "loss", "--canaries", "20", "--fail-if", f"measured > {kind}"]
+    with pytest.raises(InputError, match=f"no finite epsilon is {kind}; add --epsilon"):
+        cli.read_command([*words, "--epsilon", "none"])
+    assert cli.read_command([*words, "--epsilon", "none,2"]).gates
+    assert cli.read_command([*words, "--epsilon", "2"]).gates

@@ -252,7 +252,7 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     plans.check_exports(plan, options)
     limits = [gates.parse(text) for text in options.fail_if or ()]
     for gate in limits:
-        gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted)
+        gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted, plan.noised)
     return Command(
         plan, options.dry_run, options.check, faults, options.quiet, options.open, limits,
         plans.empty_folder(options.export_run, "--export-run"),

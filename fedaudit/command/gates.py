@@ -63,14 +63,18 @@ class Gate:
     limit: float | str  # a word of SENTENCES
     source: str  # how messages begin: the flag, or file and line
 
-    def check(self, learner: str, attacks: Sequence[Plugin[AttackFacts]], canaries: int | None) -> None:
+    def check(
+        self, learner: str, attacks: Sequence[Plugin[AttackFacts]], canaries: int | None, noised: bool = True
+    ) -> None:
         """Raise InputError if no run of these attacks can answer the gate. `canaries` is their number, None if unknown,
-        as for external runs, which were trained without our canaries."""
+        as for external runs, which were trained without our canaries; `noised` says whether any training adds noise."""
         why = None
         if self.metric in BOUNDS and canaries is None:
             why = "the run in --run was trained elsewhere, without coins (--split)"
         elif self.metric in BOUNDS and not canaries:
             why = "there are no canaries; add --canaries"
+        elif self.metric in BOUNDS and isinstance(self.limit, str) and not noised:
+            why = f"no training adds noise, so that no finite epsilon is {self.limit}; add --epsilon"
         elif self.metric in ACCURACY and facts(learner).records != "classes":
             why = f"{facts(learner).noun} have no accuracy here"
         elif self.metric not in ACCURACY and not attacks:

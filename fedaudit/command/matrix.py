@@ -255,7 +255,7 @@ def _read_limit(file: YamlFile, node: yaml.Node) -> _Limit:
 def _refusal(gate: Gate, plan: Plan) -> str:
     """Why no run of a plan can answer a gate, as a message; "" if one can."""
     try:
-        gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted)
+        gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted, plan.noised)
     except InputError as error:
         return str(error)
     return ""

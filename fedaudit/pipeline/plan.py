@@ -4,6 +4,7 @@ heavy."""
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,6 +108,13 @@ class Plan:
         if self.own.coins is None:
             return None
         return len(self.own.coins.canaries) or sum(len(client.records) for client in self.own.federation.clients)
+
+    @property
+    def noised(self) -> bool:
+        """Whether a training adds noise, so that a finite epsilon may be claimed or proven; True where somebody else's
+        run may have had some."""
+        privacies = (variant.privacy for variant in self.methods.values() if variant is not None)
+        return self.own is not None or any(one is not None and one.epsilon < math.inf for one in privacies)
 
     @property
     def present(self) -> int:
