@@ -1,0 +1,80 @@
+"""Every number that docs/benchmarks/claims.md quotes for a page stands on that page, and the constants it names are there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.doc_blocks import PAGES, ROOT, prose
+
+CLAIMS = "docs/benchmarks/claims.md"
+READ = ("docs/start/", "docs/tutorials/", "docs/guides/")
+OTHERWISE = (
+    "arithmetic",
+    "a definition",
+    "an assumption",
+    "no command",
+    "the page's own",
+    "the tutorial's own",
+    "the same",
+)
+
+
+def sections() -> dict[str, list[list[str]]]:
+    """By page the rows of its table: the claim, and what prints it."""
+    found = {}
+    for section in re.split(r"^## ", PAGES[CLAIMS], flags=re.MULTILINE)[1:]:
+        page, _, text = section.partition("\n")
+        cells = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+        found[page] = cells[2:]
+    return found
+
+
+SECTIONS = sections()
+ROWS = [(page, *row) for page, rows in SECTIONS.items() for row in rows]
+
+
+def bare(text: str) -> str:
+    """Text on one line, without the marks of code and stress and without the targets of links."""
+    return " ".join(re.sub(r"[`*]", "", re.sub(r"\]\([^)]*\)", "]", text)).split())
+
+
+def stands(number: str, text: str) -> bool:
+    """Whether a number stands there as a whole: 0.6 is no part of 0.65, nor 2 of 1.2, 12 or 2,000."""
+    ends = r"(?![\w]|[.,]\d)" if number[-1].isalnum() else ""
+    return re.search(rf"(?<![\w.])(?<!\d,){re.escape(number)}{ends}", text, re.IGNORECASE) is not None
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}: {row[1]}")
+def test_a_number_stands_on_its_page(row: tuple[str, str, str]) -> None:
+    page, claim, _ = row
+    numbers = re.findall(r"\*\*(.+?)\*\*", claim)
+    assert numbers
+    text = bare(prose(page))
+    assert [number for number in numbers if not stands(number, text)] == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}: {row[1]}")
+def test_what_prints_it_is_there(row: tuple[str, str, str]) -> None:
+    """A name in a file stands in that file; test_doc_commands.py reads the commands."""
+    *_, source = row
+    constants = re.findall(r"((?:`\w[\w-]*`(?:, | and )?)+) in `([\w/.]+\.(?:py|toml))`", source)
+    for names, file in constants:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w-]+)`", names):
+            assert re.search(rf"(?<![\w-]){name}(?![\w-])", text), (name, file)
+    assert constants or source.startswith((*OTHERWISE, "`python ", "`pytest "))
+
+
+def test_every_page_that_is_read_is_there() -> None:
+    """With a table, or named above the first one as a page without numbers."""
+    head = PAGES[CLAIMS].partition("\n## ")[0]
+    read = {page for page in PAGES if page == "README.md" or page.startswith(READ)}
+    assert read == {*SECTIONS} | {*re.findall(r"`(docs/[\w/-]+\.md)`", head)}
+
+
+def test_a_part_of_a_number_is_not_the_number() -> None:
+    assert stands(".741", "falls to .741.")
+    assert stands("2", "142, 2")
+    assert not any(stands("2", text) for text in ("1.2", "12", "2,000", "2.5", "1,2"))
