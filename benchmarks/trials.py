@@ -16,6 +16,7 @@ import functools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from fedaudit.pipeline import index
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ("runs", "shadows", "analyses", "reports")  # folders of a run whose bytes are promised
@@ -93,7 +96,17 @@ def whole(job: Job, out: Path) -> Contents:
 def contents(out: Path) -> Contents:
     """The promised files by their path below `out`."""
     files = (path for folder in RESULTS for path in (out / folder).rglob("*"))
-    return {str(path.relative_to(out)): path.read_bytes() for path in files if path.is_file() and path.name != ".lock"}
+    return {str(path.relative_to(out)): unnoted(path) for path in files if path.is_file() and path.name != ".lock"}
+
+
+def unnoted(path: Path) -> bytes:
+    """A file's content; that of a report's page without the note on how it was made, of a manifest without that page."""
+    data = path.read_bytes()
+    if path.name == index.PAGE:
+        return re.sub(rb"<!-- note -->.*?<!-- /note -->", b"", data, flags=re.DOTALL)
+    if path.name == "manifest.json" and (path.parent / "runs.json").exists():
+        return json.dumps({name: digest for name, digest in json.loads(data).items() if name != index.PAGE}).encode()
+    return data
 
 
 def kill(job: Job, expected: Contents, out: Path, file: str, delay: float) -> Trial:

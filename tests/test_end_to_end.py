@@ -281,7 +281,8 @@ class TestLoRA:
             assert {f["threat_model"] for f in some} == {"released-model", "server", "owner"}
         assert all(f["population"] == "canaries" for f in rows)
         assert {(f["canaries"], f["guesses"], f["provable"]) for f in bounds} == {(12, 3, "inf")}
-        assert all(f["measured"].startswith("at least 0: of at most 0 with 12 canaries") for f in rows)
+        said = r"at least [\d.]+: of at most [\d.]+ with 12 coins, 3 guessed about"
+        assert all(re.match(said, f["measured"]) for f in rows), {f["measured"] for f in rows}
         (analysis,) = (tmp_path / "analyses").iterdir()
         (table,) = pd.read_parquet(analysis / "canaries.parquet").to_dict("records")
         assert table["inserted"] + table["left_out"] == table["number"] == 12
@@ -312,7 +313,8 @@ class TestPrompts:
     def test_a_larger_sweep_trains_only_what_is_new(self, run: Whole, tmp_path: Path) -> None:
         done = KINDS["prompts"].job.audit(copied(run, tmp_path), "--method", "dpfpl", "--epsilon", "0.1,0.4")
         assert "reused: analysis of dpfpl:epsilon=0.1, seed 0" in done.stderr
-        assert "training 1 of 1 runs" in done.stderr
+        assert "training dpfpl:epsilon=0.4, seed 0" in done.stderr
+        assert "training dpfpl:epsilon=0.1" not in done.stderr
         before, after = (
             [f for f in findings(folder) if f["method"] == "dpfpl:epsilon=0.1"] for folder in (run.folder, report(done))
         )
@@ -368,7 +370,7 @@ class TestAttacksOnPrompts:
 
         runs, shadows = written("runs"), written("shadows")
         done = Job([*SHADOWS.split(), *"--attack lira --targets 2 --seeds 2".split()]).audit(tmp_path)
-        assert "training 1 of 2 runs" in done.stderr
+        assert "training dpfpl, seed 1" in done.stderr
         assert "reused: training of dpfpl, seed 0" in done.stderr
         assert "shadow models" not in done.stderr
         assert written("shadows") == shadows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 import fedaudit
 from fedaudit.command import cli, exits
+from fedaudit.machinery.engines.crew import AGAIN
 from fedaudit.machinery.executor import WorkerDied
 from tests.whole_runs import ROOT, Job, contents, report
 
@@ -281,9 +281,9 @@ class TestSignals:
         running = training(tmp_path)
         worker = next(pid for pid in of_group(running.pid) if pid != running.pid)
         os.kill(worker, signal.SIGKILL)
-        _, said = running.communicate(timeout=60)
-        assert running.returncode == 3
-        assert re.fullmatch(r"error: a worker process died .*; its traceback is in .*\.log", said.splitlines()[-1])
+        _, said = running.communicate(timeout=600)
+        assert running.returncode == 0
+        assert said.count(AGAIN) == 1
         assert gone(running.pid)
 
 

@@ -1,7 +1,6 @@
 """The command as a user runs it, and what every job of it promises: the same bytes after kills, damage and a second process."""
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.trials import unnoted
 from fedaudit.machinery.resource_usage import FOLDER
 from fedaudit.pipeline import index, provenance
 from tests.warm import Started
@@ -119,13 +119,3 @@ def contents(folder: Path) -> dict[str, str]:
 
 def is_report(folder: Path) -> bool:
     return (folder / "runs.json").exists()
-
-
-def unnoted(path: Path) -> bytes:
-    """A file's content; that of a report's page without the note on how it was made, of a manifest without that page."""
-    data = path.read_bytes()
-    if path.name == index.PAGE:
-        return re.sub(rb"<!-- note -->.*?<!-- /note -->", b"", data, flags=re.DOTALL)
-    if path.name == "manifest.json" and is_report(path.parent):
-        return json.dumps({name: digest for name, digest in json.loads(data).items() if name != index.PAGE}).encode()
-    return data
