@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ def install() -> None:
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(NAME)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(.., device=) makes a host tensor, then copies it
     _Factories().__enter__()
+    made = ThreadPoolExecutor.__init__
+
+    def init(self: Any, *args: Any, **more: Any) -> None:
+        made(self, *args, **{"initializer": lambda: _Factories().__enter__(), **more})  # a mode is a thread's own
+
+    ThreadPoolExecutor.__init__ = init  # type: ignore[method-assign]
 
 
 class DeviceTensor(torch.Tensor):

@@ -52,8 +52,8 @@ OF_COINS = [
 
 
 def numbers(audit):
-    """The findings about members, without the run that they are of and what only coins of ours decide."""
-    found = audit.findings[audit.findings.metric != "epsilon"].reset_index(drop=True)
+    """The findings about members, without the run that they are of, what only coins of ours decide, and doubts about a recording."""
+    found = audit.findings[~audit.findings.metric.isin(["epsilon", "recording"])].reset_index(drop=True)
     return found.drop(columns=["run", "measured", *OF_COINS]).dropna(axis="columns", how="all").infer_objects()
 
 
