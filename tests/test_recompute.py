@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
@@ -22,6 +20,7 @@ from fedaudit.trainers.base import State, generator, plain
 from fedaudit.trainers.lora import Learner, Settings
 from fedaudit.trainers.recompute import recompute
 from tests import tiny_models
+from tests.test_memory import peak
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 SETTINGS = Settings(batch=1, local_steps=3)
@@ -55,14 +54,6 @@ def recomputes(learner: Learner) -> int:
 
 def layers(learner: Learner) -> list[torch.nn.Module]:
     return [m for m in learner.model.modules() if type(m).__name__.endswith("DecoderLayer")]
-
-
-def peak(work: Callable[[], object]) -> int:
-    """The most bytes of tensors that `work` has allocated and not freed."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore
-    return max(itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
 
 
 def gradients(learner: Learner, each: bool) -> Tensor:

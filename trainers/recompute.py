@@ -8,7 +8,6 @@ taken that out again by then, so that each layer remembers it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -39,15 +38,19 @@ class _Once(torch.nn.Module):
     def forward(self, *inputs: Any, **more: Any) -> Any:
         return self._pass(*inputs, **more)
 
-    def trained(self) -> Mapping[str, Tensor]:
+    def trained(self) -> dict[str, Tensor]:
         """The tensors of this pass that gradients are taken of."""
         return {f"layer.{name}": p for name, p in self.layer.named_parameters() if p.requires_grad}
 
 
 def _twice(once: _Once, *inputs: Any, **more: Any) -> Any:
+    """The forward pass of a layer, which is run again in the backward pass where gradients are needed."""
     if not torch.is_grad_enabled():
         return once(*inputs, **more)
     tensors = once.trained()
-    run: Callable[..., Any] = lambda *x, **kw: torch.func.functional_call(once, dict(tensors), x, kw, tie_weights=False)  # noqa: E731
+
+    def run(*inputs: Any, **more: Any) -> Any:
+        return torch.func.functional_call(once, tensors, inputs, more, tie_weights=False)
+
     # nothing is drawn in these layers: the model is in its evaluation mode
     return checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False, **more)

@@ -119,5 +119,5 @@ def _of_rounds(width: int | None) -> list[str]:
     return [
         "rounds that an attack needs (--keep-rounds):",
         *hanging("  the last: ", f"{content}, on the released model", width),
-        *hanging("  all: ", f"the same as a server, who reads messages; {', '.join(sorted(needy))}", width),
+        *hanging("  all: ", f"those above as a server, which reads all messages; {', '.join(sorted(needy))}", width),
     ]
