@@ -108,8 +108,9 @@ def main(request: NightlyRequest) -> int:
     for i, cell in enumerate(request.matrix.cells):
         progress.say(f"cell {i + 1} of {len(request.matrix.cells)}: {cell.name}")
         cells.append(_run(cell, request, progress))
-    for cell in request.matrix.cells:  # after the last one, as cells may share trainings
-        thin(cell.plan.cells, cell.plan.keep_rounds, progress.say)
+    for cell, result in zip(request.matrix.cells, cells, strict=True):  # after the last one: cells may share trainings
+        if result.status != FAILED:
+            thin(cell.plan.cells, cell.plan.keep_rounds, progress.say)
     nights = Nights(request.out, request.matrix.name)
     night, rows = nights.add(cells, started, progress.say)
     in_short, events = write_pages(nights, night, cells, rows, progress)

@@ -158,23 +158,26 @@ def main(request: PaperRequest) -> int:
             tell(f"{part}\n")
         print(f"pages: under {request.out / papers.FOLDER}")
         return exits.DONE
-    status = (_one if [*request.items] == [request.name] else _several)(request, progress)
-    for plans in request.items.values():  # after the last one, as items may share trainings
-        for plan in plans.values() if isinstance(plans, Mapping) else ():
-            thin(plan.cells, plan.keep_rounds, progress.say)
-    return status
+    return (_one if [*request.items] == [request.name] else _several)(request, progress)
 
 
 def _one(request: PaperRequest, progress: Progress) -> int:
     """Reproduce one item; return the exit code `DONE`."""
     plans = _plans_or_raise(request.items[request.name])
     drawn = papers.draw(request.name, plans, request.out, progress, words=request.words)
+    _thin(plans, progress)
     index.write(request.out, progress.say)
     tell(f"agreement: {drawn.agreed}")
     print(f"page: {drawn.page}")
     if request.open and drawn.page:
         browser.show(drawn.page)
     return exits.DONE
+
+
+def _thin(plans: Plans, progress: Progress) -> None:
+    """Remove the rounds that are not to be kept (--keep-rounds)."""
+    for plan in plans.values():
+        thin(plan.cells, plan.keep_rounds, progress.say)
 
 
 def _several(request: PaperRequest, progress: Progress) -> int:
@@ -192,6 +195,9 @@ def _several(request: PaperRequest, progress: Progress) -> int:
             tell(f"failed: {name}: {drawn.why}", sys.stderr)
         done.append(drawn)
         page = papers.write_index(request.name, done, request.out, words=request.words)
+    for item in done:  # after the last one, as items may share trainings
+        if item.page is not None:
+            _thin(_plans_or_raise(request.items[item.name]), progress)
     index.write(request.out, progress.say)
     print(f"index: {page}")
     if request.open:
