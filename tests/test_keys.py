@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import cProfile
 import dataclasses
 import json
@@ -346,12 +347,28 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("try:\n    from house import cellar\nexcept ImportError:\n    cellar = None", {"cellar"}),
         ("import json\nfrom pathlib import Path", set()),
         ("text = 'import house.cellar'", set()),
+        ('text = """\nimport house.cellar\n"""\nfrom house import stairs', {"stairs"}),
+        ("text = \'\'\'\nimport house.cellar\n\'\'\'\nfrom house import stairs", {"stairs"}),
+        ('def f():\n    """\nimport house.cellar\n    """\n    import house.stairs', {"stairs"}),
+        ("x = 1\nif x:\n    pass\nelse:\n    import house.cellar", {"cellar"}),
+        ("try:\n    pass\nfinally:\n    import house.cellar", {"cellar"}),
+        ("@print\ndef f():\n    import house.cellar", {"cellar"}),
+        ("from house import (\n    cellar,\n    stairs,\n)", {"cellar", "stairs"}),
+        ("x = 1; from house import cellar", {"cellar"}),
+        ("from house \\\nimport cellar", {"cellar"}),
     ],
 )
 def test_what_a_module_reaches(package: Path, source: str, reached: set[str]) -> None:
     (package / "door.py").write_text(source)
     expected = {f"house/{name}.py" for name in {"door"} | reached | ({"__init__"} if reached else set())}
     assert closure.closure("house.door").keys() == expected
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_statements_that_import_nothing_need_not_be_parsed(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    less = closure.imported.__wrapped__(module), closure.why_outside.__wrapped__(module)
+    monkeypatch.setattr(closure, "_parsed", lambda module: ast.parse(closure._path(module).read_bytes()))
+    assert less == (closure.imported.__wrapped__(module), closure.why_outside.__wrapped__(module))
 
 
 def test_a_module_that_says_so_is_in_no_closure_and_its_imports_are_not_followed(package: Path) -> None:

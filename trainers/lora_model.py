@@ -90,15 +90,17 @@ class LoraModel:
             yield
             return
         scale = self.settings.alpha / self.settings.rank
-        with torch.no_grad(), self.model.disable_adapter():
+        with torch.no_grad():
             for name, (layer, frozen) in self._folded.items():
                 a, b = self.parameters[f"{name}.A"], self.parameters[f"{name}.B"]
                 torch.addmm(frozen, b, a, alpha=scale, out=layer.base_layer.weight)
+                layer.folded = True
             try:
                 yield
             finally:
                 for layer, frozen in self._folded.values():
                     layer.base_layer.weight.copy_(frozen)
+                    layer.folded = False
 
     def export(self, adapter: State, folder: Path) -> None:
         """Write an adapter in peft's format into `folder`; load it by `PeftModel.from_pretrained(base, folder)`."""

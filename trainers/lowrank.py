@@ -39,7 +39,8 @@ class _LowRank(torch.autograd.Function):
 
 
 def train_as_one(layer: Any) -> None:
-    """Make peft's LoRA layer compute W + s B A first, when its adapter is on."""
+    """Make peft's LoRA layer compute W + s B A first; where its attribute `folded` is true, W holds the sum already."""
+    layer.folded = False  # peft's own switch takes 17 ms: it looks at the whole model
     layer.forward = functools.partial(_forward, layer)
 
 
@@ -50,7 +51,7 @@ def train_beside(layer: Any) -> None:
 
 def _forward(layer: Any, x: Tensor) -> Tensor:
     base = layer.base_layer
-    if layer.disable_adapters:
+    if layer.folded or layer.disable_adapters:
         return base(x)
     a, b = (factor["default"].weight for factor in (layer.lora_A, layer.lora_B))
     return _LowRank.apply(x, base.weight, base.bias, a, b, layer.scaling["default"])

@@ -11,13 +11,17 @@ followed.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
+import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedaudit.machinery import places
 
 OUTSIDE = "OUTSIDE_KEYS"
+STATEMENT = re.compile(r"^(?=[^\s)\]}#])(?!(?:else|elif|except|finally)\b)", re.MULTILINE)  # where one may begin
 STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what can hold an import: expressions cannot
 
 
@@ -57,7 +61,24 @@ def why_outside(module: str) -> str:
 
 @functools.cache
 def _parsed(module: str) -> ast.Module:
-    return ast.parse(_path(module).read_bytes())
+    """The statements of a module that may import something or say `OUTSIDE_KEYS`; all others, which would take most of
+    the time, are left out."""
+    text = importlib.util.decode_source(_path(module).read_bytes())
+    with contextlib.suppress(SyntaxError):  # of a line that was cut in two
+        return ast.parse("".join(part for part in _statements(text) if "import" in part or OUTSIDE in part))
+    return ast.parse(text)
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Yield the statements of a source text, whole but for decorators; maybe several at once, never a string's part."""
+    statement = ""
+    for part in STATEMENT.split(text):
+        statement += part
+        in_string = any(statement.count(quotes) % 2 for quotes in ('"""', "'''"))
+        if not in_string and not statement.endswith("\\\n"):
+            yield statement
+            statement = ""
+    yield statement
 
 
 def _path(module: str) -> Path:

@@ -239,6 +239,8 @@ def summary(path: Path) -> str:
 def literal(path: Path, name: str) -> Any:
     """The literal that a source file assigns to `name` at module level; None if it assigns nothing. ValueError: the
     value is no literal."""
+    if not re.search(rf"^{name}\b", _text(path), re.MULTILINE):  # as almost always: not parsed
+        return None
     for node in _parse(path).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
