@@ -17,6 +17,7 @@ beside them. One exchange of all coins of a run serves all scores of all familie
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ from fedaudit.audits.statistics.permutation import (
     standardised,
     weighted_auroc,
 )
+from fedaudit.machinery.threads import in_threads
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import WHOLE
@@ -181,7 +183,7 @@ def _statistics(rows: Sequence[Comparison], members: Exchanges, coin_index: Mapp
     if not scored:
         return {}
     aurocs = weighted_auroc(members, scored)
-    tops = [pair for one in scored for pair in of_each(members, one)]
+    tops = itertools.chain(*in_threads(functools.partial(of_each, members), scored))
     parts = zip(aurocs.T, standardised(aurocs).T, tops, strict=True)
     return {name: _Statistic(*part) for name, part in zip(names, parts, strict=True)}
 

@@ -348,7 +348,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("import json\nfrom pathlib import Path", set()),
         ("text = 'import house.cellar'", set()),
         ('text = """\nimport house.cellar\n"""\nfrom house import stairs', {"stairs"}),
-        ("text = \'\'\'\nimport house.cellar\n\'\'\'\nfrom house import stairs", {"stairs"}),
+        ("text = '''\nimport house.cellar\n'''\nfrom house import stairs", {"stairs"}),
         ('def f():\n    """\nimport house.cellar\n    """\n    import house.stairs', {"stairs"}),
         ("x = 1\nif x:\n    pass\nelse:\n    import house.cellar", {"cellar"}),
         ("try:\n    pass\nfinally:\n    import house.cellar", {"cellar"}),

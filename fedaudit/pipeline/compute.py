@@ -21,6 +21,7 @@ from fedaudit.external.reading import PROMPTS
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, refuse_files, undisturbed
+from fedaudit.machinery.threads import allow_threads
 from fedaudit.pipeline import index, provenance
 from fedaudit.pipeline.analysis import audit, ensure_analysis, subject_of
 from fedaudit.pipeline.finished import complete, finish, intact, on_disk, sound
@@ -40,6 +41,7 @@ from fedaudit.trainers.protocols import Bench, Classifier
 
 def compute(plan: Plan, progress: Progress) -> list[str]:
     """Make the plan's report and all that it needs. Returns names of the parts that were on disk, for messages."""
+    allow_threads(plan.threads)
     with Workshop(plan, progress) as workshop:
         check(plan, workshop.federation, progress)
         if any(not intact(cell.analysis_folder) and not intact(cell.training_folder) for cell in plan.cells):

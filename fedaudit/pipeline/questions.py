@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -373,12 +374,13 @@ def answer_questions(
         for folder in sorted({question.folder for question in questions}):
             locks.enter_context(claim(folder).lock(progress.say))
         todo = _unanswered(questions, lambda folder, file: Folder(folder).usable(file, progress.say))
-        todo.sort(key=lambda question: not isinstance(question, ShadowQuestion))  # the longest first
+        todo.sort(key=_order)
         if not todo:
             return
         workers = attackers()  # before the stage: they are forked
         with progress.stage("asking the models about the records", len(todo), "question") as advance:
-            jobs = ((kind, method, _with_weights(question, states)) for question in todo)
+            packed = functools.lru_cache(maxsize=1)(lambda digest: pack(states[digest]()))
+            jobs = ((kind, method, _with_weights(question, packed)) for question in todo)
             for question, answer in zip(todo, workers.map(_answer, jobs), strict=True):
                 for part, arrays in answer.items():
                     tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
@@ -386,9 +388,15 @@ def answer_questions(
                 advance()
 
 
-def _with_weights(question: StoredQuestion, states: Mapping[str, Callable[[], State]]) -> StoredQuestion:
+def _order(question: StoredQuestion) -> tuple[bool, tuple[str, ...]]:
+    """What questions are sorted by: those about shadow models take longest, and those about one model stand together,
+    so that its weights are read once."""
+    return not isinstance(question, ShadowQuestion), question.weights if isinstance(question, ModelQuestion) else ()
+
+
+def _with_weights(question: StoredQuestion, packed: Callable[[str], bytes]) -> StoredQuestion:
     """The question with the packed weights that it is about, for a worker; a question that names no weights as it
     is."""
     if isinstance(question, ModelQuestion | ProjectionQuestion):
-        return replace(question, states=tuple(pack(states[digest]()) for digest in question.weights))
+        return replace(question, states=tuple(packed(digest) for digest in question.weights))
     return question
