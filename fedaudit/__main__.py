@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,8 +22,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command(words)
 
 
+def run() -> NoReturn:
+    """Run the command and end this process with its exit code."""
+    code = main()
+    from fedaudit.command.exits import end
+
+    end(code)
+
+
 if __name__ == "__main__":
     # `python -m` puts the current folder first in sys.path; the installed command does not
     if sys.path[0] == os.getcwd() != str(Path(__file__).resolve().parent.parent):
         del sys.path[0]
-    sys.exit(main())
+    run()
