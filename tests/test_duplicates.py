@@ -229,6 +229,23 @@ def test_only_pictures_of_equal_height_and_width_are_decoded_and_files_once(tmp_
     assert decoded[2:] == ["2.png"]
 
 
+def test_undecoded_pictures_equal_their_file_until_pixels_are_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(duplicates, "_known", {})
+    monkeypatch.setattr(duplicates.user_files, "GRAIN_NS", 0)
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    for path in paths:
+        Image.fromarray(np.zeros((3, 4, 3), np.uint8)).save(path)
+    with duplicates.undecoded() as passed:
+        apart = duplicates.identities([*paths, paths[0]])
+    assert apart[0] == apart[2] != apart[1]
+    assert passed == [*paths, paths[0]]
+    same = duplicates.identities(paths)
+    assert same[0] == same[1], "outside of the block they are decoded"
+    with duplicates.undecoded() as passed:
+        assert duplicates.identities(paths) == same
+    assert not passed, "pixels are known: what was on disk under these names is found"
+
+
 def test_a_class_that_has_nothing_but_copies_is_refused_with_the_reason(tmp_path):
     folder = Folder(tmp_path)
     folder.lists["test"] = [row for row in folder.lists["test"] if row[2] == "Forest"]

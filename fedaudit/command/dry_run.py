@@ -70,14 +70,17 @@ def estimate(
     """The text of `--dry-run` about what the plan would compute: trainings, time, disk space. It is based on a few
     rounds of each kind of training, one question of each kind of attack, and one batch of pictures. `timings` is a
     cache, read and filled; `before` are folders that the same command will have made by then. Nothing is written to
-    disk but that batch's image embeddings."""
+    disk but that batch's image embeddings. Pictures that no run has decoded are not compared: the report's folder,
+    whose name depends on the records, is not named then."""
     from fedaudit.command import attack_times
     from fedaudit.pipeline.compute import check
     from fedaudit.pipeline.shadow_models import sequence_rounds
     from fedaudit.pipeline.shadow_trainings import untrained
     from fedaudit.pipeline.workers import federation_of
+    from fedaudit.tasks.duplicates import undecoded
 
-    federation = federation_of(plan)
+    with undecoded() as pictures:  # a run decodes them all, which takes longer than the rest of the dry run
+        federation = federation_of(plan)
     check(plan, federation, progress)
     missing = [cell for cell in plan.cells if not _on_disk(cell.analysis_folder)]
     new = [c for c in missing if c.trained_here and not _on_disk(c.training_folder) and c.training_folder not in before]
@@ -119,7 +122,11 @@ def estimate(
     lines.append(f"about {minutes} with {_count(plan.workers, 'worker')}{unknown}")
     if clock.encoding(plan.threads) >= SILENT:
         lines.append(f"{in_words(clock.encoding(plan.threads))} of it for {ENCODING}")
-    lines += [f"up to {disk / 1e6:.0f} MB in {plan.out}", f"report: {plan.report_folder / 'index.html'}"]
+    lines.append(f"up to {disk / 1e6:.0f} MB in {plan.out}")
+    if pictures:
+        lines.append(f"{_count(len(pictures), 'picture')} not compared: a run leaves out copies")
+    else:
+        lines.append(f"report: {plan.report_folder / 'index.html'}")
     return "\n".join(lines)
 
 

@@ -5,11 +5,12 @@ copies are merged before records are dealt: one record, one coin, one role. Nobo
 under two classes is right: all its copies are left out.
 """
 
+import contextlib
 import hashlib
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,18 @@ class _Known(NamedTuple):
 
 
 _known: dict[str, _Known] = {}  # by path
+_undecoded: list[list[Stored]] = []  # the pictures that each `undecoded` around the caller let pass
+
+
+@contextlib.contextmanager
+def undecoded() -> Iterator[list[Stored]]:
+    """Inside the `with` block, as long as no picture's pixels are known, pictures are equal if they are the same file
+    or the same bytes; none is decoded. Yields the list of those that were not."""
+    _undecoded.append([])
+    try:
+        yield _undecoded[-1]
+    finally:
+        _undecoded.pop()
 
 
 def known_pictures() -> dict[str, _Known]:
@@ -52,9 +65,12 @@ def identities(pictures: Sequence[Stored]) -> list[Hashable]:
     """For each picture a value that it shares with the pictures of equal pixels [H, W, 3], and with no others.
 
     A picture is decoded only if another one has its height and width, and a file once until it changes. One that
-    cannot be decoded equals its own file or bytes only: who uses it says what is wrong.
+    cannot be decoded equals its own file or bytes only: who uses it says what is wrong. See also `undecoded`.
     """
     sources: list[Hashable] = [_source(picture) for picture in pictures]
+    if _undecoded and not _known:
+        _undecoded[-1].extend(pictures)
+        return sources
     distinct = dict(zip(sources, pictures, strict=True))
     for path in (source for source in distinct if isinstance(source, Path)):
         user_files.note(path)  # another content could be a copy, or none any more
