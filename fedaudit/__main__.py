@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """Run the command and end this process with its exit code."""
+    gc.set_threshold(50_000)  # by default 700 new objects: Python would look through all of torch's some ten times
     code = main()
     from fedaudit.command.exits import end
 
