@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedaudit.command import exits
+from fedaudit.command.cli import main
 from fedaudit.machinery.store import Folder
+from fedaudit.pipeline import compute
 from fedaudit.pipeline.finished import COMPLETE, finish, intact
 from fedaudit.pipeline.kept_rounds import rounds_left, thin
+from fedaudit.reports.report import Evidence
 from tests.whole_runs import Job, contents
 
 SIZES = "--rounds 4 --clients 3 --train 8 --test 2 --prompt-length 4 --threads 1"
@@ -104,6 +111,25 @@ def test_an_export_has_all_rounds(tmp_path: Path) -> None:
     assert contents(tmp_path / "late") == contents(tmp_path / "at-once")
     (run,) = (tmp_path / "out" / "runs").iterdir()
     assert len([*run.glob("round-*.safetensors")]) <= 2
+
+
+def test_rounds_of_a_cell_of_a_night_that_failed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = compute.write_page
+
+    def failing(evidence: Sequence[Evidence], *rest: Any) -> None:
+        if evidence[0].method.startswith("local"):
+            raise RuntimeError("a page that cannot be written")
+        write(evidence, *rest)
+
+    monkeypatch.setattr(compute, "write_page", failing)
+    sizes = dict(zip(*[iter(word.removeprefix("--") for word in SIZES.split())] * 2, strict=True))
+    night = tmp_path / "night.yaml"
+    night.write_text(json.dumps({"base": {**sizes, "epsilon": "none"}, "matrix": {"method": ["promptfl", "local"]}}))
+    words = ["--nightly", str(night), "--out", str(tmp_path / "out"), "--keep-rounds", "last"]
+    assert main(words) == exits.FAILED
+    runs = (tmp_path / "out/runs").iterdir()
+    rounds = {run.name.split("-")[0]: len([*run.glob("round-*.safetensors")]) for run in runs}
+    assert rounds["promptfl"] < rounds["local"] == 4
 
 
 @pytest.mark.parametrize("value", ["some", "every:0", "every:", "every:-1", "last:2"])
