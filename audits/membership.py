@@ -298,19 +298,13 @@ def cells(run: ScoredRun, confidence: float) -> pd.DataFrame:
     for c in (c for c in comparisons(run) if not c.descriptive):
         signals = [s for s in c.scores if pd.api.types.is_numeric_dtype(c.scores[s]) and has_scores(c, s)]
         row = _cells(run, c, signals, confidence)
-        level = simultaneous(confidence, max(1, len(row)))
-        for cell in row:
-            scored = c.with_values(c.scores[cell["signal"]])
-            i = measure(scored, scored.scores[cell["signal"]], level)
-            cell |= {"simultaneous_low": i.low, "simultaneous_high": i.high}
         measured = {cell["signal"] for cell in row}
         table += row + [_unmeasurable(run, c, signal) for signal in signals if signal not in measured]
     return pd.DataFrame(table, columns=CELLS)
 
 
 def _cells(run: ScoredRun, c: Comparison, signals: Sequence[str], confidence: float) -> list[dict[str, Any]]:
-    """A row of the table `cells` for each measurable score of a comparison, as a dict without the simultaneous
-    intervals."""
+    """A row of the table `cells` for each measurable score of a comparison, as a dict."""
     scored = {signal: c.with_values(c.scores[signal]) for signal in signals}
     aurocs = {s: measure(on, on.scores[s], confidence) for s, on in scored.items() if on.measurable}
     coins = by_coin(run).scores
@@ -319,8 +313,12 @@ def _cells(run: ScoredRun, c: Comparison, signals: Sequence[str], confidence: fl
         dataclasses.asdict(coins[row_of(c, signal)]) if c.coin else {"p": raw, "p_adjusted": adjusted}
         for signal, raw, adjusted in zip(aurocs, p, holm(p), strict=True)
     ]
+    level = simultaneous(confidence, max(1, len(aurocs)))
     return [
-        _place(c) | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high} | test
+        _place(c)
+        | {"signal": signal, "auroc": i.value, "low": i.low, "high": i.high}
+        | test
+        | dict(zip(("simultaneous_low", "simultaneous_high"), i.at(level), strict=True))
         for (signal, i), test in zip(aurocs.items(), tests, strict=True)
     ]
 

@@ -296,3 +296,17 @@ def test_band_covers_the_curve():
     bands = (client_roc_band(*draw(s, clients=2, signal=1.0), fpr_grid=[0.3], seed=s) for s in range(200))
     held = sum(low[0] <= truth <= high[0] for _, low, high in bands)
     assert held >= COVERED - 6  # a step function is below its limit
+
+
+@pytest.mark.parametrize("of", [auroc, lambda *on, **more: client_auroc(*on, **more)[0], stratified_auroc])
+@pytest.mark.parametrize(
+    ("signal", "levels"),
+    [(0.0, None), (1.0, 2), (1e3, None), (-1e3, None), (0.0, 0)],
+    ids="none ties all no constant".split(),
+)
+def test_an_interval_at_another_confidence_is_the_one_of_that_confidence(of, signal, levels):
+    scores, member, client = draw(3, clients=4, each=9, signal=signal, levels=levels)
+    at_once = of(scores, member, client, confidence=0.95)
+    for confidence in (0.5, 0.95, 0.9999):
+        directly = of(scores, member, client, confidence=confidence)
+        assert at_once.at(confidence) == (directly.low, directly.high)

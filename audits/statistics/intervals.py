@@ -41,6 +41,15 @@ class Interval:
             return self.dof + 1
         return min(self.members, self.nonmembers) if self.pairs is None else self.pairs
 
+    def at(self, confidence: float, *, lowest: float = 0.0) -> tuple[float, float]:
+        """Low and high at another confidence, of an interval of `wald_interval` or `point_interval`."""
+        if self.se > 0.0:
+            reach = quantile(self.dof, confidence) * self.se
+            return max(lowest, self.value - reach), min(1.0, self.value + reach)
+        if self.low == self.high:
+            return self.low, self.high
+        return clopper_pearson(self.value * self.units, self.units, confidence)
+
 
 class Basis(TypedDict):
     """The numbers of records and clients, and the confidence, that an `Interval` repeats."""
@@ -74,22 +83,19 @@ def wald_interval(
 ) -> Interval:
     """The Wald interval, value +- quantile * se, clipped to [lowest, 1]; the exact binomial one where `se` is zero. The
     quantile is Student's with `dof` degrees of freedom, or normal for None."""
-    reach = quantile(dof, basis["confidence"]) * se
     law = "normal" if dof is None else f"t({dof:.3g})"
     wald = Interval(
         value=value,
-        low=max(lowest, value - reach),
-        high=min(1.0, value + reach),
+        low=0.0,
+        high=1.0,
         how=f"{how}, {law}",
         se=se,
         dof=dof,
         pairs=pairs,
         **basis,
     )
-    if se > 0.0:
-        return wald
-    low, high = clopper_pearson(value * wald.units, wald.units, wald.confidence)
-    return replace(wald, low=low, high=high, how=f"exact binomial({wald.units:.3g})")
+    low, high = wald.at(wald.confidence, lowest=lowest)
+    return replace(wald, low=low, high=high, how=wald.how if se > 0.0 else f"exact binomial({wald.units:.3g})")
 
 
 def point_interval(value: float, basis: Basis, how: str, pairs: int | None = None) -> Interval:
