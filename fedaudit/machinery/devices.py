@@ -1,4 +1,4 @@
-"""What kinds of devices lack and hold: the processor (cpu), GPUs of NVIDIA and AMD (cuda), and Apple's GPU (mps)."""
+"""Kinds of devices by what they lack and hold: the processor (cpu), NVIDIA's and AMD's GPUs (cuda), Apple's (mps)."""
 
 from __future__ import annotations
 
