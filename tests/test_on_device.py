@@ -20,7 +20,9 @@ import torch
 
 from fedaudit.command import plans
 from fedaudit.command.cli import read_command
+from fedaudit.machinery import devices
 from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline import provenance
 from fedaudit.pipeline.workers import resources_of
 from fedaudit.trainers.learners import METHODS
 from tests import standin
@@ -192,6 +194,10 @@ def test_mps_is_where_torch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 on.setattr(plans.sys, "platform", platform)
                 plan = read_command(PROMPTS.split()).plan
             assert (plan.device, plan.workers) == (device, 1 if device == "mps" else plan.threads)
+    ray = "--engine ray --worker-gpus 1".split()
+    with monkeypatch.context() as on:
+        on.setattr(plans.sys, "platform", "darwin")
+        assert read_command([*PROMPTS.split(), *ray]).plan.device == "cpu"  # its workers may be elsewhere
     named = read_command([*PROMPTS.split(), "--device", "mps"]).plan
     assert (named.device, named.workers, resources_of(named).threads) == ("mps", 1, 1)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -212,6 +218,15 @@ def test_what_apples_gpu_cannot_do(flags: str, words: str, monkeypatch: pytest.M
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: bool(flags))
     with pytest.raises(InputError, match=words):
         read_command([*PROMPTS.split(), "--device", "mps", *flags.split()])
+
+
+def test_apples_gpu_has_a_name_and_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mps.get_name", lambda: "Apple M9", raising=False)
+    monkeypatch.setattr("torch.mps.recommended_max_memory", lambda: 3 << 30)
+    assert provenance.machine("mps") == provenance.machine("cpu") + ", Apple M9"
+    assert [devices.memory(torch.device(kind)) for kind in ("cpu", "mps")] == [None, 3 << 30]
+    monkeypatch.delattr("torch.backends.mps.get_name")
+    assert devices.name("mps") == "Apple GPU"
 
 
 def sources() -> Iterator[tuple[str, str, str]]:
