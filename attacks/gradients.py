@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedaudit.machinery.devices import double
 from fedaudit.trainers.base import State
 from fedaudit.trainers.prompts import Learner, PromptMethod
 from fedaudit.trainers.protocols import Differentiable
@@ -37,10 +38,10 @@ def text_products(
     def back(directions: NDArray[np.float64]) -> NDArray[np.float64]:
         above = torch.as_tensor(directions, dtype=text.dtype, device=text.device)
         parts = [torch.autograd.grad(text, at, one.expand_as(text), retain_graph=True)[0] for one in above]
-        products: NDArray[np.float64] = torch.stack(parts, dim=1).flatten(2).double().cpu().numpy()
+        products: NDArray[np.float64] = double(torch.stack(parts, dim=1).flatten(2)).cpu().numpy()
         return products
 
-    return text.detach().double().cpu().numpy(), back
+    return double(text.detach()).cpu().numpy(), back
 
 
 def gradient_norms(method: Any, learner: Differentiable, model: State, records: Sequence[str]) -> NDArray[np.float64]:

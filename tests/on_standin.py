@@ -5,11 +5,13 @@
 for every method as it is, or with `all` in every variant, clipped and noised too. A row for each thing that a method
 does: how far the device's numbers are from the processor's (0: the same bytes), and the lines at which the host waited.
 `python -m tests.on_standin command FILE WORDS`: an audit where `--device auto` finds a GPU.
+`python -m tests.on_standin apple:LEARNER FILE [all]` and `apple:command`: as above, on a stand-in as poor as Apple's GPU.
 `python -m tests.on_standin cuda:LEARNER FILE [all]`: as LEARNER, on a real GPU, where rounding is another.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import math
@@ -18,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -30,6 +33,7 @@ from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.messages.contents import refusal as refusal_of_contents
 from fedaudit.attacks.threats import lacks, refusal
 from fedaudit.contracts.method_worlds import CLIENTS, ROUNDS, WORLDS, World
+from fedaudit.machinery import devices
 from fedaudit.privacy.settings import Privacy
 from fedaudit.trainers.base import Method
 from fedaudit.trainers.learners import METHODS, facts
@@ -56,9 +60,14 @@ def main(what: str, file: Path, *more: str) -> None:
     if what.startswith("cuda:"):
         DEVICE, what = what.split(":")
     else:
-        standin.install()
+        standin.install(apple=what.startswith("apple:"))
+        what = what.removeprefix("apple:")
+    if standin.APPLE:
+        devices.WITHOUT_FLOAT64.add(standin.NAME)
     if what == "faults":
-        file.write_text(json.dumps(faults()))
+        file.write_text(json.dumps(apple_faults() if standin.APPLE else faults()))
+    elif what == "doubles":
+        file.write_text(json.dumps(doubles()))
     elif what == "command":
         file.write_text(json.dumps(command(more)))
     else:
@@ -94,18 +103,62 @@ def faults() -> dict[str, str]:
     return said
 
 
+def apple_faults() -> dict[str, str]:
+    """What the stand-in for Apple's GPU makes of double precision, and of an operation that this lacks."""
+    here, there = torch.eye(2), torch.eye(2, device=standin.NAME)
+    tries: dict[str, Callable[[], object]] = {
+        "made": lambda: torch.zeros(2, dtype=torch.float64, device=standin.NAME),
+        "moved": lambda: here.double().to(standin.NAME),
+        "converted": lambda: there.double(),
+        "converted on the way": lambda: there.to("cpu", torch.float64),
+        "copied into": lambda: here.double().copy_(there),
+        "complex": lambda: there.to(torch.complex128),
+        "no kernel": lambda: torch.linalg.eig(there),
+        "narrowed on the way": lambda: here.double().to(standin.NAME, torch.float32),
+        "by a double": lambda: there * np.float64(0.5) @ there,
+    }
+    said = {}
+    for name, attempt in tries.items():
+        try:
+            attempt()
+            said[name] = ""
+        except (TypeError, NotImplementedError) as error:
+            said[name] = type(error).__name__
+    return said
+
+
+def doubles() -> dict[str, float]:
+    """How far what is computed in double precision of tensors on the device is from that of the same on the host."""
+    from fedaudit.attacks.messages import adapters, ridge
+    from fedaudit.attacks.tokens.signals import row_signals
+
+    generator = torch.Generator().manual_seed(0)
+    rows, message = torch.randn(6, 40, generator=generator), torch.randn(40, generator=generator)
+    space = torch.linalg.qr(torch.randn(40, 3, dtype=torch.float64, generator=generator)).Q.T
+    computed: dict[str, Callable[[Tensor], Any]] = {
+        "double": lambda rows: devices.double(rows).cpu(),
+        "residuals": lambda rows: adapters.residuals(rows, space).cpu(),
+        "inner products": lambda rows: ridge.inner_products(rows, message),
+        "signals": lambda rows: row_signals(rows, [1] * len(rows)),
+        "clamped signals": lambda rows: row_signals(rows, [1] * len(rows), compat="vlmia"),
+    }
+    return {name: difference(of(rows), of(rows.to(standin.NAME))) for name, of in computed.items()}
+
+
 def command(words: Sequence[str]) -> dict[str, Any]:
-    """What `--device auto` chose on a machine with a driver, and how far the command's findings are from the
-    processor's."""
+    """What `--device auto`, of Apple's GPU `--device mps`, chose where torch finds such a device, and how far the
+    command's findings are from the processor's."""
     from fedaudit.backbones.vlm_loading import Opened
     from fedaudit.command import cli, plans
 
     chosen: list[str] = []
     find, load = plans._device, Opened.open
 
-    def device(name: str) -> str:
-        chosen.append(find(name))
-        return standin.NAME if chosen[-1] == "cuda" else chosen[-1]
+    def device(options: argparse.Namespace) -> str:
+        # in this block only: torch asks it too, where it imports parts of itself
+        with mock.patch("torch.backends.mps.is_available", return_value=bool(standin.APPLE)):
+            chosen.append(find(options))
+        return "cpu" if chosen[-1] == "cpu" else standin.NAME
 
     def on_host(self: Opened) -> Any:
         """From the host the model goes to the device: transformers fills a real GPU's memory by itself."""
@@ -116,10 +169,11 @@ def command(words: Sequence[str]) -> dict[str, Any]:
             self.device = place
 
     plans._device, plans.DRIVERS, Opened.open = device, (Path(__file__),), on_host  # type: ignore[assignment, method-assign]
-    torch.cuda.is_available = lambda: True
+    if not standin.APPLE:
+        torch.cuda.is_available = lambda: True
     with tempfile.TemporaryDirectory() as folder, sdpa_kernel(SDPBackend.MATH):
         both = []
-        for name in ("auto", "cpu"):
+        for name in ("mps" if standin.APPLE else "auto", "cpu"):
             out = Path(folder) / name
             code = cli.main([*words, "--device", name, "--threads", "1", "--quiet", "--debug", "--out", str(out)])
             assert code == 0

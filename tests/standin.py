@@ -2,12 +2,14 @@
 
 `install()` registers it for the whole process, so that its tests run in processes of their own; it needs torch 2.10.
 It holds code to what CUDA does: an operation on tensors of two devices raises, `.numpy()` of a device tensor raises, and
-a generator of the processor cannot fill a device tensor. `READS` counts where the host waited for a number of the
+a generator of the processor cannot fill a device tensor. `install(apple=True)` also holds it to what Apple's GPU does:
+tensors in double precision raise, and so do operations for which torch has no kernel there. `READS` counts where the host waited for a number of the
 device (item, nonzero, an index by a mask), by the project's own lines. Copies in either direction are no reads.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torchgen
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -22,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 NAME = "standin"
 ROOT = str(Path(__file__).parents[1])
 READS: Counter[str] = Counter()
+APPLE: set[str] = set()  # what Apple's GPU can compute; empty: the stand-in is a CUDA device
 
 aten = torch.ops.aten
 WAITING = {
@@ -38,8 +42,11 @@ def available() -> bool:
     return hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend")
 
 
-def install() -> None:
-    """From now on this process has the device."""
+def install(*, apple: bool = False) -> None:
+    """From now on this process has the device; `apple`: it is as poor as Apple's GPU."""
+    if apple:
+        APPLE.update(kernels())
+        torch.backends.mha.set_fastpath_enabled(False)  # which torch does not take there, but here
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(NAME)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(.., device=) makes a host tensor, then copies it
     _Factories().__enter__()
@@ -49,6 +56,19 @@ def install() -> None:
         made(self, *args, **{"initializer": lambda: _Factories().__enter__(), **more})  # a mode is a thread's own
 
     ThreadPoolExecutor.__init__ = init  # type: ignore[method-assign]
+
+
+def kernels() -> set[str]:
+    """The operations that Apple's GPU has, by torch's own table: those with a kernel for it, or made of others."""
+    table = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    blocks = {block.split("(")[0]: block for block in re.split(r"^- func: ", table.read_text(), flags=re.M)[1:]}
+
+    def has(block: str) -> bool:
+        if out := re.search(r"^  structured_delegate: (\S+)", block, re.M):
+            return has(blocks[out[1]])
+        return "\n  dispatch:" not in block or bool(re.search(r"^    .*\b(MPS|Composite\w+)\b.*: ", block, re.M))
+
+    return {name for name, block in blocks.items() if has(block)}
 
 
 class DeviceTensor(torch.Tensor):
@@ -111,6 +131,8 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     for unknown in ("pin_memory", "non_blocking"):
         host_kwargs.pop(unknown, None)
     result = func(*host_args, **host_kwargs)
+    if APPLE:
+        _check_apple(func, result)
     in_place = {id(tensor.host if isinstance(tensor, DeviceTensor) else tensor): tensor for tensor in tensors}
     stays = target is None or target == NAME
     return tree_map_only(
@@ -134,6 +156,17 @@ def _check(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) 
         )
     if func in WAITING or any(index.dtype == torch.bool for index in indices):
         READS[_line()] += 1
+
+
+def _check_apple(func: Any, result: Any) -> None:
+    """What torch raises on Apple's GPU for an operation without a kernel, and for a result in double precision, also on
+    the way to the host: the device would convert it."""
+    operation = ".".join(filter(None, (func._schema.name.removeprefix("aten::"), func._schema.overload_name)))
+    if operation not in APPLE:
+        raise NotImplementedError(f"The operator {operation!r} is not implemented for Apple's GPU ({_line()})")
+    wide = {leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, Tensor)} & {torch.float64, torch.complex128}
+    if wide:
+        raise TypeError(f"Cannot convert a tensor of Apple's GPU to {wide.pop()} ({func} at {_line()})")
 
 
 def _line() -> str:

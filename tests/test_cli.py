@@ -20,6 +20,7 @@ BAD = {
     "no data": ("--task coco", ["--data-root"]),
     "data nowhere": ("--task scienceqa --data-root no/data", ["--data-root no/data"]),
     "device unknown": ("--device tpu", ["--device", "tpu", "cuda"]),
+    "device not here": ("--device mps", ["--device mps", "no Apple GPU", "cpu or auto"]),
     "backbone missing": ("--backbone no/such/folder", ["--backbone no/such/folder", "no folder"]),
     "backbone empty": ("--backbone {empty}", ["--backbone", "config.json"]),
     "config missing": ("--config nowhere.yaml", ["nowhere.yaml", "cannot be read"]),

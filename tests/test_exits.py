@@ -67,6 +67,8 @@ class TestUnexpected:
                 "too little memory; lower --threads",
             ),
             (OutOfMemoryError("CUDA out of memory"), "GPU has too little memory; lower --memory or --batch"),
+            (RuntimeError("MPS backend out of memory (MPS allocated"), "GPU has too little memory; lower --memory"),
+            (RuntimeError("Invalid buffer size: 9.75 GB"), "GPU has too little memory; lower --memory"),
             (RecursionError("maximum recursion depth exceeded"), "nested deeper"),
             (WorkerDied("a worker process died"), "a worker process died; its traceback"),
             (OSError(5, "Input/output error", "data"), "unexpected OSError: [Errno 5] Input/output error: 'data'"),

@@ -20,6 +20,10 @@ import torch
 
 from fedaudit.command import plans
 from fedaudit.command.cli import read_command
+from fedaudit.machinery import devices
+from fedaudit.machinery.errors import InputError
+from fedaudit.pipeline import provenance
+from fedaudit.pipeline.workers import resources_of
 from fedaudit.trainers.learners import METHODS
 from tests import standin
 from tests.on_standin import difference
@@ -53,7 +57,7 @@ ON_HOST = {
 
 def on_standin(what: str, folder: Path, *words: str) -> Any:
     """What a program of tests/on_standin.py writes."""
-    file = folder / f"{what}.json"
+    file = folder / f"{what.replace(':', '-')}.json"
     command = [sys.executable, "-m", "tests.on_standin", what, str(file), *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -79,6 +83,30 @@ def test_the_stand_in_refuses_what_cuda_refuses_and_counts_what_waits(folder: Pa
     waits = {"item": "1 reads", "tolist": "1 reads", "a mask": "1 reads"}
     assert said == {name: waits.get(name, "0 reads") for name in said}
     assert said.keys() >= waits.keys()
+
+
+@needs_standin
+def test_the_stand_in_for_apples_gpu_refuses_double_precision(folder: Path) -> None:
+    said = on_standin("apple:faults", folder)
+    allowed = {"narrowed on the way", "by a double"}
+    assert said.keys() > allowed | {"no kernel"}
+    assert said == dict.fromkeys(said, "TypeError") | {"no kernel": "NotImplementedError"} | dict.fromkeys(allowed, "")
+
+
+@needs_standin
+@pytest.mark.parametrize("device", ["", "apple:"])
+def test_double_precision_is_the_processors(device: str, folder: Path) -> None:
+    off = on_standin(f"{device}doubles", folder)
+    assert {off.pop(name) for name in ("double", "residuals", "inner products")} == {0.0}
+    # a GPU with float64 takes the logarithms and sums of `signals` itself, and in other chunks
+    assert max(off.values()) <= (0.0 if device else 1e-12)
+
+
+@needs_standin
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_every_method_on_apples_gpu(learner: str, folder: Path) -> None:
+    check(on_standin(f"apple:{learner}", folder), learner, of_each={"train", "evaluate"})
 
 
 @needs_standin
@@ -119,6 +147,7 @@ def check(rows: list[Mapping[str, Any]], learner: str, *, of_each: set[str]) -> 
 
 
 LORA = "--method fedavg --attack loss,cosine --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1"
+DOUBLES = LORA.replace("loss,cosine", "loss,cosine,maxrenyi,projres,decompose")  # what they ask for is in float64
 PROMPTS = (
     "--method promptfl --attack loss,cosine,lira --shadows 4 --rounds 2 --clients 2 --train 6 --test 1 --epsilon 1"
 )
@@ -136,6 +165,16 @@ def test_auto_takes_the_device_of_a_machine_with_a_driver(words: str, folder: Pa
     assert did["off"] == 0
 
 
+@needs_standin
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [DOUBLES, PROMPTS, DUAL])
+def test_commands_on_apples_gpu(words: str, folder: Path) -> None:
+    did = on_standin("apple:command", folder, *words.split())
+    assert did["chosen"] == ["mps", "cpu"]
+    assert did["findings"] > 10
+    assert did["off"] == 0
+
+
 def test_auto_is_cuda_where_a_driver_and_torch_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(plans, "DRIVERS", (tmp_path / "none",))
@@ -144,6 +183,50 @@ def test_auto_is_cuda_where_a_driver_and_torch_say_so(tmp_path: Path, monkeypatc
     for words in (LORA, PROMPTS, DUAL):
         plan = read_command(words.split()).plan
         assert (plan.device, plan.workers) == ("cuda", 1)
+
+
+def test_mps_is_where_torch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "DRIVERS", ())
+    for available in (False, True):
+        monkeypatch.setattr("torch.backends.mps.is_available", lambda available=available: available)
+        for platform, device in (("linux", "cpu"), ("darwin", "mps" if available else "cpu")):
+            with monkeypatch.context() as on:
+                on.setattr(plans.sys, "platform", platform)
+                plan = read_command(PROMPTS.split()).plan
+            assert (plan.device, plan.workers) == (device, 1 if device == "mps" else plan.threads)
+    ray = "--engine ray --worker-gpus 1".split()
+    with monkeypatch.context() as on:
+        on.setattr(plans.sys, "platform", "darwin")
+        assert read_command([*PROMPTS.split(), *ray]).plan.device == "cpu"  # its workers may be elsewhere
+    named = read_command([*PROMPTS.split(), "--device", "mps"]).plan
+    assert (named.device, named.workers, resources_of(named).threads) == ("mps", 1, 1)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with monkeypatch.context() as on:
+        on.setattr(plans.sys, "platform", "darwin")
+        assert read_command(PROMPTS.split()).plan.device == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("", "torch finds no Apple GPU"),
+        ("--matmul-precision tf32", "Apple's GPU has no TF32"),
+        ("--engine ray", "Ray gives workers no Apple GPU"),
+    ],
+)
+def test_what_apples_gpu_cannot_do(flags: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: bool(flags))
+    with pytest.raises(InputError, match=words):
+        read_command([*PROMPTS.split(), "--device", "mps", *flags.split()])
+
+
+def test_apples_gpu_has_a_name_and_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mps.get_name", lambda: "Apple M9", raising=False)
+    monkeypatch.setattr("torch.mps.recommended_max_memory", lambda: 3 << 30)
+    assert provenance.machine("mps") == provenance.machine("cpu") + ", Apple M9"
+    assert [devices.memory(torch.device(kind)) for kind in ("cpu", "mps")] == [None, 3 << 30]
+    monkeypatch.delattr("torch.backends.mps.get_name")
+    assert devices.name("mps") == "Apple GPU"
 
 
 def sources() -> Iterator[tuple[str, str, str]]:

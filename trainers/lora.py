@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedaudit.backbones.vlm import IGNORE, Encoded, FrozenVLM, load
+from fedaudit.machinery import devices
 from fedaudit.machinery.parameters import Parameters, number, text, whole
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim
@@ -177,9 +178,9 @@ class Learner(OneByOne, LoraModel):
         same numbers again."""
         if self.memory:
             return self.memory
-        if self.vlm.device.type != "cuda":
+        card = devices.memory(self.vlm.device)
+        if card is None:
             return ACTIVATIONS
-        card = torch.cuda.get_device_properties(self.vlm.device).total_memory
         weights = sum(parameter.nbytes for parameter in self.model.parameters())
         return max(ACTIVATIONS, int(OF_CARD * (card - weights)))
 

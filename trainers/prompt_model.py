@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaudit.backbones.clip import ClassTexts, FrozenCLIP, ImageFeatures
+from fedaudit.machinery.devices import double
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.base import State
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 HARD_PROMPT = "a photo of a"  # CLIP's own template is "a photo of a {class}."
 TOGETHER = 50  # clients at most that are one batch: more save no time
-MEMORY = {"cpu": 600_000_000, "cuda": 12_000_000_000}  # bytes that a pass may hold: more are slower on a processor
+# bytes that a pass may hold: more are slower on a processor; Apple's GPU shares the machine's memory
+MEMORY = {"cpu": 600_000_000, "cuda": 12_000_000_000, "mps": 2_000_000_000}
 COPIES = 3  # of text features that are held for each record
 BACK = 16  # gradients that go back together take this part of them at most
 SCORED = 5  # numbers that are held for each similarity of a patch and a prompt; of an image 3
@@ -195,7 +197,7 @@ class PromptModel:
         for part in prompts.split(self.clients_per_batch(method)):
             text = self.text(part)
             scores = [method.scores(text, some[None]) for some in images.split(self._at_once(method, len(part)))]
-            logits.append(self.scale * torch.cat(scores, dim=1).double())
+            logits.append(self.scale * double(torch.cat(scores, dim=1)))
         logs: NDArray[np.float64] = torch.cat(logits).log_softmax(-1).cpu().numpy()
         return logs
 
@@ -204,7 +206,7 @@ class PromptModel:
         """Log-probabilities [n, C] in nats and float64 that the public hard prompt, "a photo of a ...", gives the C
         classes of n records."""
         text = self.text(self.hard[None])
-        scores = self.scale * cosine_scores(text, self.images(records)[None]).double()
+        scores = self.scale * double(cosine_scores(text, self.images(records)[None]))
         logs: NDArray[np.float64] = scores[0].log_softmax(-1).cpu().numpy()
         return logs
 

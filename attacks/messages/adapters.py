@@ -29,6 +29,7 @@ from fedaudit.attacks.answers import Arrays, Floats
 from fedaudit.attacks.base import View
 from fedaudit.attacks.messages import ridge
 from fedaudit.attacks.messages.rebuild import rebuild, round_start
+from fedaudit.machinery.devices import double
 from fedaudit.terms.held_models import EXACT, REBUILDINGS
 from fedaudit.trainers.base import State
 from fedaudit.trainers.protocols import AdaptedModel
@@ -111,7 +112,7 @@ class AdapterMessages:
         arrays = Arrays()
         if heard:
             arrays["heard/cosine"] = np.full((len(self.view.clients), len(records)), np.nan)
-            arrays["heard/cosine"][[*changes]] = torch.cat(cosine, 1).double().cpu().numpy()
+            arrays["heard/cosine"][[*changes]] = double(torch.cat(cosine, 1)).cpu().numpy()
         if regression is not None:
             arrays |= {f"solved/{name}": array for name, array in regression.explain(r).arrays().items()}
         return arrays
@@ -191,7 +192,7 @@ def projections(learner: AdaptedModel, start: State, change: State, records: Seq
 
 
 def _layer_residuals(spaces: Mapping[str, Tensor], layer: str, inputs: Tensor) -> Tensor | None:
-    return residuals(inputs, spaces[layer].to(inputs.device)) if layer in spaces else None
+    return residuals(inputs, spaces[layer]) if layer in spaces else None
 
 
 def row_space(change: Tensor, start: Tensor) -> Tensor | None:
@@ -205,7 +206,8 @@ def row_space(change: Tensor, start: Tensor) -> Tensor | None:
 
 def residuals(inputs: Tensor, directions: Tensor) -> Tensor:
     """|x - P x| / |x| [..], in float64, of inputs x [.., in]; P projects on orthonormal directions [q, in]."""
-    x = inputs.double()
+    x = double(inputs)
+    directions = directions.to(x.device)
     rest = x - (x @ directions.T) @ directions
     relative: Tensor = linalg.vector_norm(rest, dim=-1) / linalg.vector_norm(x, dim=-1).clamp_min(1e-300)
     return relative

@@ -32,6 +32,7 @@ from fedaudit.attacks.knowledge import Mixture
 from fedaudit.attacks.messages.contents import References, Start, solve_contents
 from fedaudit.attacks.messages.mixtures import SHORT, mixture, of_sum
 from fedaudit.attacks.messages.rebuild import Rebuilt
+from fedaudit.machinery.devices import double
 from fedaudit.privacy.ledger import epoch_length
 from fedaudit.terms.held_models import ESTIMATED, REBUILT
 from fedaudit.trainers.base import Method, Participation, State, generator
@@ -208,7 +209,7 @@ class ReplayedMessages:
         if method.protection.private and length >= SHORT * method.protection.privacy.clip_norm:
             return {}
         nonmembers = References(
-            learner.images(references).double().cpu().numpy(), learner.labels(references).numpy(),
+            double(learner.images(references)).cpu().numpy(), learner.labels(references).numpy(),
             gradients.double().numpy(),
         )  # fmt: skip
         start = Start(*text_products(learner, method.prompt(self._start(exchange, i))), learner.scale)

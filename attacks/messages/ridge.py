@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedaudit.attacks.answers import Floats
 from fedaudit.attacks.knowledge import Explained
+from fedaudit.machinery.devices import double
 from fedaudit.trainers.generators import generator
 
 DAMPING = 1e-3  # times the mean of v, added to v: numbers that hardly move do not count more than others
@@ -93,9 +94,9 @@ def explain(rows: Tensor, message: Tensor, r: int) -> Explained:
 def inner_products(rows: Tensor, message: Tensor) -> tuple[Floats, Floats, float]:
     """Inner products of rows [n, m] with each other [n, n] and with a message [m], and its squared length."""
     n = len(rows)
-    both = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)
+    both = double(rows.new_zeros(n + 1, n + 1))
     for block, part in zip(rows.split(BLOCK, dim=1), message.to(rows.device).split(BLOCK), strict=True):
-        columns = torch.cat([block, part[None]]).double()
+        columns = double(torch.cat([block, part[None]]))
         both += columns @ columns.T
     products: Floats = both.cpu().numpy()
     return products[:n, :n], products[:n, n], float(products[n, n])

@@ -18,6 +18,7 @@ import torch
 from numpy.polynomial import Chebyshev, Polynomial
 from numpy.typing import ArrayLike, NDArray
 
+from fedaudit.machinery.devices import for_float64
 from fedaudit.machinery.threads import on_one_thread
 
 Array = NDArray[np.float64]
@@ -169,7 +170,7 @@ def _block_sums(scratch: Any, logits: Any, targets: Any, start: int, *, clamped:
         chunk = logits[i : i + len(mask)]
         x, h = scratch[:, : len(chunk)]
         if isinstance(chunk, torch.Tensor):
-            torch.as_tensor(x).copy_(chunk)
+            torch.as_tensor(x).copy_(chunk.to(x.device))
         else:
             x[...] = chunk
         rows, e = _chunk_sums(x, h, mask[: len(chunk)], words[i : i + len(chunk)], sums[:, i : i + len(chunk)])
@@ -313,8 +314,9 @@ def _checked(logits: Any, ids: Any, name: str) -> tuple[Any, NDArray[np.int64]]:
 
 
 def _scratch(logits: Any) -> Any:
-    """Two float64 buffers [2, rows, V]: a tensor on a GPU, else NumPy arrays, aligned by torch, whose exp is fast."""
-    device = logits.device if isinstance(logits, torch.Tensor) else torch.device("cpu")
+    """Two float64 buffers [2, rows, V]: a tensor on a GPU that has float64, else NumPy arrays, aligned by torch, whose
+    exp is fast."""
+    device = for_float64(logits.device) if isinstance(logits, torch.Tensor) else torch.device("cpu")
     limit = _SCRATCH_BYTES if device.type == "cpu" else _GPU_SCRATCH_BYTES
     size = max(1, limit // (2 * 8 * logits.shape[1]))
     buffers = torch.empty((2, min(size, len(logits)), logits.shape[1]), dtype=torch.float64, device=device)

@@ -26,6 +26,7 @@ BROKEN = 3  # an unexpected error, or workers that died too often
 FAILED = 4  # a cell of a matrix or one of several items failed; the others are done
 CLOSED = 128 + 13  # the reader of stdout has gone, as if SIGPIPE had ended the program
 STOPPED = "stopped; the same command goes on from here"
+APPLE_MEMORY = ("MPS backend out of memory", "Invalid buffer size")  # how torch begins where Apple's GPU has too little
 LONGEST = 1200  # characters of an error message
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -107,7 +108,8 @@ def _sentence(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, WorkerDied):
         return text
-    if type(error).__name__ == "OutOfMemoryError":  # torch's class; torch is not imported for this
+    # torch's class, or what it says of Apple's GPU; torch is not imported for this
+    if type(error).__name__ == "OutOfMemoryError" or text.startswith(APPLE_MEMORY):
         lower = "lower --memory or --batch, or give --dtype bfloat16 or --device cpu"
         return f"the GPU has too little memory; {lower}"
     if isinstance(error, MemoryError) or "can't allocate memory" in text:

@@ -150,12 +150,13 @@ def add_backbone(parser: argparse.ArgumentParser, learner: str) -> None:
 def add_general_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the device, folders, gates, dry runs and debugging."""
     group = parser.add_argument_group("the run")
-    group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
+    text = "cuda: NVIDIA's or AMD's GPUs; mps: Apple's; auto: a GPU if there is one (default: auto)"
+    group.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help=text)
     text = "of float32 products on a GPU: highest, or tf32, which is faster and has ten bits (default: highest)"
     group.add_argument("--matmul-precision", default="highest", choices=("highest", "tf32"), help=text)
     text = (
         "that a worker's pass may hold, as 4GB: how many clients train together (default: 600MB for prompts, 12GB on a "
-        "GPU; for LoRA 2GB, on a GPU 0.8 of what the model leaves)"
+        "GPU, 2GB on Apple's; for LoRA 2GB, on a GPU 0.8 of what the model leaves)"
     )
     group.add_argument("--memory", type=size, metavar="SIZE", help=text)
     group.add_argument("--out", default=OUT, metavar="FOLDER", help=f"for runs and reports (default: {OUT})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,7 +167,7 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "backbone_code": code or "",
         "dtype": getattr(options, "dtype", "float32"),
         "precision": options.matmul_precision,
-        "device": (device := _device(options.device if options.engine == "local" or options.worker_gpus else "cpu")),
+        "device": (device := _device(options)),
         "gpus": _gpus(device),
         "memory": options.memory or 0,
         "keep_rounds": options.keep_rounds,
@@ -235,25 +236,41 @@ def _within(options: argparse.Namespace, name: str, least: int, most: int) -> An
     return value
 
 
-def _device(name: str) -> str:
-    """The device "cpu" or "cuda" for a value of --device. Without a driver `auto` is cpu; torch is not imported then.
-    InputError: `cuda`, and torch finds no such device."""
-    if name == "auto" and not any(driver.exists() for driver in DRIVERS):
+def _device(options: argparse.Namespace) -> str:
+    """The device of a plan, "cpu", "cuda" or "mps". InputError: torch finds it not here, or it cannot do what is
+    asked."""
+    ray = options.engine == "ray"
+    if ray and options.device == "mps":
+        raise InputError("--device mps: Ray gives workers no Apple GPU; use --engine local")
+    device = _find_device("cpu" if ray and not options.worker_gpus else options.device, apple=not ray)
+    if device == "mps" and options.matmul_precision == "tf32":
+        raise InputError("--matmul-precision tf32: Apple's GPU has no TF32; use highest, or --device cpu")
+    return device
+
+
+def _find_device(name: str, *, apple: bool = True) -> str:
+    """The device for a value of --device: `auto` is cuda before mps (if `apple`), and cpu without either; without a
+    driver torch is not imported for it. InputError: torch finds no such device."""
+    if name == "auto" and sys.platform != "darwin" and not any(driver.exists() for driver in DRIVERS):
         return "cpu"
     if name != "cpu":
         import torch
 
-        if torch.cuda.is_available():
+        if name != "mps" and torch.cuda.is_available():
             return "cuda"
-        if name == "cuda":
-            raise InputError("--device cuda: torch finds no CUDA device here; use cpu or auto")
+        if name != "cuda" and apple and torch.backends.mps.is_available():
+            return "mps"
+        if name != "auto":
+            kind = {"cuda": "CUDA device", "mps": "Apple GPU"}[name]
+            raise InputError(f"--device {name}: torch finds no {kind} here; use cpu or auto")
     return "cpu"
 
 
 def _gpus(device: str) -> list[str]:
-    """The names of this machine's GPUs for CUDA_VISIBLE_DEVICES; [] if the device is a processor."""
-    if device == "cpu":
-        return []
+    """The names of this machine's GPUs for CUDA_VISIBLE_DEVICES; [] if the device is a processor, one without a name if
+    it is Apple's GPU."""
+    if device != "cuda":
+        return [] if device == "cpu" else [""]
     import torch
 
     count = max(1, torch.cuda.device_count())

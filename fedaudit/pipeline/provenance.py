@@ -111,10 +111,10 @@ def _last(flag: str, value: str) -> str:
 def machine(device: str) -> str:
     """The machine in a few words: system, processor, cores, and the GPU where `device` is one."""
     words = [platform.system(), platform.machine(), f"{os.cpu_count()} cores", f"Python {platform.python_version()}"]
-    if device == "cuda":
-        import torch
+    if device in ("cuda", "mps"):
+        from fedaudit.machinery import devices
 
-        words.append(torch.cuda.get_device_name())
+        words.append(devices.name(device))
     return ", ".join(words)
 
 

@@ -41,9 +41,10 @@ def federation_of(plan: Plan) -> Federation:
 
 def resources_of(plan: Plan, *, sample: bool = False) -> Resources:
     """The arguments that a plan's learner is made from."""
+    threads = 1 if plan.device == "mps" else plan.threads  # torch promises threads nothing on Apple's GPU
     return Resources(
         plan.backbone, plan.settings, plan.out / "cache", plan.device, plan.dtype, plan.backbone_code, plan.workers,
-        plan.threads, plan.memory, sample,
+        threads, plan.memory, sample,
     )  # fmt: skip
 
 
