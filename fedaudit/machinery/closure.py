@@ -67,7 +67,6 @@ class _Source:
 
 
 @functools.cache
-@functools.cache
 def _parsed(module: str) -> _Source:
     return _parse(_path(module).read_bytes())
 
