@@ -175,7 +175,7 @@ class FrozenVLM(Reader):
 
     def _encoded(self, record: Record, prompt: EmbeddedPrompt, source: Tensor | Stored) -> Encoded:
         tail = torch.cat([self._text(record), torch.tensor([self._stops[0]])])
-        self._check_length(record, len(prompt.ids))
+        self._check_length(record, len(prompt.ids) + len(tail))
         places = torch.nonzero(prompt.ids == self.image_token).flatten()
         image = slice(int(places[0]), int(places[-1]) + 1)
         extra = {name: extend_input(name, values, len(tail), self.text_type) for name, values in prompt.extra.items()}

@@ -119,6 +119,6 @@ def unpack_tensors(
         names = {key.partition("/")[0] for key in stored.keys()} - {"ids", "features"}  # noqa: SIM118, no mapping
         for record in records:
             ids, *rest = (stored.get_tensor(f"{n}/{record.id}").clone() for n in ("ids", *sorted(names)))
-            source = Stored(file, f"features/{record.id}")
-            prompt = EmbeddedPrompt(ids, torch.empty(0), dict(zip(sorted(names), rest, strict=True)))
-            yield prompt, source.read() if in_memory else source
+            key = f"features/{record.id}"
+            source = stored.get_tensor(key).clone() if in_memory else Stored(file, key)
+            yield EmbeddedPrompt(ids, torch.empty(0), dict(zip(sorted(names), rest, strict=True))), source

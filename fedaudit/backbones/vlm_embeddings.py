@@ -20,7 +20,7 @@ class Reader(Opened):
         """The embedded prompts of a few records, in one vision pass. InputError: one cannot be used."""
         inputs = self._processed(records)
         for record, mask in zip(records, inputs["attention_mask"], strict=True):
-            self._check_length(record, int(mask.sum()))  # before the vision pass
+            self._check_length(record, int(mask.sum()) + len(self._text(record)) + 1)  # before the vision pass
         embeddings, positions = self._reached(inputs)
         prompts = []
         for i, mask in enumerate(inputs["attention_mask"].bool().cpu()):

@@ -144,9 +144,9 @@ class Opened:
             )
         return torch.tensor(ids, dtype=torch.int64)
 
-    def _check_length(self, record: Record, prompt: int) -> None:
-        """InputError if prompt tokens, text and end are more than the model's positions."""
-        check_length(record, prompt + len(self._text(record)) + 1, self._positions, self.path)
+    def _check_length(self, record: Record, tokens: int) -> None:
+        """InputError if all tokens of a record, its end among them, are more than the model's positions."""
+        check_length(record, tokens, self._positions, self.path)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019, one model per process: most records share an instruction
     def _instruction(self, text: str) -> list[int]:
