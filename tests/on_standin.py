@@ -147,7 +147,7 @@ def doubles() -> dict[str, float]:
 
 def command(words: Sequence[str]) -> dict[str, Any]:
     """What `--device auto`, of Apple's GPU `--device mps`, chose where torch finds such a device, and how far the
-    command's findings are from the processor's."""
+    command's findings are from the processor's, by the fields that differ."""
     from fedaudit.backbones.vlm_loading import Opened
     from fedaudit.command import cli, plans
 
@@ -179,7 +179,10 @@ def command(words: Sequence[str]) -> dict[str, Any]:
             assert code == 0
             (findings,) = (json.loads(path.read_text()) for path in out.glob("reports/*/findings.json"))
             both.append([{name: value for name, value in f.items() if name != "run"} for f in findings])
-    return {"chosen": chosen, "findings": len(both[0]), "off": difference(*both)}
+    assert [list(finding) for finding in both[0]] == [list(finding) for finding in both[1]]
+    names = dict.fromkeys(name for finding in both[0] for name in finding)
+    off = {name: difference(*([finding.get(name) for finding in findings] for findings in both)) for name in names}
+    return {"chosen": chosen, "findings": len(both[0]), "off": {name: far for name, far in off.items() if far}}
 
 
 def rows(learner: str, *, everything: bool) -> Iterator[dict[str, Any]]:

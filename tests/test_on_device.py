@@ -154,15 +154,21 @@ PROMPTS = (
 DUAL = "--method dp2fl --attack loss,cosine --rounds 1 --clients 2 --test 1"
 
 
+def check_command(did: Mapping[str, Any], device: str, words: str) -> None:
+    """The findings are the processor's. Adapters differ in their last digits, so that scores of two records may be equal
+    or not, by which permutations are counted."""
+    assert did["chosen"] == [device, "cpu"]
+    assert did["findings"] > 10
+    assert did["off"].keys() <= ({"p_adjusted", "sentence"} if "fedavg" in words else set())
+
+
 @needs_standin
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [LORA, PROMPTS, DUAL])
 def test_auto_takes_the_device_of_a_machine_with_a_driver(words: str, folder: Path) -> None:
     """For one method of each learner, from training to the report."""
     did = on_standin("command", folder, *words.split())
-    assert did["chosen"] == ["cuda", "cpu"]
-    assert did["findings"] > 10
-    assert did["off"] == 0
+    check_command(did, "cuda", words)
 
 
 @needs_standin
@@ -170,9 +176,7 @@ def test_auto_takes_the_device_of_a_machine_with_a_driver(words: str, folder: Pa
 @pytest.mark.parametrize("words", [DOUBLES, PROMPTS, DUAL])
 def test_commands_on_apples_gpu(words: str, folder: Path) -> None:
     did = on_standin("apple:command", folder, *words.split())
-    assert did["chosen"] == ["mps", "cpu"]
-    assert did["findings"] > 10
-    assert did["off"] == 0
+    check_command(did, "mps", words)
 
 
 def test_auto_is_cuda_where_a_driver_and_torch_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
