@@ -19,7 +19,7 @@ def forget() -> None:
         parent, _, last = name.rpartition(".")
         vars(sys.modules[parent]).pop(last, None) if parent in sys.modules else None
         del sys.modules[name]
-    for cached in (places.places, closure._parsed, plugins._text, plugins._parsed, plugins.dataclass_of, keys._sha256):
+    for cached in (places.places, closure._parsed, plugins._text, plugins.dataclass_of, keys._sha256):
         cached.cache_clear()
     for cleared in places._to_forget:
         cleared()

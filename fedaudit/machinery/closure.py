@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedaudit.machinery import places
@@ -41,7 +42,7 @@ def imported(module: str) -> tuple[str, ...]:
     """Dotted names of this project's modules that the source of `module` imports, with the packages around them; not
     under TYPE_CHECKING."""
     package = module if _path(module).name == "__init__.py" else module.rpartition(".")[0]
-    named = (name for node in _executed(_parsed(module)) for name in names(node, package))
+    named = (name for node in _parsed(module).imports for name in names(node, package))
     return tuple(dict.fromkeys(part for name in named for part in _with_packages(name) if source_file(part)))
 
 
@@ -49,15 +50,33 @@ def imported(module: str) -> tuple[str, ...]:
 def why_outside(module: str) -> str:
     """The text that a module assigns to `OUTSIDE_KEYS`, the reason why cache keys do not hash it; "" if it assigns
     none."""
-    for node in _parsed(module).body:
-        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == OUTSIDE for to in node.targets):
-            return str(ast.literal_eval(node.value))
-    return ""
+    reason = _parsed(module).outside
+    return "" if reason is None else str(ast.literal_eval(reason))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What counts of a module's source."""
+
+    imports: Sequence[ast.stmt]  # that are executed
+    outside: ast.expr | None  # that it assigns to `OUTSIDE_KEYS`
 
 
 @functools.cache
-def _parsed(module: str) -> ast.Module:
-    return ast.parse(_path(module).read_bytes())
+def _parsed(module: str) -> _Source:
+    return _parse(_path(module).read_bytes())
+
+
+@functools.cache  # by content: places may change, and most sources do not
+def _parse(source: bytes) -> _Source:
+    tree = ast.parse(source)
+    imports = [node for node in _executed(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assigned = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == OUTSIDE for to in node.targets)
+    )
+    return _Source(imports, next(assigned, None))
 
 
 def _path(module: str) -> Path:
@@ -79,14 +98,15 @@ def _name(module: str, path: Path) -> str:
     return f"{relative}/{path.name}" if path.name == "__init__.py" else f"{relative}.py"
 
 
-def _executed(node: ast.AST) -> Iterator[ast.AST]:
+def _executed(node: ast.AST) -> Iterator[ast.stmt]:
     """Yield all statements below `node`, however deep, except those under `if TYPE_CHECKING:`."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, STATEMENTS):
             continue
         if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             continue
-        yield child
+        if isinstance(child, ast.stmt):
+            yield child
         yield from _executed(child)
 
 
