@@ -104,7 +104,7 @@ def unnoted(path: Path) -> bytes:
     data = path.read_bytes()
     if path.name == index.PAGE:
         return re.sub(rb"<!-- note -->.*?<!-- /note -->", b"", data, flags=re.DOTALL)
-    if path.name == "manifest.json" and (path.parent / "runs.json").exists():
+    if path.name == "manifest.json" and (path.parent / index.PAGE).exists():
         return json.dumps({name: digest for name, digest in json.loads(data).items() if name != index.PAGE}).encode()
     return data
 

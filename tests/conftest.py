@@ -10,13 +10,13 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from tests.unprinted import unprinted
+from tests.unprinted import no_pages, unprinted
 
 pytest.register_assert_rewrite("tests.whole_runs")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-WARM = ("test_api.py", "test_contributing.py", "test_end_to_end.py", "test_third_learner.py")
+WARM = ("test_api.py", "test_contributing.py", "test_end_to_end.py", "test_keys.py", "test_third_learner.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
@@ -44,4 +44,11 @@ def unsafe_but_quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda _: None)
         patch.setattr("fedaudit.reports.figures.drawing.printed", unprinted)
+        yield
+
+
+@pytest.fixture(scope="module")
+def without_pages() -> Iterator[None]:
+    """For files with audits whose page nobody looks at."""
+    with no_pages():
         yield

@@ -187,7 +187,7 @@ class TestProbes:
 QUICK = {"rounds": 2, "clients": 3, "seeds": 1, "quiet": True, "train": 24}
 
 
-def test_through_the_whole_door(tmp_path: Path) -> None:
+def test_through_the_whole_door(without_pages: None, tmp_path: Path) -> None:
     """A training that is there already is attacked by a server that acts: it reads batches at epsilon .1."""
     run = {"method": "dpfpl", "epsilon": "0.1", "twin": False, "out": str(tmp_path), **QUICK}
     fedaudit.audit(**run)

@@ -22,7 +22,7 @@ from fedaudit.pipeline.question_plan import QuestionPlan, read_rebuilt
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.workers import Workshop, federation_of
 
-pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick", "without_pages")
 
 QUIET = Progress(quiet=True)
 LORA = (
@@ -45,7 +45,9 @@ def kept(out: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module", params=RUNS)
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def asked(
+    request: pytest.FixtureRequest, without_pages: None, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
     """A run under an attack by loss and by shadow models."""
     out = tmp_path_factory.mktemp("out")
     audited(f"{RUNS[request.param]} --attack loss,lira {SHADOWS}", out)

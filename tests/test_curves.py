@@ -29,7 +29,7 @@ from fedaudit.reports.comparison import build
 from fedaudit.reports.section import Page
 from fedaudit.reports.sections.curves import section
 from tests.prompt_evidence import attacked, prompt_evidence
-from tests.unprinted import unprinted
+from tests.unprinted import no_pages, unprinted
 from tests.whole_runs import unnoted
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -374,7 +374,7 @@ class TestCommand:
             compare_runs.read("--audit curves --rounds 3".split())
 
 
-TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "attack": "loss", "threads": 1, "quiet": True}
+TINY = {"rounds": 1, "clients": 3, "train": 12, "test": 1, "attack": "loss", "threads": 1, "quiet": True}
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +382,8 @@ def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedaudit.reports.figures.drawing.printed", unprinted)
-        fedaudit.audit(method="promptfl", epsilon=["none", 5], out=out, **TINY)
+        with no_pages():
+            fedaudit.audit(method="promptfl", epsilon=["none", 5], out=out, **TINY)
     return out
 
 
@@ -390,7 +391,8 @@ class TestOnDisk:
     def test_over_two_commands_without_training(self, out, capsys, monkeypatch):
         from fedaudit.pipeline import compute
 
-        fedaudit.audit(method="local", epsilon="none", out=out, **TINY)
+        with no_pages():
+            fedaudit.audit(method="local", epsilon="none", out=out, **TINY)
         monkeypatch.setattr(compute, "compute", None)  # whatever trains would need it
         assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
         first = capsys.readouterr().out.splitlines()
@@ -428,21 +430,24 @@ class TestOnDisk:
 
     def test_nothing_to_compare_ends_with_2_and_no_page(self, tmp_path, capsys):
         few = {**TINY, "method": "promptfl", "out": tmp_path}
-        fedaudit.audit(**few, epsilon="none")
-        fedaudit.audit(**few | {"attack": "entropy"}, epsilon=5, no_twin=True)
+        with no_pages():
+            fedaudit.audit(**few, epsilon="none")
+            fedaudit.audit(**few | {"attack": "entropy"}, epsilon=5, no_twin=True)
         assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 2
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith("error: --audit curves: glyphs, ")
         assert "no attack ran with the same settings at all 2 points, so none are compared; entropy lacks 1: " in said
         assert not (tmp_path / "comparisons").exists()
-        fedaudit.audit(**few | {"attack": "loss"}, epsilon=5, no_twin=True)
+        with no_pages():
+            fedaudit.audit(**few | {"attack": "loss"}, epsilon=5, no_twin=True)
         assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 0
 
     def test_runs_that_differ_in_what_the_attack_does_not_use_are_compared(self, tmp_path, capsys):
-        fedaudit.audit(**TINY, method="promptfl", epsilon="none", out=tmp_path)
         shadowed = TINY | {"attack": ["loss", "lira"], "shadows": 4, "targets": 3}
-        fedaudit.audit(**shadowed, method="promptfl", epsilon=5, no_twin=True, out=tmp_path)
-        fedaudit.audit(**TINY | {"targets": 3}, method="promptfl", epsilon="none", out=tmp_path)
+        with no_pages():
+            fedaudit.audit(**TINY, method="promptfl", epsilon="none", out=tmp_path)
+            fedaudit.audit(**shadowed, method="promptfl", epsilon=5, no_twin=True, out=tmp_path)
+            fedaudit.audit(**TINY | {"targets": 3}, method="promptfl", epsilon="none", out=tmp_path)
         assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 0
         rows = pd.read_csv(next(tmp_path.glob("comparisons/curves-*/curves.csv"))).dropna(subset="best_of")
         assert set(rows.attack) == {"loss:targets=3"}
@@ -451,6 +456,7 @@ class TestOnDisk:
         assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
         assert "no finished report" in capsys.readouterr().err
         bare = {k: v for k, v in TINY.items() if k != "attack"}
-        fedaudit.audit(method="local", epsilon="none", out=tmp_path, **bare)
+        with no_pages():
+            fedaudit.audit(method="local", epsilon="none", out=tmp_path, **bare)
         assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
         assert "no run under" in capsys.readouterr().err

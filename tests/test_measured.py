@@ -404,7 +404,7 @@ class TestFromMessages:
 
 
 @pytest.mark.parametrize("factor", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
-def test_through_the_whole_pipeline(tmp_path: Path, factor: float) -> None:
+def test_through_the_whole_pipeline(without_pages: None, tmp_path: Path, factor: float) -> None:
     """The preset of canaries, smaller, with the noise of its ledger, which proves epsilon 8, and with a tenth of it."""
     with mock.patch("fedaudit.trainers.protection.add_noise", functools.partial(_scaled, factor)):
         audit = fedaudit.audit(

@@ -34,6 +34,7 @@ from tests.unprinted import unprinted
 
 FOLDER = plugins.package_folder("fedaudit.reports.papers")
 OTHERWISE = "--seeds 1 --rounds 1"
+SIMILAR = "dots", "print+dots", "neon+dots"  # tasks for which two single domains and a pair stand, but in slow tests
 FIGURES = {  # what a paper prints of a figure, in its tables or its text
     **{f"dpfpl:figure{i}": data for i, data in ((2, "Caltech101"), (4, "OxfordPets"), (5, "OxfordFlowers"), (6, "Food101"))},
     "dpfpl:figure3": ["below 50 % at ε 0.2 for Oxford Pets"],
@@ -56,9 +57,9 @@ def tiny(name: str) -> str:
     return next(filter(None, (paper_items.find(name).tiny, *sharing)), OTHERWISE if preset else "")
 
 
-def drawing_of(out: Path, tiny: Callable[[str], str]) -> Draw:
-    """A function that draws an item under `out` as the command does, with the words that `tiny` says of it; what was
-    drawn is not drawn again."""
+def drawing_of(out: Path, tiny: Callable[[str], str], left_out: Sequence[str] = ()) -> Draw:
+    """A function that draws an item under `out` as the command does, with the words that `tiny` says of it, without the
+    tasks `left_out`; what was drawn is not drawn again."""
     known: dict[str, DrawnItem] = {}
 
     def draw(name: str) -> DrawnItem:
@@ -70,10 +71,11 @@ def drawing_of(out: Path, tiny: Callable[[str], str]) -> Draw:
                 own = [word for word in own if not (chosen and word.startswith("--method="))]
                 return cli.read_command([*own, *chosen], scale).plan
 
-            asked = paper.read(["--paper", name, "--out", str(out), *words.split()], plan)
+            asked = paper.read(["--paper", name, "--out", str(out), "--threads", "1", *words.split()], plan)
             assert asked is not None
             plans = asked.items[name]
             assert not isinstance(plans, Exception), plans
+            plans = {task: plan for task, plan in plans.items() if task not in left_out}
             known[name] = papers.draw(name, plans, out, Progress(quiet=True))
             assert known[name].page is not None
             PLANS[known[name].page, name] = plans
@@ -101,7 +103,7 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
-    return drawing_of(tmp_path_factory.mktemp("papers"), tiny)
+    return drawing_of(tmp_path_factory.mktemp("papers"), tiny, SIMILAR)
 
 
 ITEMS = pytest.mark.parametrize("name", paper_items.items())

@@ -784,7 +784,7 @@ def listed(folder: Path, loop: str) -> Path:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_kill_before_any_change_of_the_disk(name: str, stride: int, tmp_path: Path) -> None:
     """What is left is read up to the last whole round, if need be after one call that the error names; and the training

@@ -91,7 +91,7 @@ TINY = (
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def finished(without_pages: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     plan = cli.read_command([*TINY.split(), "--out", str(tmp_path_factory.mktemp("runs"))]).plan
     return plan, run(plan, Progress(quiet=True)).findings
 

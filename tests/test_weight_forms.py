@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +183,17 @@ def test_every_form_of_the_table_is_tried() -> None:
     assert [*ROWS] == [*FORMS]
 
 
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of open_clip's hub with the weights of an architecture that open_clip has while the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield weights.two_architectures(tmp_path_factory.mktemp("open_clip"), patch).parent
+
+
 @pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
-    return dict(load_file(weights.two_architectures(tmp_path, monkeypatch)))
+def state(hub: Path, tmp_path: Path) -> State:
+    (tmp_path / "hub").symlink_to(hub)
+    return dict(load_file(hub / "open_clip_model.safetensors"))
 
 
 def flags_of(place: Path) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedaudit.machinery.store import Folder
+    from fedaudit.reports.evidence import Evidence
     from fedaudit.reports.figures.drawing import Plot, PrintedFigure
 
 
@@ -28,3 +30,26 @@ def nothing_printed(but: bool = False) -> Iterator[None]:
         yield
     finally:
         drawing.printed = whole
+
+
+@contextmanager
+def no_pages() -> Iterator[None]:
+    """Within it the report of an audit is its findings and runs, with the verdicts that a page has; nothing is drawn."""
+    from fedaudit.pipeline import compute
+
+    whole = compute.write_page
+    compute.write_page = _write_rows
+    try:
+        yield
+    finally:
+        compute.write_page = whole
+
+
+def _write_rows(evidence: Sequence[Evidence], folder: Folder, *_: object) -> None:
+    from fedaudit.reports.corrected_verdicts import with_verdicts
+    from fedaudit.reports.report import rows_as_json
+    from fedaudit.reports.runs import runs
+
+    judged = with_verdicts(evidence)
+    folder.write("findings.json", rows_as_json([finding for e in judged for finding in e.findings]))
+    folder.write("runs.json", rows_as_json(runs(judged)))

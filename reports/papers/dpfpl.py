@@ -79,7 +79,11 @@ class Items:
     table9 = at_one("0.1", "rank and residual at ε 0.1")
     table10 = at_one("0.05", "rank and residual at ε 0.05")
     table11 = at_one("0.01", "rank and residual at ε 0.01")
-    figure2 = ABLATION(f"{FIGURE} Caltech101", real={"Caltech101": REAL["Caltech101"]}, tiny=f"{TINY} --rank 1,8")
+    figure2 = ABLATION(
+        f"{FIGURE} Caltech101",
+        real={"Caltech101": REAL["Caltech101"]},
+        tiny=f"{TINY} --rank 1,8 --epsilon none,0.1",
+    )
     figure4 = ABLATION(f"{FIGURE} OxfordPets", real={"OxfordPets": REAL["OxfordPets"]})
     figure5 = ABLATION(f"{FIGURE} OxfordFlowers", real={"OxfordFlowers": REAL["OxfordFlowers"]})
     figure6 = ABLATION(f"{FIGURE} Food101", real={"Food101": REAL["Food101"]})

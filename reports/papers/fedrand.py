@@ -37,7 +37,10 @@ class Items:
         real={"captions": ("--task=coco",)},
     )  # fmt: skip
     FIVE = "fedavg,fedper,fedper:shared_layers=4,fedpara,fedrand"
-    TINY = "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 --method"
+    TINY = (
+        "--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 --local-epochs 1 "
+        "--method"
+    )
 
     table1 = CAPTIONS(
         "answers and captions of the aggregated model and of clients' models, five methods",

@@ -36,7 +36,7 @@ class Items:
         scale="paper",
         real={"captions": ("--task=coco",)},
         tiny="--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
-        "--method fedavg,fedrand",
+        "--local-epochs 1 --method fedavg,fedrand",
     )
 
 

@@ -24,7 +24,8 @@ class Items:
         preset="fedrand-tables",
         method="fedavg,fedrand",
         attacked=True,
-        tiny="--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2",
+        tiny="--seeds 1 --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 "
+        "--local-epochs 1",
         tasks={"captions": ("--task=captions",)},
         scale="paper",
         real={"captions": ("--task=coco",)},
