@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick", "without_pages")
 
 QUIET = Progress(quiet=True)
 LORA = (
-    "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 --threads 1 "
+    "--method fedrand --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 2 --local-steps 1 --threads 1 "
     "--targets 1 --quiet"
 )
 PROMPTS = "--method promptfl --epsilon none --rounds 3 --clients 3 --train 6 --test 1 --threads 1 --targets 1 --quiet"

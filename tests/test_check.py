@@ -32,6 +32,7 @@ PETS = [
     "4",
 ]
 
+FEW = ["--train", "4", "--test", "1"]  # drawn symbols
 Capture = pytest.CaptureFixture[str]
 
 
@@ -121,14 +122,14 @@ def test_class_names_must_fit_the_text_encoder(pets: Path, tmp_path: Path, capsy
     assert len(err) == 1
     assert "class name" in err[0]
     assert out[-1].startswith("model: tiny, ")
-    code, _, err = check(["--method", "promptfl", "--prompt-length", "80"], capsys)
+    code, _, err = check(["--method", "promptfl", *FEW, "--prompt-length", "80"], capsys)
     assert code == 2
     assert "context vectors; this text encoder reads" in err[0]
 
 
 @pytest.mark.parametrize(("words", "model"), [
-    (["--method", "promptfl", "--backbone", "ViT-B-16", "--weights", "random"], "ViT-B-16 (random), activation GELU: a CLIP of 149.6 million parameters, random, "),
-    (["--method", "fedavg"], "scenes-llava: LlavaForConditionalGeneration of 3.5 million parameters, float16 in the files, used as float32 (0.01 GB)"),
+    (["--method", "promptfl", *FEW, "--backbone", "ViT-B-16", "--weights", "random"], "ViT-B-16 (random), activation GELU: a CLIP of 149.6 million parameters, random, "),
+    (["--method", "fedavg", "--records", "2", "--reference", "2", "--novel", "2", "--test", "1"], "scenes-llava: LlavaForConditionalGeneration of 3.5 million parameters, float16 in the files, used as float32 (0.01 GB)"),
 ])  # fmt: skip
 def test_a_model_is_described(words: list[str], model: str, capsys: Capture) -> None:
     code, out, err = check(words, capsys)
@@ -191,7 +192,7 @@ def test_a_run_that_is_damaged_or_names_no_model_of_here(tmp_path: Path, capsys:
 
 def test_the_command_itself(tmp_path: Path) -> None:
     def started(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "audit.py"), "--method", "promptfl", *words, "--check"]
+        command = [sys.executable, str(ROOT / "audit.py"), "--method", "promptfl", *FEW, *words, "--check"]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
 
     good, bad = started(), started("--backbone", "ViT-B-16", "--weights", "gone.pt")

@@ -34,7 +34,7 @@ def too_wide(lines: list[str]) -> list[str]:
     [
         "--help", "--method dpfpl --attack all --help", "--paper dpfpl:table2 --help", "--paper dpfpl --help",
         "--nightly matrix.yaml --help", "--list --threads 2", "--list attacks --quiet", "--version --debug",
-        "--paper list --threads 1", "--method fedavg --check",
+        "--paper list --threads 1", "--method fedavg --records 4 --reference 4 --novel 4 --test 2 --check",
         pytest.param("--method dpfpl --check --threads 1", marks=pytest.mark.slow),
     ],
 )  # fmt: skip

@@ -85,7 +85,7 @@ def test_shadows_take_part_when_the_target_did_and_start_where_it_did(tmp_path: 
 
 
 TINY = (
-    "--method fedavg --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 3 --local-steps 2 --threads 1 "
+    "--method fedavg --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 2 --local-steps 1 --threads 1 "
     "--shadows 4 --shadow-trajectories 2 --targets 1 --attack loss,source,lira --quiet"
 )
 

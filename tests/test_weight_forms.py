@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,17 +183,9 @@ def test_every_form_of_the_table_is_tried() -> None:
     assert [*ROWS] == [*FORMS]
 
 
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of open_clip's hub with the weights of an architecture that open_clip has while the tests run."""
-    with pytest.MonkeyPatch.context() as patch:
-        yield weights.two_architectures(tmp_path_factory.mktemp("open_clip"), patch).parent
-
-
 @pytest.fixture
-def state(hub: Path, tmp_path: Path) -> State:
-    (tmp_path / "hub").symlink_to(hub)
-    return dict(load_file(hub / "open_clip_model.safetensors"))
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
+    return dict(load_file(weights.two_architectures(tmp_path, monkeypatch)))
 
 
 def flags_of(place: Path) -> list[str]:
@@ -213,8 +205,8 @@ def test_a_form_is_read_or_refused_as_documented(
         return clip.load(resolve_clip(given[1], given[-1] if len(given) > 2 else ""))
 
     capsys.readouterr()  # the bars of transformers
-    method = ["--method", "fedavg" if form in WRITERS else "promptfl"]
-    code = main([*method, *given, "--check", "--out", str(tmp_path / "out")])
+    small = "--method fedavg --records 2 --reference 2 --novel 2" if form in WRITERS else "--method promptfl --train 4"
+    code = main([*small.split(), "--test", "1", *given, "--check", "--out", str(tmp_path / "out")])
     said = capsys.readouterr()
     assert not (tmp_path / "out").exists()
     assert said.out.startswith("data: ")
