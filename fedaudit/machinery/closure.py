@@ -60,7 +60,7 @@ def why_outside(module: str) -> str:
 
 @dataclass(frozen=True)
 class _Source:
-    """What counts of a module's source."""
+    """The parts of a module's source that closures read."""
 
     imports: Sequence[ast.stmt]  # that are executed
     outside: ast.expr | None  # that it assigns to `OUTSIDE_KEYS`

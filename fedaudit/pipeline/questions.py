@@ -389,14 +389,12 @@ def answer_questions(
 
 
 def _order(question: StoredQuestion) -> tuple[bool, tuple[str, ...]]:
-    """What questions are sorted by: those about shadow models take longest, and those about one model stand together,
-    so that its weights are read once."""
+    """Sort key: questions about shadow models take longest; those about one model share its weights, read once."""
     return not isinstance(question, ShadowQuestion), question.weights if isinstance(question, ModelQuestion) else ()
 
 
 def _with_weights(question: StoredQuestion, packed: Callable[[str], bytes]) -> StoredQuestion:
-    """The question with the packed weights that it is about, for a worker; a question that names no weights as it
-    is."""
+    """The question with the packed weights that it is about, for a worker; one that names no weights as it is."""
     if isinstance(question, ModelQuestion | ProjectionQuestion):
         return replace(question, states=tuple(packed(digest) for digest in question.weights))
     return question
