@@ -56,7 +56,7 @@ def why_outside(module: str) -> str:
 
 @dataclass(frozen=True)
 class _Source:
-    """What counts of a module's source."""
+    """The part of a module's source that decides its closure."""
 
     imports: Sequence[ast.stmt]  # that are executed
     outside: ast.expr | None  # that it assigns to `OUTSIDE_KEYS`
