@@ -244,6 +244,12 @@ def test_undecoded_pictures_equal_their_file_until_pixels_are_known(tmp_path, mo
     with duplicates.undecoded() as passed:
         assert duplicates.identities(paths) == same
     assert not passed, "pixels are known: what was on disk under these names is found"
+    duplicates._known.clear()
+    black, white = np.zeros((3, 4, 3), np.uint8), np.ones((3, 4, 3), np.uint8)
+    with duplicates.undecoded() as passed:
+        drawn = duplicates.identities([black, white, black.copy()])
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert not passed, "pixels in memory need no decoding"
 
 
 def test_a_class_that_has_nothing_but_copies_is_refused_with_the_reason(tmp_path):

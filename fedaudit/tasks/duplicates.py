@@ -41,8 +41,8 @@ _undecoded: list[list[Stored]] = []  # the pictures that each `undecoded` around
 
 @contextlib.contextmanager
 def undecoded() -> Iterator[list[Stored]]:
-    """Inside the `with` block, as long as no picture's pixels are known, pictures are equal if they are the same file
-    or the same bytes; none is decoded. Yields the list of those that were not."""
+    """Inside the `with` block, as long as no file's pixels are known, pictures are equal if they are the same file or
+    the same bytes; none is decoded. Yields the list of those that were not."""
     _undecoded.append([])
     try:
         yield _undecoded[-1]
@@ -68,8 +68,9 @@ def identities(pictures: Sequence[Stored]) -> list[Hashable]:
     cannot be decoded equals its own file or bytes only: who uses it says what is wrong. See also `undecoded`.
     """
     sources: list[Hashable] = [_source(picture) for picture in pictures]
-    if _undecoded and not _known:
-        _undecoded[-1].extend(pictures)
+    files = [picture for picture in pictures if not isinstance(picture, np.ndarray)]
+    if files and _undecoded and not _known:
+        _undecoded[-1].extend(files)
         return sources
     distinct = dict(zip(sources, pictures, strict=True))
     for path in (source for source in distinct if isinstance(source, Path)):
