@@ -104,7 +104,7 @@ def faults() -> dict[str, str]:
 
 
 def apple_faults() -> dict[str, str]:
-    """What the stand-in for Apple's GPU makes of double precision, and of an operation that this lacks."""
+    """Return the errors that the stand-in for Apple's GPU raises at double precision, and at an operation that it lacks."""
     here, there = torch.eye(2), torch.eye(2, device=standin.NAME)
     tries: dict[str, Callable[[], object]] = {
         "made": lambda: torch.zeros(2, dtype=torch.float64, device=standin.NAME),
@@ -146,8 +146,8 @@ def doubles() -> dict[str, float]:
 
 
 def command(words: Sequence[str]) -> dict[str, Any]:
-    """What `--device auto`, of Apple's GPU `--device mps`, chose where torch finds such a device, and how far the
-    command's findings are from the processor's, by the fields that differ."""
+    """Return the device that `--device auto` (of Apple's GPU `--device mps`) chose where torch finds one, and how far
+    the command's findings are from the processor's, by the fields that differ."""
     from fedaudit.backbones.vlm_loading import Opened
     from fedaudit.command import cli, plans
 

@@ -12,6 +12,7 @@ import pytest
 import torch  # before the fork, so that all workers start at once
 from threadpoolctl import threadpool_info
 
+from fedaudit.machinery import threads
 from fedaudit.machinery.executor import Executor, one_thread, restored_settings, set_precision
 
 
@@ -56,6 +57,14 @@ def test_a_job_waits_for_the_one_before_it_in_its_chain_and_for_no_other_chain(t
     chains = [[(tmp_path, chain, x) for x in range(3)] for chain in ("ab" if workers == 2 else "ba")]
     with Executor(lambda: 1, workers=workers) as executor:
         assert list(executor.chains(follow, chains)) == [True] * 6
+
+
+def test_threads_meet_if_so_many_are_allowed_and_keep_the_order(monkeypatch):
+    monkeypatch.setattr(threads, "_allowed", 1)
+    assert len({*threads.in_threads(lambda _: threading.get_ident(), range(4))}) == 1
+    threads.allow_threads(3)
+    together = threading.Barrier(3, timeout=60)
+    assert threads.in_threads(lambda x: together.wait() >= 0 and x, range(3)) == [0, 1, 2]
 
 
 def test_one_worker_is_this_process():

@@ -154,29 +154,24 @@ PROMPTS = (
 DUAL = "--method dp2fl --attack loss,cosine --rounds 1 --clients 2 --test 1"
 
 
-def check_command(did: Mapping[str, Any], device: str, words: str) -> None:
-    """The findings are the processor's. Adapters differ in their last digits, so that scores of two records may be equal
-    or not, by which permutations are counted."""
+@needs_standin
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "device", "words"),
+    [
+        *(("command", "cuda", words) for words in (LORA, PROMPTS, DUAL)),
+        *(("apple:command", "mps", words) for words in (DOUBLES, PROMPTS, DUAL)),
+    ],
+)
+def test_a_command_on_the_device_finds_what_the_processor_finds(
+    what: str, device: str, words: str, folder: Path
+) -> None:
+    """For one method of each learner, from training to the report. Adapters differ in their last digits, so that scores
+    of two records may be equal or not, by which permutations are counted."""
+    did = on_standin(what, folder, *words.split())
     assert did["chosen"] == [device, "cpu"]
     assert did["findings"] > 10
     assert did["off"].keys() <= ({"p_adjusted", "sentence"} if "fedavg" in words else set())
-
-
-@needs_standin
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [LORA, PROMPTS, DUAL])
-def test_auto_takes_the_device_of_a_machine_with_a_driver(words: str, folder: Path) -> None:
-    """For one method of each learner, from training to the report."""
-    did = on_standin("command", folder, *words.split())
-    check_command(did, "cuda", words)
-
-
-@needs_standin
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [DOUBLES, PROMPTS, DUAL])
-def test_commands_on_apples_gpu(words: str, folder: Path) -> None:
-    did = on_standin("apple:command", folder, *words.split())
-    check_command(did, "mps", words)
 
 
 def test_auto_is_cuda_where_a_driver_and_torch_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
