@@ -10,6 +10,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.kept_runs import KeptRuns, prompt_runs
 from tests.unprinted import no_pages, unprinted
 
 pytest.register_assert_rewrite("tests.whole_runs")
@@ -52,3 +53,9 @@ def without_pages() -> Iterator[None]:
     """For files with audits whose page nobody looks at."""
     with no_pages():
         yield
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptRuns:
+    """Finished tiny audits of prompts, which all processes share: to be read, or copied."""
+    return prompt_runs(tmp_path_factory)

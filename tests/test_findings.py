@@ -24,12 +24,12 @@ from fedaudit.pipeline.finished import COMPLETE, finish
 from fedaudit.reports.report import build
 from fedaudit.reports.runs import entries, runs
 from tests.judged_rows import contradictory
+from tests.kept_runs import KeptRuns
 from tests.pages import held
 from tests.prompt_evidence import prompt_evidence
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
-TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
 FIELDS = {  # of schema 4: who takes one away or renames it raises SCHEMA, and lists what is left
     Finding: "attack threat_model way population nonmembers signal headline metric value low high confidence members "
     "nonmembers_n clients interval status base_value base_low base_high base_note blind_value blind_low blind_high "
@@ -40,21 +40,10 @@ FIELDS = {  # of schema 4: who takes one away or renames it raises SCHEMA, and l
 }
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, fedaudit.Audit]]:
-    """Three reports of three runs: one run is in two of them, and two runs attack one training."""
-    out = tmp_path_factory.mktemp("runs")
-    return out, {
-        "loss": fedaudit.audit(method="promptfl", attack="loss", out=out, **TINY),
-        "both": fedaudit.audit(method=["promptfl", "local"], attack="loss", out=out, **TINY),
-        "entropy": fedaudit.audit(method="promptfl", attack="entropy", out=out, **TINY),
-    }
-
-
 @pytest.fixture
-def copy(audited: tuple[Path, dict[str, fedaudit.Audit]], tmp_path: Path) -> Path:
+def copy(kept: KeptRuns, tmp_path: Path) -> Path:
     """The reports in a folder where they may be harmed."""
-    shutil.copytree(audited[0] / "reports", tmp_path / "reports")
+    shutil.copytree(kept.out / "reports", tmp_path / "reports")
     return tmp_path
 
 
@@ -65,8 +54,8 @@ def lines(found: pd.DataFrame) -> list[str]:
 
 
 class TestEveryFinding:
-    def test_says_schema_and_run_wherever_it_stands(self, audited: Any) -> None:
-        out, found = audited
+    def test_says_schema_and_run_wherever_it_stands(self, kept: KeptRuns) -> None:
+        out, found = kept.out, kept.audits
         keys = {path.name.rpartition("-")[2] for path in (out / "analyses").iterdir()}
         assert len(keys) == 3
         seen = set()
@@ -82,8 +71,8 @@ class TestEveryFinding:
             seen |= set(one.findings.run)
         assert seen == keys
 
-    def test_of_two_attacks_on_one_training_is_of_two_runs(self, audited: Any) -> None:
-        table = fedaudit.runs(audited[0])
+    def test_of_two_attacks_on_one_training_is_of_two_runs(self, kept: KeptRuns) -> None:
+        table = fedaudit.runs(kept.out)
         own = table[table.method == "promptfl"]
         assert sorted(own.attacks) == ["entropy", "loss"]
         assert own["keys.training"].nunique() == 1
@@ -94,8 +83,8 @@ class TestEveryFinding:
         assert SCHEMA == 4
         assert {"schema", "run", "method", "task", "seed", *FIELDS[kind].split()} <= {f.name for f in fields(kind)}
 
-    def test_does_not_contradict_itself(self, audited: Any) -> None:
-        for one in audited[1].values():
+    def test_does_not_contradict_itself(self, kept: KeptRuns) -> None:
+        for one in kept.audits.values():
             rows = json.loads((one.report.parent / "findings.json").read_text())
             assert contradictory([row for row in rows if row["metric"] == "auroc"]) == []
             cells = pd.read_csv(one.report.parent / "cells.csv")
@@ -105,8 +94,8 @@ class TestEveryFinding:
 
 
 class TestRuns:
-    def test_a_row_per_run_says_what_it_was_made_of(self, audited: Any) -> None:
-        out, found = audited
+    def test_a_row_per_run_says_what_it_was_made_of(self, kept: KeptRuns) -> None:
+        out, found = kept.out, kept.audits
         table = fedaudit.runs(out).set_index("run")
         assert table.index.is_unique
         assert sorted(table.method) == ["local", "promptfl", "promptfl"]
@@ -126,8 +115,8 @@ class TestRuns:
         assert row["keys.analysis"] == row.name
         assert re.fullmatch("[0-9a-f]{16}", row.code)
 
-    def test_the_files_of_a_report_hold_its_runs_and_no_path(self, audited: Any) -> None:
-        out, found = audited
+    def test_the_files_of_a_report_hold_its_runs_and_no_path(self, kept: KeptRuns) -> None:
+        out, found = kept.out, kept.audits
         folder = found["both"].report.parent
         listed = json.loads((folder / "runs.json").read_text())
         assert [row["method"] for row in listed] == ["promptfl", "local"]
@@ -144,9 +133,9 @@ class TestRuns:
 
 
 class TestAllFindings:
-    def test_are_those_of_every_report_once(self, audited: Any) -> None:
+    def test_are_those_of_every_report_once(self, kept: KeptRuns) -> None:
         """Read file by file; what is the same row of the same run is one, but for the words of the report."""
-        out, _ = audited
+        out = kept.out
         said = dict.fromkeys(("p_adjusted", "family_n", "verdict", "sentence", "alarm"))
         rows = [row | said for path in out.glob("reports/*/findings.json") for row in json.loads(path.read_text())]
         once = {json.dumps(row, sort_keys=True): row for row in rows}
@@ -154,8 +143,8 @@ class TestAllFindings:
         assert lines(fedaudit.findings(out).assign(**said)) == lines(pd.DataFrame(list(once.values())))
         assert lines(fedaudit.findings(str(out))) == lines(fedaudit.findings(out))
 
-    def test_of_runs_under_each_other_are_told_apart(self, audited: Any) -> None:
-        _, found = audited
+    def test_of_runs_under_each_other_are_told_apart(self, kept: KeptRuns) -> None:
+        found = kept.audits
         own = [found[name].findings for name in ("loss", "entropy")]
         parts = dict(list(pd.concat(own, ignore_index=True).groupby("run")))
         assert len(parts) == 2
@@ -163,8 +152,8 @@ class TestAllFindings:
             assert lines(parts[one.run[0]]) == lines(one)
 
     @pytest.mark.parametrize("on", ["run", None])
-    def test_joined_with_runs_have_one_row_each(self, on: str | None, audited: Any) -> None:
-        out, _ = audited
+    def test_joined_with_runs_have_one_row_each(self, on: str | None, kept: KeptRuns) -> None:
+        out = kept.out
         found, table = fedaudit.findings(out), fedaudit.runs(out)
         joined = found.merge(table, on=on, how="left", validate="many_to_one", indicator=True)
         assert len(joined) == len(found)
@@ -173,8 +162,8 @@ class TestAllFindings:
         assert (attacked.attack == attacked.attacks).all()
         assert set(attacked.attack) == {"loss", "entropy"}
 
-    def test_are_joined_as_the_docs_do(self, audited: Any, capsys: pytest.CaptureFixture[str]) -> None:
-        out, audits = audited
+    def test_are_joined_as_the_docs_do(self, kept: KeptRuns, capsys: pytest.CaptureFixture[str]) -> None:
+        out, audits = kept.out, kept.audits
         text = (Path(__file__).parent.parent / "docs" / "guides" / "library.md").read_text("utf-8")
         (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fedaudit.runs(" in block)
         *lines, last = block.replace('"fedaudit-runs"', repr(str(out))).strip().splitlines()
@@ -188,13 +177,13 @@ class TestAllFindings:
         place = ("owner", "true state", "own members", "loss", 2, "promptfl")
         assert means[place] == pytest.approx(kept.value.mean())
 
-    def test_of_two_folders_are_those_of_one(self, audited: Any, copy: Path) -> None:
+    def test_of_two_folders_are_those_of_one(self, kept: KeptRuns, copy: Path) -> None:
         """As the docs put them under each other."""
-        both = pd.concat([fedaudit.findings(audited[0]), fedaudit.findings(copy)]).drop_duplicates()
+        both = pd.concat([fedaudit.findings(kept.out), fedaudit.findings(copy)]).drop_duplicates()
         assert lines(both) == lines(fedaudit.findings(copy))
 
-    def test_no_column_of_runs_means_something_else_in_findings(self, audited: Any) -> None:
-        out, _ = audited
+    def test_no_column_of_runs_means_something_else_in_findings(self, kept: KeptRuns) -> None:
+        out = kept.out
         shared = set(fedaudit.findings(out)) & set(fedaudit.runs(out))
         assert shared == {"schema", "run", "method", "task", "seed"}
 
@@ -251,9 +240,9 @@ BAD: dict[Callable[[Folder], None], str] = {
 class TestBadFolders:
     @pytest.mark.parametrize("harm", BAD)
     def test_a_report_that_cannot_be_read_is_named_and_left_out(
-        self, harm: Callable[[Folder], None], audited: Any, copy: Path
+        self, harm: Callable[[Folder], None], kept: KeptRuns, copy: Path
     ) -> None:
-        victim = Folder(copy / audited[1]["entropy"].report.parent.relative_to(audited[0]))
+        victim = Folder(copy / kept.audits["entropy"].report.parent.relative_to(kept.out))
         before = fedaudit.findings(copy)
         harm(victim)
         for read in (fedaudit.findings, fedaudit.runs):
@@ -262,7 +251,7 @@ class TestBadFolders:
             (warning,) = said
             assert str(victim.path) in str(warning.message)
             assert warning.filename == __file__
-            assert set(before.run) - set(found.run) == set(audited[1]["entropy"].findings.run)
+            assert set(before.run) - set(found.run) == set(kept.audits["entropy"].findings.run)
 
     @pytest.mark.parametrize("harm", BAD)
     def test_if_all_are_such_that_is_an_error(self, harm: Callable[[Folder], None], copy: Path) -> None:
