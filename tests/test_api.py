@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from threadpoolctl import threadpool_info
@@ -16,14 +15,15 @@ from fedaudit.command.argv import words_of
 from fedaudit.machinery.errors import InputError
 from fedaudit.reports.figures import drawing
 from fedaudit.terms.verdicts import VERDICTS
+from tests.kept_runs import TINY
 from tests.pages import Reader
 from tests.unprinted import unprinted
 from tests.warm import exit_code
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
-TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "attack": "loss", "threads": 1}
-TWO = TINY | {"method": ["promptfl", "local"]}
+OF_ALL = TINY | {"epsilon": "none", "attack": "loss"}
+TWO = OF_ALL | {"method": ["promptfl", "local"]}
 
 
 def plan_of(*words):
@@ -85,34 +85,23 @@ class TestPresets:
         assert list(plan_of("--preset", "fedrand-tables", "--method", "fedavg").methods) == ["fedavg"]
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    return out, fedaudit.audit(quiet=True, fail_if=["auroc >= 0", "auroc > 1"], out=out, **TWO)
-
-
 class TestAudit:
-    def test_findings_are_a_frame_and_the_report_exists(self, audited):
-        out, found = audited
+    def test_findings_are_a_frame_of_the_runs_beside_them(self, kept):
+        found = kept.audits["both"]
         assert found.report.is_file()
-        assert found.report.is_relative_to(out)
-        assert set(found.findings.method) == {"promptfl", "local"}
+        assert found.report.is_relative_to(kept.out)
         rows = found.findings.query("metric == 'auroc' and headline")
         assert rows.value.between(0, 1).all()
         assert (rows.low <= rows.value).all()
-
-    def test_findings_are_of_the_runs_beside_them(self, audited):
-        out, found = audited
-        runs = fedaudit.runs(out).set_index("run")
+        runs = fedaudit.runs(kept.out).set_index("run").loc[found.findings.run.unique()]
         assert runs.method.to_dict() == dict(found.findings[["run", "method"]].drop_duplicates().to_numpy().tolist())
-        assert len(runs) == 2
-        assert all(list(out.glob(f"analyses/{row.method}-seed0-loss-{run}")) for run, row in runs.iterrows())
+        assert {*runs.method} == {"promptfl", "local"}
+        assert all(list(kept.out.glob(f"analyses/{row.method}-seed0-loss-{run}")) for run, row in runs.iterrows())
         tiny = {"schedule.rounds": 2, "schedule.clients": 3, "task.train": 12, "training.batch": 8}
         assert all(row[name] == value for name, value in tiny.items() for _, row in runs.iterrows())
-        pd.testing.assert_frame_equal(fedaudit.findings(out), found.findings)
 
-    def test_it_says_what_its_page_says_first(self, audited, monkeypatch):
-        found = audited[1]
+    def test_it_says_what_its_page_says_first(self, kept, monkeypatch):
+        found = kept.audits["both"]
         sentence = found.summary.splitlines()[0]
         assert sentence in Reader(found.report.read_bytes()).text
         assert repr(found) == str(found) == f"Audit: {sentence} Report: {found.report}"
@@ -122,43 +111,39 @@ class TestAudit:
         found.open()
         assert opened == [found.report.resolve().as_uri()]
 
-    def test_verdicts_are_of_its_runs_and_findings(self, audited):
-        out, found = audited
+    def test_verdicts_are_of_its_runs_and_findings(self, kept):
+        found = kept.audits["both"]
         verdicts = found.verdicts
-        assert {*verdicts.run} == {*fedaudit.runs(out).run}
+        assert {*verdicts.run} == {*found.findings.run}
         values = verdicts.merge(found.findings, on=["run", "threat_model", "signal", "value", "verdict"])
         assert {*verdicts.verdict} <= {*VERDICTS}
         assert len(values) >= len(verdicts) > 2
 
-    def test_a_report_that_has_gone(self, audited, tmp_path):
-        lost = dataclasses.replace(audited[1], report=tmp_path / "none" / "index.html")
+    def test_a_report_that_has_gone(self, kept, tmp_path):
+        lost = dataclasses.replace(kept.audits["both"], report=tmp_path / "none" / "index.html")
         assert repr(lost) == f"Audit: report {lost.report}: no such folder; name one as fedaudit-runs/reports/NAME"
         assert lost._repr_html_() is None
         with pytest.raises(InputError, match="no such folder"):
             _ = lost.verdicts
 
-    def test_gates_are_answered(self, audited):
-        crossed = audited[1].crossed
+    def test_gates_are_answered(self, kept):
+        crossed = fedaudit.audit(fail_if=["auroc >= 0", "auroc > 1"], out=kept.out, **TWO).crossed
         assert crossed
         assert all(sentence.startswith("auroc >= 0: ") for sentence in crossed)
 
-    def test_the_command_finds_it_done_and_says_the_gates_with_exit_code_1(self, audited, capsys):
-        out, found = audited
-        words = words_of(TWO | {"out": out})
+    def test_the_command_finds_it_done_and_says_the_gates_with_its_exit_code(self, kept, capsys):
+        words = words_of({name: word for name, word in TWO.items() if name != "quiet"} | {"out": kept.out})
         assert cli.main([*words, "--fail-if", "server auroc.high >= 0"]) == 1
         said = capsys.readouterr()
-        assert f"report: {found.report}" in said.out
+        assert f"report: {kept.audits['both'].report}" in said.out
         assert "reused: report" in said.err
         assert "failed: server auroc.high >= 0: promptfl (seed 0), server, " in said.err
         assert cli.main([*words, "--fail-if", "auroc > 1"]) == 0
-
-    def test_a_gate_that_nothing_answers(self, audited, capsys):
-        words = words_of(TWO | {"out": audited[0]})
         assert cli.main([*words, "--fail-if", "tpr@0.1% > 0.5"]) == 2
         assert "nothing in this run can answer it (not measurable" in capsys.readouterr().err
 
     def test_a_dry_run_is_a_text_and_trains_nothing(self, tmp_path):
-        said = fedaudit.dry_run(method="promptfl", quiet=True, out=tmp_path / "new", **TINY)
+        said = fedaudit.dry_run(method="promptfl", out=tmp_path / "new", **OF_ALL)
         assert "1 training to run" in said
         assert "report: " in said
         assert not list((tmp_path / "new").glob("r*"))
@@ -168,7 +153,7 @@ class TestAudit:
         file.write_text("dry_run: true\n")
         for options in ({"dry_run": True}, {"config": file}):
             with pytest.raises(InputError, match=r"dry_run: fedaudit.audit trains; fedaudit.dry_run"):
-                fedaudit.audit(method="promptfl", out=tmp_path / "out", **options, **TINY)
+                fedaudit.audit(method="promptfl", out=tmp_path / "out", **options, **OF_ALL)
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
@@ -202,7 +187,7 @@ def _audits_after_computing(out: Path) -> None:
     _ = torch.randn(600, 600) @ torch.randn(600, 600), np.ones((300, 300)) @ np.ones((300, 300))
     pools = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
     drawing.printed = unprinted
-    assert fedaudit.audit(method="promptfl", quiet=True, out=out, **(TINY | {"threads": 2})).report.exists()
+    assert fedaudit.audit(method="promptfl", out=out, **(OF_ALL | {"threads": 2})).report.exists()
     assert torch.get_num_threads() == 2
     assert pools.items() <= {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}.items()
 

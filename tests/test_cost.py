@@ -19,6 +19,7 @@ from fedaudit.machinery.resource_usage import ResourceUsage
 from fedaudit.reports.comparison import build
 from fedaudit.reports.section import Page
 from fedaudit.reports.sections.cost import section
+from tests.kept_runs import TINY
 from tests.whole_runs import contents
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -173,25 +174,23 @@ class TestSpent:
         spending.note(tmp_path / "gone" / "x" / "y", {}, ResourceUsage())  # no folder: nothing is kept, nothing fails
 
 
-TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "epsilon": "none", "threads": 1, "quiet": True}
-
-
 class TestRuns:
-    def test_times_are_beside_the_results_and_in_none(self, tmp_path, capsys):
-        """Two equal runs have equal files but for their times, which the comparison shows."""
-        found = [
-            fedaudit.audit(method=["promptfl", "fedotp"], audit="cost", out=tmp_path / name, **TINY) for name in "ab"
-        ]
-        assert contents(tmp_path / "a") == contents(tmp_path / "b")  # which leave times out
-        names = [sorted(place.name for place in (tmp_path / name / "times").iterdir()) for name in "ab"]
-        assert names[0] == names[1]
-        assert "Costs at equal utility" in found[0].report.read_text()
-        noted = [[json.loads(line).get("round") for line in p.open()] for p in (tmp_path / "a/times").iterdir()]
-        assert sorted(noted, key=len) == [[None], [None], [0, 1], [0, 1]]
-        assert cli.main(["--audit", "cost", "--out", str(tmp_path / "a"), "--quiet"]) == 0
-        page = next((tmp_path / "a/comparisons").glob("cost-*"))
+    def test_times_are_in_no_result(self, kept, tmp_path):
+        """Two equal runs have equal files but for their times, which `contents` leaves out."""
+        fedaudit.audit(**TINY, method="promptfl", epsilon="none", attack="entropy", out=tmp_path)
+        assert contents(tmp_path).items() <= contents(kept.out).items()
+        assert {path.name for path in (tmp_path / "times").iterdir()} < {p.name for p in (kept.out / "times").iterdir()}
+
+    def test_times_are_beside_the_results_and_shown_by_the_comparison(self, kept, tmp_path):
+        out = kept.copied(tmp_path)
+        words = TINY | {"method": ["promptfl", "local"], "epsilon": "none", "attack": "loss"}
+        assert "Costs at equal utility" in fedaudit.audit(**words, audit="cost", out=out).report.read_text()
+        noted = [[json.loads(line).get("round") for line in p.open()] for p in (out / "times").iterdir()]
+        assert sorted(noted, key=len) == [[None], [None], [None], [0, 1], [0, 1]]
+        assert cli.main(["--audit", "cost", "--out", str(out), "--quiet"]) == 0
+        page = next((out / "comparisons").glob("cost-*"))
         table = pd.read_csv(page / "costs.csv")
-        assert set(table.point) == {"promptfl", "fedotp"}
+        assert set(table.point) == {"promptfl", "local"}
         assert (table.seconds_clients > 0).all()
         assert (table.seconds_attacks_and_audits > 0).all()
         assert (table.peak_bytes > 1e7).all()

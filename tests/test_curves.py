@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import fields, replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -28,8 +30,9 @@ from fedaudit.pipeline.page import audited_run
 from fedaudit.reports.comparison import build
 from fedaudit.reports.section import Page
 from fedaudit.reports.sections.curves import section
+from tests.kept_runs import TINY
 from tests.prompt_evidence import attacked, prompt_evidence
-from tests.unprinted import no_pages, unprinted
+from tests.unprinted import no_pages
 from tests.whole_runs import unnoted
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -70,8 +73,7 @@ class TestOverSeeds:
         same = over_seeds([OfTraining(3.0), OfTraining(3.0)], confidence=0.95)
         assert (same.low, same.high, same.se) == (3.0, 3.0, 0.0)
 
-    @pytest.mark.parametrize("seeds", [2, 3, 5])
-    @pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0])  # of the spread by training to that by records
+    @pytest.mark.parametrize(("seeds", "ratio"), [(2, 0.3), (3, 1.0), (5, 3.0)])  # spread by training over by records
     @pytest.mark.parametrize("shared", [True, False])
     def test_coverage(self, seeds, ratio, shared):
         """Of 200 correct intervals of 95 % at least 179 hold the truth (0.001 of the binomial)."""
@@ -91,11 +93,10 @@ def slow_front(utility, leakage):
 
 
 class TestFront:
-    @pytest.mark.parametrize("seed", range(20))
-    def test_as_the_slow_one(self, seed):
-        rng = np.random.default_rng(seed)
-        u, leak = rng.integers(0, 5, (2, 12))  # with ties
-        assert on_front(u, leak).tolist() == slow_front(u, leak)
+    def test_as_the_slow_one(self):
+        for seed in range(20):
+            u, leak = np.random.default_rng(seed).integers(0, 5, (2, 12))  # with ties
+            assert on_front(u, leak).tolist() == slow_front(u, leak)
 
     def test_without_errors_it_is_sure(self):
         u, leak = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.7, 0.6])
@@ -108,11 +109,16 @@ class TestFront:
         assert found == pytest.approx([0.75, 0.75], abs=4 * 19 / 2000)
 
 
+@cache
+def cell(method, epsilon, seed, rank, attacks):
+    return attacked(prompt_evidence(method, epsilon, seed, rank=rank), *attacks, pictures=False)
+
+
 def runs(epsilons=(math.inf, 0.4, 0.1), seeds=2, methods=("dpfpl",), ranks=(8,), attacks=("lira", "loss"), z=None):
     """Cells as audits leave them; `z` gives attacks the coins' statistic."""
     found = []
     for method, epsilon, rank, seed in product(methods, epsilons, ranks, range(seeds)):
-        e = attacked(prompt_evidence(method, epsilon, seed, rank=rank), *attacks, pictures=False)
+        e = cell(method, epsilon, seed, rank, attacks)
         rated = [f | {"z": (z or {}).get(f.get("attack"))} for f in e.findings]
         found.append(audited_run(replace(e, findings=rated, setting=e.setting | {"data_seed": 0})))
     return found
@@ -322,19 +328,17 @@ class TestCurves:
 
 class TestPage:
     def test_section_figures_and_files(self):
-        found = audit.curves(runs(methods=("promptfl", "dpfpl"), ranks=(4, 8)), audit.Params())
+        some = runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf, 0.4), ranks=(4, 8), seeds=1)
+        found = audit.curves(some, audit.Params())
         made = section(Page([], map, {"curves": found}))
         assert set(made.drawn) == {"front", "over-method-name", "over-privacy-epsilon", "over-method-rank"}
         files = {}
-        build({"curves": found}, files.__setitem__, runs=24, asked={"curves": {}})
+        build({"curves": found}, files.__setitem__, runs=8, asked={"curves": {}})
         text = files["index.html"].decode()
         assert list(files)[-1] == "index.html"
         assert text.count("<figure") == 4
         assert "in none of" in text
         assert len(json.loads(files["curves.json"])) == len(found.tables["curves"])
-        again = {}
-        build({"curves": found}, again.__setitem__, runs=24, asked={"curves": {}})
-        assert again == files
 
     def test_no_section_where_it_was_not_asked_for(self):
         assert section(Page([], map)) is None
@@ -374,25 +378,19 @@ class TestCommand:
             compare_runs.read("--audit curves --rounds 3".split())
 
 
-TINY = {"rounds": 1, "clients": 3, "train": 12, "test": 1, "attack": "loss", "threads": 1, "quiet": True}
-
-
 @pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedaudit.reports.figures.drawing.printed", unprinted)
-        with no_pages():
-            fedaudit.audit(method="promptfl", epsilon=["none", 5], out=out, **TINY)
+def out(kept, tmp_path_factory):
+    """Two methods without noise, and one of them with it."""
+    out = kept.copied(tmp_path_factory.mktemp("runs"))
+    with no_pages():
+        fedaudit.audit(**TINY, method="promptfl", epsilon=5, no_twin=True, attack="loss", out=out)
     return out
 
 
 class TestOnDisk:
-    def test_over_two_commands_without_training(self, out, capsys, monkeypatch):
+    def test_over_several_commands_without_training(self, out, capsys, monkeypatch):
         from fedaudit.pipeline import compute
 
-        with no_pages():
-            fedaudit.audit(method="local", epsilon="none", out=out, **TINY)
         monkeypatch.setattr(compute, "compute", None)  # whatever trains would need it
         assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
         first = capsys.readouterr().out.splitlines()
@@ -405,7 +403,7 @@ class TestOnDisk:
         assert {p: unnoted(p) for p in page.parent.rglob("*") if p.is_file()} == before
         capsys.readouterr()
         assert cli.main(["--audit", "curves", "--out", str(out), "--dry-run"]) == 0
-        assert "3 runs of 3 settings" in capsys.readouterr().out
+        assert "4 runs of 3 settings" in capsys.readouterr().out
 
     def test_every_table_of_an_analysis_can_be_asked_for(self, out):
         for run in runs_on_disk.read(out, print):
@@ -422,41 +420,33 @@ class TestOnDisk:
         assert f"left out: {broken} is not finished" in capsys.readouterr().err
 
     def test_in_one_command_after_another_that_trained(self, out, capsys):
-        words = {**TINY, "method": "promptfl", "epsilon": ["none", 5], "audit": "curves", "out": out}
-        found = fedaudit.audit(**words)
+        words = TINY | {"method": ["promptfl", "local"], "epsilon": "none", "attack": "loss"}
+        found = fedaudit.audit(**words, audit="curves", out=out)
         assert "Leakage against utility" in found.report.read_text()
         assert (found.report.parent / "curves.csv").is_file()
-        assert len(list((out / "analyses").glob("promptfl*"))) == 2  # none was analysed again
+        assert len(list((out / "analyses").glob("promptfl*"))) == 3  # none was analysed again
 
-    def test_nothing_to_compare_ends_with_2_and_no_page(self, tmp_path, capsys):
-        few = {**TINY, "method": "promptfl", "out": tmp_path}
+    def test_nothing_to_compare_ends_with_2_and_no_page(self, kept, tmp_path, capsys):
+        """Of one method only the losses were attacked, of another only the entropies."""
+        shutil.copytree(kept.out, tmp_path, ignore=shutil.ignore_patterns("reports"), dirs_exist_ok=True)
+        few = {**TINY, "epsilon": "none", "out": tmp_path}
         with no_pages():
-            fedaudit.audit(**few, epsilon="none")
-            fedaudit.audit(**few | {"attack": "entropy"}, epsilon=5, no_twin=True)
+            fedaudit.audit(**few, method="promptfl", attack="entropy")
+            fedaudit.audit(**few, method="local", attack="loss")
         assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 2
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith("error: --audit curves: glyphs, ")
         assert "no attack ran with the same settings at all 2 points, so none are compared; entropy lacks 1: " in said
         assert not (tmp_path / "comparisons").exists()
         with no_pages():
-            fedaudit.audit(**few | {"attack": "loss"}, epsilon=5, no_twin=True)
+            fedaudit.audit(**few, method="promptfl", attack="loss")
         assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 0
 
-    def test_runs_that_differ_in_what_the_attack_does_not_use_are_compared(self, tmp_path, capsys):
-        shadowed = TINY | {"attack": ["loss", "lira"], "shadows": 4, "targets": 3}
-        with no_pages():
-            fedaudit.audit(**TINY, method="promptfl", epsilon="none", out=tmp_path)
-            fedaudit.audit(**shadowed, method="promptfl", epsilon=5, no_twin=True, out=tmp_path)
-            fedaudit.audit(**TINY | {"targets": 3}, method="promptfl", epsilon="none", out=tmp_path)
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 0
-        rows = pd.read_csv(next(tmp_path.glob("comparisons/curves-*/curves.csv"))).dropna(subset="best_of")
-        assert set(rows.attack) == {"loss:targets=3"}
-
-    def test_what_is_missing_ends_with_2(self, tmp_path, capsys):
+    def test_what_is_missing_ends_with_2(self, kept, tmp_path, capsys):
         assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
         assert "no finished report" in capsys.readouterr().err
-        bare = {k: v for k, v in TINY.items() if k != "attack"}
+        shutil.copytree(kept.out, tmp_path, ignore=shutil.ignore_patterns("reports"), dirs_exist_ok=True)
         with no_pages():
-            fedaudit.audit(method="local", epsilon="none", out=tmp_path, **bare)
+            fedaudit.audit(**TINY, method="local", epsilon="none", out=tmp_path)
         assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
         assert "no run under" in capsys.readouterr().err
