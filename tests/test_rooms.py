@@ -48,17 +48,25 @@ def _module(path: Path) -> str:
 
 PATHS = (path for top in ("fedaudit", *ROOMS) for path in sorted((ROOT / top).rglob("*.py")))
 FILES = {module: path for module in map(_module, PATHS) if (path := closure.source_file(module))}
-IMPORTS = {module: [name for name in closure.imported(module) if name in FILES] for module in FILES}
 
 
-def named(module: str) -> list[str]:
-    """Everything of ours that a file imports, for type checkers only too."""
-    return sorted(parts_named(FILES[module], module.rpartition(".")[0]) & FILES.keys())
+@pytest.fixture(scope="module")
+def nodes():
+    """The syntax of every file of ours, parsed once."""
+    return {module: nodes_of(path) for module, path in FILES.items()}
 
 
-def parts_named(path: Path, package: str) -> set[str]:
-    """Everything that a file imports, with the packages that it lies in."""
-    nodes = ast.walk(ast.parse(path.read_bytes()))
+@pytest.fixture(scope="module")
+def imports(nodes):
+    return {module: parts_named(own, module.rpartition(".")[0]) for module, own in nodes.items()}
+
+
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(path.read_bytes()))]
+
+
+def parts_named(nodes: Iterable[ast.AST], package: str) -> set[str]:
+    """Everything that a file imports, for type checkers only too, with the packages that it lies in."""
     names = (name for node in nodes for name in closure.names(node, package))
     return {part for name in names for part in closure._with_packages(name)}
 
@@ -100,26 +108,26 @@ def circle(imports: dict[str, list[str]]) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("module", [m for m in FILES if FILES[m].name != "__init__.py"])
-def test_a_room_imports_only_what_is_under_it(module):
-    assert forbidden(module, named(module)) == []
+def test_a_room_imports_only_what_is_under_it(imports):
+    found = {m: forbidden(m, names & FILES.keys()) for m, names in imports.items() if FILES[m].name != "__init__.py"}
+    assert {module: names for module, names in found.items() if names} == {}
 
 
-def test_recipes_stand_above_backbones_and_the_product_imports_none():
+def test_recipes_stand_above_backbones_and_the_product_imports_none(imports):
     """No wheel holds them."""
-    assert [m for m, path in FILES.items() if "recipes" in parts_named(path, m.rpartition(".")[0])] == []
+    assert [module for module, names in imports.items() if "recipes" in names] == []
     below = {"fedaudit", *(room for rooms in STOREYS[:3] for room in rooms)}
     recipes = [path for path in (ROOT / "recipes").glob("*.py") if path.name != "__init__.py"]
-    assert all({room(m) for m in parts_named(path, "recipes") & FILES.keys()} <= below for path in recipes)
+    assert all({room(m) for m in parts_named(nodes_of(path), "recipes") & FILES.keys()} <= below for path in recipes)
 
 
 def test_no_files_import_each_other_in_a_circle():
-    assert circle({m: [n for n in IMPORTS[m] if FILES[n].name != "__init__.py"] for m in FILES}) == []
+    files = {module for module in FILES if FILES[module].name != "__init__.py"}
+    assert circle({module: [n for n in closure.imported(module) if n in files] for module in files}) == []
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
+def test_a_forbidden_import_is_seen():
+    for module, name in (
         ("fedaudit.machinery.store", "fedaudit.tasks.base"),
         ("fedaudit.trainers.fedavg", "fedaudit.attacks.lira"),
         ("fedaudit.attacks.lira", "fedaudit.audits.blind"),
@@ -127,10 +135,8 @@ def test_no_files_import_each_other_in_a_circle():
         ("fedaudit.audits.blind", "fedaudit.attacks.lira"),
         ("fedaudit.pipeline.plan", "fedaudit.command.cli"),
         ("fedaudit.pipeline.plan", "fedaudit.api"),
-    ],
-)
-def test_a_forbidden_import_is_seen(module, name):
-    assert forbidden(module, ["fedaudit", "fedaudit.machinery.errors", name]) == [name]
+    ):
+        assert forbidden(module, ["fedaudit", "fedaudit.machinery.errors", name]) == [name]
 
 
 def test_a_circle_is_seen():
@@ -139,19 +145,18 @@ def test_a_circle_is_seen():
     assert found[0] == found[-1]
 
 
-def compared(source: str) -> set[object]:
+def compared(nodes: Iterable[ast.AST]) -> set[object]:
     """The constants that a source compares with anything."""
-    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare))
-    parts = (part for node in nodes for side in (node.left, *node.comparators) for part in ast.walk(side))
+    compares = (node for node in nodes if isinstance(node, ast.Compare))
+    parts = (part for node in compares for side in (node.left, *node.comparators) for part in ast.walk(side))
     return {part.value for part in parts if isinstance(part, ast.Constant)}
 
 
-def test_nobody_asks_a_learner_for_its_name():
+def test_nobody_asks_a_learner_for_its_name(nodes):
     """What differs between learners stands in their files (`Facts`)."""
     learners = {plugin.facts.learner for plugin in METHODS.values()}
-    assert learners <= compared("x in ('lora', 'maple', 'prompts')")
-    asking = [module for module, path in FILES.items() if learners & compared(path.read_text())]
-    assert asking == []
+    assert learners <= compared(ast.walk(ast.parse("x in ('lora', 'maple', 'prompts')")))
+    assert [module for module, own in nodes.items() if learners & compared(own)] == []
 
 
 KINDS = re.compile("(?<![a-z])(method|attack|audit|record|shadow)s?(?![a-z])", re.IGNORECASE)
@@ -176,10 +181,10 @@ def test_the_machinery_knows_no_kind_of_plugin():
     assert {module: words for module, words in told.items() if words} == {}
 
 
-def test_a_public_class_has_a_name_of_its_own():
+def test_a_public_class_has_a_name_of_its_own(nodes):
     homes = defaultdict(list)
-    for module, path in FILES.items():
-        for node in ast.parse(path.read_bytes()).body:
+    for module, (tree, *_) in nodes.items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in PLUGIN:
                 homes[node.name].append(module)
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}
