@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -19,6 +20,8 @@ from tests.test_curves import runs
 from tests.unprinted import nothing_printed
 
 LORA, PROMPTS = PICTURES
+MAIN = re.compile(rb'(?s)<main id="main">(.*)</main>')
+STYLES = re.compile(rb"(?s)<style>.*?</style>")
 Page = Callable[[], bytes]
 
 
@@ -26,6 +29,32 @@ def small_evidence(method: str, seed: int) -> Evidence:
     """Without the longest table, which takes axe most of its time and stands on LoRA's page too."""
     whole = evidence(method, seed)
     return replace(whole, tables={name: table for name, table in whole.tables.items() if name != "cells"})
+
+
+def adapters_in_small() -> bytes:
+    """What pages of runs on adapters have, once each: two methods and seeds, a table of some scores, a confounded verdict,
+    the best of several attacks and their agreement, a doubted recording."""
+    some, (one, other) = small_evidence("fedrand", 0), (small_evidence("fedavg", seed) for seed in (0, 1))
+    cells = evidence("fedavg", 0).tables["cells"]
+    attacks = attacked(prompt_evidence("promptfl", math.inf), "lira", "loss").tables
+    one.tables.update({name: attacks[name] for name in ("agreement", "records")})
+    one.tables["cells"] = cells[cells.threat_model == "owner"]
+    for f in [f for f in one.findings if f["metric"] == "auroc" and f["threat_model"] == "owner"]:
+        f["verdict"] = "confounded"
+        one.findings.append(f | {"headline": False, "best_of": 3})
+    return built([doubted(some), one, other])["index.html"]
+
+
+def small_pages() -> bytes:
+    """A night's page that goes on with what the other small pages hold; they have one style, and some have more."""
+    page = NIGHTS[0].page()
+    for name in ("paper's table", "index of papers", "index of audits"):
+        other = KINDS[name]()
+        more = b"".join(style for style in STYLES.findall(other) if style not in page)
+        found = MAIN.search(other)
+        assert found is not None
+        page = page.replace(b"</head>", more + b"</head>").replace(b"</main>", found[1] + b"</main>")
+    return page
 
 
 def several_methods() -> bytes:
@@ -41,10 +70,14 @@ def every_attack() -> bytes:
 
 def own_run() -> bytes:
     """A run of somebody else's, whose recording is doubted, with a note on how the page was made."""
-    run = small_evidence("fedavg", 0)
+    return built([doubted(small_evidence("fedavg", 0))])["index.html"]
+
+
+def doubted(run: Evidence) -> Evidence:
+    """The run with a finding about its recording."""
     about = {name: run.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
     doubt = about | {"metric": RECORDING, "check": "weights", "sentence": "Two files were exchanged.", "value": 0.1}
-    return built([replace(run, findings=[*run.findings, doubt])])["index.html"]
+    return replace(run, findings=[*run.findings, doubt])
 
 
 def curves_page() -> bytes:
@@ -88,8 +121,10 @@ def index_of_audits() -> bytes:
 
 
 KINDS: Mapping[str, Page] = {
-    "LoRA": LORA.page,
+    "adapters, in small": adapters_in_small,
     "prompts with epsilon": PROMPTS.page,
+    "small pages": small_pages,
+    "LoRA": LORA.page,
     "several methods": several_methods,
     "every attack on prompts": every_attack,
     "own run": own_run,
@@ -99,5 +134,6 @@ KINDS: Mapping[str, Page] = {
     "index of papers": papers_index,
     "index of audits": index_of_audits,
 }
+QUICK = tuple(KINDS)[:3]  # which have every kind of element
 DRAWN = ("LoRA", "prompts with epsilon")  # with their figures as readers see them
-INDEXES = ("nightly", "index of papers", "index of audits")  # which link to other pages
+INDEXES = ("small pages", "nightly", "index of papers", "index of audits")  # which link to other pages

@@ -11,7 +11,6 @@ import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
 from docs.pictures.photographs import browser
 from fedaudit.machinery.errors import InputError
-from tests.page_kinds import DRAWN, INDEXES, KINDS
+from tests.page_kinds import DRAWN, INDEXES, KINDS, QUICK
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
 if TYPE_CHECKING:
@@ -29,16 +28,18 @@ if TYPE_CHECKING:
 
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
 WIDTHS = (360, 400, 768, 1280)  # pixels: phones, a tablet, a laptop
+SCHEMES = ("light", "dark")
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 SHEETS = 11  # of A4 that LoRA's page may take
 
 
-def every_kind(*schemes: str) -> pytest.MarkDecorator:
-    """Of pages that tests take as `opened`."""
-    return pytest.mark.parametrize("opened", list(product(KINDS, schemes)), ids="-".join, indirect=True, scope="module")
-
-
-DAY, BOTH = every_kind("light"), every_kind("light", "dark")
+each = pytest.mark.parametrize(
+    "opened",
+    # the quick pages together have every kind of element
+    [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in KINDS],
+    indirect=True,
+    scope="module",
+)
 
 
 @dataclass
@@ -46,7 +47,6 @@ class Opened:
     """A page in a browser, and what it did there."""
 
     kind: str
-    scheme: str
     tab: Tab
     address: str
     asked_for: list[str] = field(default_factory=list)
@@ -76,12 +76,11 @@ def chromium() -> Iterator[Browser]:
 def opened(
     chromium: Browser, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Opened]:
-    """A page alone in a folder."""
-    kind, scheme = request.param
+    """A page alone in a folder, by day."""
     file = tmp_path_factory.mktemp("sent") / "index.html"
-    file.write_bytes(content(kind))
-    context = chromium.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900}, accept_downloads=True)
-    one = Opened(kind, scheme, context.new_page(), file.as_uri())
+    file.write_bytes(content(request.param))
+    context = chromium.new_context(color_scheme="light", viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    one = Opened(request.param, context.new_page(), file.as_uri())
     one.tab.on("request", lambda asked: one.asked_for.append(asked.url))
     one.tab.on("console", lambda said: one.errors.append(said.text))
     one.tab.on("pageerror", lambda error: one.errors.append(str(error)))
@@ -90,14 +89,16 @@ def opened(
     context.close()
 
 
-@BOTH
+@each
 def test_nothing_is_asked_for_and_nothing_fails(opened: Opened) -> None:
     opened.tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    for scheme in SCHEMES:
+        opened.tab.emulate_media(color_scheme=scheme)
     assert [url for url in opened.asked_for if not url.startswith("data:")] == [opened.address]
     assert opened.errors == []
 
 
-@DAY
+@each
 def test_a_page_alone_has_no_dead_link(opened: Opened) -> None:
     tab = opened.tab
     links: list[str] = tab.eval_on_selector_all("a[href]", "all => all.map(a => a.getAttribute('href'))")
@@ -109,7 +110,7 @@ def test_a_page_alone_has_no_dead_link(opened: Opened) -> None:
             assert re.fullmatch(r"[\w./-]+", link), link
 
 
-@DAY
+@each
 def test_its_files_are_saved_from_it(opened: Opened) -> None:
     tab = opened.tab
     if opened.kind == "index of audits":
@@ -123,27 +124,27 @@ def test_its_files_are_saved_from_it(opened: Opened) -> None:
         assert any(name.endswith(".csv") for name in archive.namelist())
 
 
-@DAY
+@each
 def test_nothing_is_wider_than_the_screen(opened: Opened) -> None:
-    """Whatever is folded or not; what is wide itself scrolls in its own box."""
+    """Unfolded, and on phones folded too; what is wide itself scrolls in its own box."""
     tab = opened.tab
-    for unfolded in (False, True):
+    for unfolded, widths in ((True, WIDTHS), (False, WIDTHS[:1])):
         unfold(tab, unfolded)
-        for width in WIDTHS:
+        for width in widths:
             tab.set_viewport_size({"width": width, "height": 900})
             assert tab.evaluate("document.documentElement.scrollWidth") == width, (width, unfolded)
 
 
-@DAY
+@each
 def test_the_first_words_are_in_sight_on_a_phone(opened: Opened) -> None:
     tab = opened.tab
     tab.set_viewport_size({"width": 360, "height": 640})
-    box = tab.locator("h1").bounding_box()
+    box = tab.locator("h1").first.bounding_box()
     assert box is not None
     assert box["y"] + box["height"] < 640
 
 
-@DAY
+@each
 def test_contents_stay_in_sight_on_wide_screens_alone(opened: Opened) -> None:
     tab = opened.tab
     if tab.locator("body > nav").count() == 0:
@@ -157,7 +158,7 @@ def test_contents_stay_in_sight_on_wide_screens_alone(opened: Opened) -> None:
     tab.evaluate("window.scrollTo(0, 0)")
 
 
-@DAY
+@each
 def test_the_first_key_skips_to_the_content(opened: Opened) -> None:
     tab = opened.tab
     tab.goto(opened.address)
@@ -172,46 +173,50 @@ def test_the_first_key_skips_to_the_content(opened: Opened) -> None:
     assert tab.locator("main#main").count() == 1
 
 
-@BOTH
+@each
 def test_colours_are_those_of_the_scheme(opened: Opened) -> None:
     colour = "name => getComputedStyle(document.body)[name].match(/\\d+/g).slice(0, 3).reduce((a, b) => a + +b, 0)"
-    ink, page = (opened.tab.evaluate(colour, name) for name in ("color", "backgroundColor"))
-    assert (ink < page) == (opened.scheme == "light")
+    for scheme in SCHEMES[::-1]:
+        opened.tab.emulate_media(color_scheme=scheme)
+        ink, page = (opened.tab.evaluate(colour, name) for name in ("color", "backgroundColor"))
+        assert (ink < page) == (scheme == "light")
     if opened.kind in DRAWN:  # on the page's own ground
         assert "var(--page)" in opened.tab.locator("figure svg").first.inner_html()
 
 
-@BOTH
+@each
 def test_axe_finds_nothing(opened: Opened) -> None:
     """By day in all that is folded, too; by night colours alone are another question."""
     if not AXE.is_file():
         pytest.skip(f"{AXE} is not there: cd tests && npm install")
     tab = opened.tab
     tab.set_viewport_size({"width": 1280, "height": 900})
-    unfold(tab, opened.scheme == "light")
     tab.evaluate(AXE.read_text(encoding="utf-8"))
-    only = (
-        {"type": "tag", "values": RULES} if opened.scheme == "light" else {"type": "rule", "values": ["color-contrast"]}
-    )
-    found: dict[str, Any] = tab.evaluate("only => axe.run({runOnly: only, resultTypes: ['violations']})", only)
-    assert [(rule["id"], node["html"]) for rule in found["violations"] for node in rule["nodes"]] == []
+    rules = ({"type": "rule", "values": ["color-contrast"]}, {"type": "tag", "values": RULES})
+    for scheme, only in zip(SCHEMES[::-1], rules, strict=True):
+        tab.emulate_media(color_scheme=scheme)
+        unfold(tab, scheme == "light")
+        found: dict[str, Any] = tab.evaluate("only => axe.run({runOnly: only, resultTypes: ['violations']})", only)
+        violations = [(rule["id"], node["html"]) for rule in found["violations"] for node in rule["nodes"]]
+        assert violations == [], scheme
 
 
-@BOTH
+@each
 def test_on_paper(opened: Opened) -> None:
-    """Light whatever the screen is; nothing is cut; long tables stay folded, and notes do not."""
+    """Light although the screen is dark; nothing is cut; long tables stay folded, and notes do not."""
     tab = opened.tab
     unfold(tab, False)
-    tab.emulate_media(media="print")
+    tab.emulate_media(media="print", color_scheme="dark")
     page = "getComputedStyle(document.body).getPropertyValue('--page')"
     assert tab.evaluate(page) == "#fff"
     cut = "all => all.filter(it => getComputedStyle(it).breakInside != 'avoid').length"
     assert tab.eval_on_selector_all("figure, tr", cut) == 0
     shown = "all => all.filter(it => it.lastElementChild.checkVisibility({contentVisibilityAuto: true})).length"
     assert tab.eval_on_selector_all("details:has(table):not([open])", shown) == 0
-    tab.emulate_media(media="screen")
+    tab.emulate_media(media="screen", color_scheme="light")
 
 
+@pytest.mark.slow  # the page of the default report; quick: what is printed of a page, test_on_paper
 def test_lora_fits_on_eleven_sheets(chromium: Browser) -> None:
     tab = chromium.new_page()
     tab.set_content(content("LoRA").decode())
