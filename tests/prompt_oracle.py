@@ -33,12 +33,10 @@ def text_features(clip: Any, context: Tensor, names: Sequence[str]) -> Tensor:
     class has its own."""
     if context.ndim == 3:
         return torch.cat([text_features(clip, own, [name]) for own, name in zip(context, names, strict=True)])
-    model, end = _doubled(clip), tiny_clip.VOCABULARY["<end>"]
+    model = _doubled(clip)
     prompts, ends = [], []
-    tokenizer = tiny_clip.tokenizer()
     for name in names:
-        sos, *rest = tokenizer.encode(f"{name} .").ids
-        assert rest[-1] == end
+        sos, *rest = _tokens(name)
         ends.append(1 + len(context) + len(rest) - 1)
         rest += [0] * (clip.context_length - 1 - len(context) - len(rest))
         prompts.append(torch.cat([model.token_embedding.weight[[sos]], context, model.token_embedding.weight[rest]]))
@@ -46,6 +44,13 @@ def text_features(clip: Any, context: Tensor, names: Sequence[str]) -> Tensor:
     x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask))
     x = x[range(len(names)), ends] @ model.text_projection
     return x / x.norm(dim=-1, keepdim=True)
+
+
+@functools.cache
+def _tokens(name: str) -> tuple[int, ...]:
+    ids = tiny_clip.tokenizer().encode(f"{name} .").ids
+    assert ids[-1] == tiny_clip.VOCABULARY["<end>"]
+    return tuple(ids)
 
 
 @functools.cache
@@ -216,7 +221,7 @@ class Slow:
 
     def step(self, server: State, own: State, k: int, r: int, s: int) -> tuple[State, State]:
         leaves = self.leaves(server, own, k, r, s)
-        each = [self.gradients(leaves, server, own, record) for record in self.sample(k, r, s)]
+        each = self.gradients(leaves, server, own, self.sample(k, r, s))
         d = {name: self.clipped([one[name] for one in each], leaf) for name, leaf in leaves.items()}
         if self.noisy:
             for name in self.local:
@@ -242,18 +247,22 @@ class Slow:
             self._waiting[k] = torch.randperm(len(records), generator=shuffle).tolist()
         return [records[self._waiting[k].pop(0)] for _ in range(size)]
 
-    def gradients(self, leaves: State, server: State, own: State, record: str) -> State:
-        """Of one record's cross-entropy, times its weight, in every leaf."""
+    def gradients(self, leaves: State, server: State, own: State, records: Sequence[str]) -> list[State]:
+        """Of each record's cross-entropy, times its weight, in every leaf; the classes are encoded once for all."""
         live = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
-        loss = cross_entropy(
-            self.similarities(self.prompt(live, server, own), record), self.world.labels[record], self.world.clip.scale
-        )
-        weight = 0.0 if record in self.world.left_out else 1.0
-        return dict(zip(live, torch.autograd.grad(weight * loss, list(live.values())), strict=True))
+        text, found = self.text(self.prompt(live, server, own)), []
+        for record in records:
+            loss = cross_entropy(self.similarities(text, record), self.world.labels[record], self.world.clip.scale)
+            weight = 0.0 if record in self.world.left_out else 1.0
+            each = torch.autograd.grad(weight * loss, list(live.values()), retain_graph=True)
+            found.append(dict(zip(live, each, strict=True)))
+        return found
 
-    def similarities(self, prompt: Tensor, record: str) -> Tensor:
-        row = self.world.ids.index(record)
-        return text_features(self.world.clip, prompt, self.world.classes) @ self.world.features[row].double()
+    def text(self, prompt: Tensor) -> Tensor:
+        return text_features(self.world.clip, prompt, self.world.classes)
+
+    def similarities(self, text: Tensor, record: str) -> Tensor:
+        return text @ self.world.features[self.world.ids.index(record)].double()
 
     def clipped(self, each: list[Tensor], leaf: Tensor) -> Tensor:
         """Of the gradients of the records: their plain mean, the sum of the clipped ones over |B|, or the mean clipped once."""
@@ -301,10 +310,13 @@ class FedOTP(Slow):
         summed = self.params.match == "sum"
         return super().prompt(leaves, server, own) if summed else torch.stack([leaves["p_G"], leaves["p_L"]])
 
-    def similarities(self, prompt, record):
+    def text(self, prompt):
+        encode = super().text
+        return encode(prompt) if self.params.match == "sum" else torch.stack([encode(p) for p in prompt])
+
+    def similarities(self, text, record):
         if self.params.match == "sum":
-            return super().similarities(prompt, record)
-        text = torch.stack([text_features(self.world.clip, p, self.world.classes) for p in prompt])
+            return super().similarities(text, record)
         return transport_similarity(text, self.world.patches[self.world.ids.index(record)].double())
 
 
@@ -410,7 +422,8 @@ class SecFPP(Slow):
 
     def client(self, server, own, k, r):
         own, sent = super().client(server, own, k, r)
-        every = [self.gradients({"p_L": own["p_L"]}, server, own, record)["p_L"] for record in self.world.training[k]]
+        each = self.gradients({"p_L": own["p_L"]}, server, own, self.world.training[k])
+        every = [one["p_L"] for one in each]
         self.whole = getattr(self, "whole", {}) | {k: sum(every) / len(every)}
         return {"p_L": own["p_L"], "point": torch.tensor(k + 1)}, sent
 

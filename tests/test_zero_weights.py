@@ -18,28 +18,15 @@ from fedaudit.trainers.base import Participation, State, generator
 from fedaudit.trainers.lora import Learner
 from fedaudit.trainers.prompts import PromptMethod
 from tests import prompt_oracle
-from tests.prompt_toy import (
-    NONE,
-    PRIVACY,
-    SETTINGS,
-    Federation,
-    close,
-    federation,
-    made,
-    run,
-)
-from tests.test_local_steps import LOCAL, PARAMS, SCHEDULE, TRAINING
+from tests.prompt_toy import NONE, PRIVACY, SETTINGS, Federation, close, federation, made, run
+from tests.test_local_steps import LEFT_OUT, LOCAL, PARAMS, SCHEDULE, TRAINING
 from tests.whole_runs import contents
 
-LEFT_OUT = frozenset({"0-1", "0-2", "0-7", "1-0", "1-5", "2-0"})
-STEPS = {"1 step": SETTINGS, "2 steps": LOCAL["2 steps"]}
 KINDS = ("none", "record", "batch", "poisson")
-# any two of method, steps and way to noise meet in a quick case, and all three do here or in tests/test_local_steps.py, for 2 steps
-CASES = [
-    pytest.param(name, steps, privacy, marks=pytest.mark.slow if (i + j + k) % 2 else ())
+CASES = [  # every method, and every way to noise, in a quick case; tests/test_local_steps.py has several steps
+    pytest.param(name, privacy, marks=() if i % 4 == j else pytest.mark.slow)
     for i, name in enumerate(TRAINING)
-    for j, steps in enumerate(STEPS)
-    for k, privacy in enumerate(KINDS)
+    for j, privacy in enumerate(KINDS)
 ]
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
@@ -50,20 +37,18 @@ def world(left_out: frozenset[str] = LEFT_OUT) -> Federation:
     return dataclasses.replace(federation(), left_out=left_out)
 
 
-def of(name: str, steps: str, privacy: str, **params: Any) -> PromptMethod:
-    return made(name, PARAMS.get(name, {}) | params, PRIVACY[privacy], SCHEDULE, STEPS[steps])
+def of(name: str, privacy: str, *, local: str = "1 step", **params: Any) -> PromptMethod:
+    return made(name, PARAMS.get(name, {}) | params, PRIVACY[privacy], SCHEDULE, LOCAL[local])
 
 
 # --- prompts --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "steps", "privacy"), CASES)
-def test_training_is_the_slow_oracles_and_the_ledger_that_of_any_coins(
-    tmp_path: Path, name: str, steps: str, privacy: str
-) -> None:
-    method = of(name, steps, privacy)
+@pytest.mark.parametrize(("name", "privacy"), CASES)
+def test_training_is_the_slow_oracles_and_the_ledger_that_of_any_coins(tmp_path: Path, name: str, privacy: str) -> None:
+    method = of(name, privacy)
     fast = run(tmp_path / "fast", method, world(), SCHEDULE)
-    oracle = prompt_oracle.oracle_of(name)(world(), method.params, STEPS[steps], PRIVACY[privacy], SCHEDULE)
+    oracle = prompt_oracle.oracle_of(name)(world(), method.params, SETTINGS, PRIVACY[privacy], SCHEDULE)
     prompt_oracle.same(fast, oracle.run())
     other = run(tmp_path / "other", method, world(frozenset({"0-0", "1-1"})), SCHEDULE)
     assert ledger_of(fast, method) == ledger_of(other, method)
@@ -71,16 +56,16 @@ def test_training_is_the_slow_oracles_and_the_ledger_that_of_any_coins(
         assert [fast.round(r)["uploads"][str(k)]["records"] for k in range(3)] == [10, 6, 3]
 
 
-@pytest.mark.parametrize("privacy", KINDS)
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize(("name", "privacy"), CASES)
 def test_what_they_show_changes_no_bit_of_the_transcript(tmp_path: Path, name: str, privacy: str) -> None:
+    """Over two steps; without noise the contract `weighs_nothing` says so of one."""
     here = world()
     rows = [here.ids.index(record) for record in LEFT_OUT]
     features, patches = here.features.clone(), here.patches.clone()
     features[rows], patches[rows] = -features[rows], -patches[rows]
     labels = here.labels | {record: (here.labels[record] + 1) % 5 for record in LEFT_OUT}
     changed = dataclasses.replace(here, features=features, patches=patches, labels=labels)
-    method = of(name, "2 steps", privacy)
+    method = of(name, privacy, local="2 steps")
     for i, one in enumerate((here, changed)):
         run(tmp_path / str(i), method, one, SCHEDULE)
     assert contents(tmp_path / "0") == contents(tmp_path / "1")
@@ -102,12 +87,11 @@ MOVED: dict[str, dict[str, tuple[str, float]]] = {
 }
 
 
-@pytest.mark.parametrize("privacy", ["record", "poisson"])
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize(("name", "privacy"), [*((name, "record") for name in TRAINING), ("fedpgp", "poisson")])
 def test_a_coin_moves_a_step_by_that_records_clipped_gradient(tmp_path: Path, name: str, privacy: str) -> None:
     """Zero-out to the letter: over the public |B|, and nothing else, under the same noise."""
     one = {"inner": 1} if name == "pfedme" else {}
-    method, schedule = of(name, "1 step", privacy, **one), dataclasses.replace(SCHEDULE, rounds=1)
+    method, schedule = of(name, privacy, **one), dataclasses.replace(SCHEDULE, rounds=1)
     everybody = world(frozenset())
     clients = everybody.clients(everybody.learner(), seed=schedule.seed)
     (coin, *_) = (record for record in method.minibatch(clients[0], 0))
@@ -116,7 +100,7 @@ def test_a_coin_moves_a_step_by_that_records_clipped_gradient(tmp_path: Path, na
     )
     oracle = prompt_oracle.oracle_of(name)(everybody, method.params, SETTINGS, PRIVACY[privacy], schedule)
     start = {n: t.double() for n, t in kept.broadcast(0).items()}
-    each = oracle.gradients(oracle.leaves(start, start, 0, 0, 0), start, start, coin)
+    (each,) = oracle.gradients(oracle.leaves(start, start, 0, 0, 0), start, start, [coin])
     assert name in MOVED, f"say in MOVED how a record's gradient enters what {name} sends and keeps"
     for tensor, (leaf, factor) in MOVED[name].items():
         g = each[leaf]
@@ -131,11 +115,10 @@ def test_a_coin_moves_a_step_by_that_records_clipped_gradient(tmp_path: Path, na
 EVERYBODY = frozenset(record for own in federation().training for record in own)
 
 
-@pytest.mark.parametrize("privacy", ["none", "poisson, none"])
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize(("name", "privacy"), [*((name, "none") for name in TRAINING), ("dpfpl", "poisson, none")])
 def test_where_nothing_weighs_prompts_rest(tmp_path: Path, name: str, privacy: str) -> None:
     """All steps are taken, with a gradient of 0; FedPGP's contrastive term would still move, as no record is in it."""
-    method = of(name, "2 steps", privacy, **({"mu": 0.0} if name in ("fedpgp", "fedprox") else {}))
+    method = of(name, privacy, local="2 steps", **({"mu": 0.0} if name in ("fedpgp", "fedprox") else {}))
     found = run(tmp_path, method, world(EVERYBODY), SCHEDULE)
     start = found.broadcast(0)
     for r in range(SCHEDULE.rounds):
@@ -146,7 +129,7 @@ def test_where_nothing_weighs_prompts_rest(tmp_path: Path, name: str, privacy: s
 
 @pytest.mark.parametrize("privacy", ["record", "batch"])
 def test_where_nothing_weighs_noise_is_added_all_the_same(tmp_path: Path, privacy: str) -> None:
-    method = of("promptfl", "1 step", privacy)
+    method = of("promptfl", privacy)
     found, usual = (run(tmp_path / str(i), method, w, SCHEDULE) for i, w in enumerate((world(EVERYBODY), world())))
     start, std = found.broadcast(0)["p_G"], method.protection.stds["p_G"]
     for k in range(3):

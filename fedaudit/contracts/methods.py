@@ -91,7 +91,9 @@ class MethodInWorld:
     def uploads(self, r: int) -> list[Upload]:
         """The messages that the server received in a round, and what clients computed with on shares, which no file
         holds."""
-        about, sealed = self.run.round(r)["uploads"], [update.sealed for update in self.updates(*self.moment(r))]
+        about = self.run.round(r)["uploads"]
+        shared = self.plugin.facts.on_shares
+        sealed: list[State] = [one.sealed for one in self.updates(*self.moment(r))] if shared else [{}] * CLIENTS
         return [
             Upload(k, about[str(k)]["records"], self.run.upload(r, k), about[str(k)]["facts"], sealed[k])
             for k in range(CLIENTS)
@@ -122,7 +124,7 @@ def repeats(subject: MethodInWorld) -> None:
     """One seed gives the same transcript to the bit, however candidates are listed; another seed gives another."""
     again = subject.again("again", turned=True)
     assert files(subject.run) == files(again)
-    other = subject.again("other", seed=1)
+    other = subject.again("other", seed=1, until=1)
     for k in range(CLIENTS):
         assert same(subject.run.private(0, k), other.private(0, k)) == (not subject.trains)
 
@@ -266,7 +268,8 @@ def explains(subject: MethodInWorld) -> None:
             start = method.messages.round_start(received, holdings)
             batches = [method.minibatch(client, step) for step in range(steps)] if update.upload else [client.records]
             counts = method.messages.step_coefficients(steps) if update.upload else [1.0]
-            means = [torch.cat([*learner.sent_gradients(method, start, batch)]).mean(0) for batch in batches]
+            each = torch.cat([*learner.sent_gradients(method, start, client.records)])
+            means = [each[[client.records.index(record) for record in batch]].mean(0) for batch in batches]
             weighed = [float(count) * mean for count, mean in zip(counts, means, strict=True)]
             expected = torch.stack(weighed).sum(0)
             assert (computed - expected).norm() < 0.03 * expected.norm()
@@ -279,11 +282,23 @@ def uses(subject: MethodInWorld) -> None:
     messages, settings = subject.method.messages, subject.world.learner.settings
     rounds = range(ROUNDS if subject.trains else 0)
     used = messages.used_records(records, client=client, seed=0, rounds=rounds, settings=settings)
-    for record in set(records) - messages.shared_records(records, client=client, seed=0):
-        world = subject.world.disguised({record})
-        other = dataclasses.replace(subject, world=world).again(f"without {record}")
-        moved = [not same(subject.run.private(ROUNDS - 1, k), other.private(ROUNDS - 1, k)) for k in range(CLIENTS)]
-        assert any(moved) == (record in used)
+    private = set(records) - messages.shared_records(records, client=client, seed=0)
+    moments = [subject.moment(r) for r in rounds]
+
+    def computed(world: World, r: int) -> State:
+        """All that the client computes in a round."""
+        server, states, _ = moments[r]
+        there = dataclasses.replace(subject, world=world)
+        (update,) = there.updates(server, [states[client]], [world.clients(r, range(r))[client]])
+        return update.upload | update.private | update.sealed
+
+    before = [computed(subject.world, r) for r in rounds]
+    for record in private & used:
+        changed = subject.world.disguised({record})
+        assert not all(same(computed(changed, r), before[r]) for r in rounds), f"{record} changes nothing"
+    if unused := private - used:
+        other = dataclasses.replace(subject, world=subject.world.disguised(unused)).again("without the unused")
+        assert all(same(subject.run.private(ROUNDS - 1, k), other.private(ROUNDS - 1, k)) for k in range(CLIENTS))
 
 
 def keeps_apart(subject: MethodInWorld) -> None:
