@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import itertools
 import re
 import runpy
@@ -32,34 +33,10 @@ from fedaudit.tasks.facts import TASKS
 from fedaudit.trainers.learners import METHODS, every_learner
 from tests.doc_blocks import PAGES, ROOT, anchors, commands, documented, inline, links
 
-OTHERS = {
-    ".",
-    "cd",
-    "cp",
-    "echo",
-    "eval",
-    "export",
-    "register-python-argcomplete",
-    "flwr",
-    "git",
-    "hf",
-    "jupytext",
-    "ls",
-    "mail",
-    "mypy",
-    "pip",
-    "pytest",
-    "ray",
-    "ruff",
-    "source",
-    "sphinx-build",
-    "unset",
-}  # programs that are not ours
-OTHERS |= {
-    "flower/bin/pip",
-    "nvflare/bin/pip",
-    "../../nvflare/bin/python",
-}  # of other environments: tests/test_frameworks.py
+OTHERS = {  # programs that are not ours, some in other environments: tests/test_frameworks.py
+    ".", "cd", "cp", "echo", "eval", "export", "register-python-argcomplete", "flwr", "git", "hf", "jupytext", "ls", "mail", "mypy",
+    "pip", "pytest", "ray", "ruff", "source", "sphinx-build", "unset", "flower/bin/pip", "nvflare/bin/pip", "../../nvflare/bin/python",
+}  # fmt: skip
 MISSING = ("--backbone", "--weights", "--data-root", "--run", "--config")  # what may name something that is not here
 LINES = documented()
 LINES += [
@@ -80,16 +57,12 @@ def audit_words(words: Sequence[str]) -> list[str] | None:
     return None
 
 
-AUDITS = list(dict.fromkeys((page, tuple(own)) for page, words in LINES if (own := audit_words(words)) is not None))
-MODULES = [
-    (page, words[2:] if words[1] == "-m" else (words[1].removesuffix(".py").replace("/", "."), *words[2:]))
-    for page, words in LINES
+AUDITS = list(dict.fromkeys(tuple(own) for _, words in LINES if (own := audit_words(words)) is not None))
+MODULES = list(dict.fromkeys(
+    words[2:] if words[1] == "-m" else (words[1].removesuffix(".py").replace("/", "."), *words[2:])
+    for _, words in LINES
     if words[0] == "python" and words[1] != "-c" and audit_words(words) is None
-]
-
-
-def as_text(case: tuple[str, tuple[str, ...]]) -> str:
-    return f"{case[0]}: {shlex.join(case[1])}"
+))  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -109,13 +82,8 @@ def plan(words: Sequence[str], scale: Sequence[str] = ()) -> Plan:
 
 def test_every_line_starts_a_program_that_is_known() -> None:
     for _, words in LINES:
-        assert (
-            words[0] in OTHERS
-            or words[0].startswith("#")
-            or audit_words(words) is not None
-            or words[:2] == ("python3", "-m")
-            or words[0] == "python"
-        ), words
+        ours = words[0] == "python" or words[:2] == ("python3", "-m") or audit_words(words) is not None
+        assert ours or words[0] in OTHERS or words[0].startswith("#"), words
     assert len(AUDITS) > 100
     assert len(MODULES) > 40
 
@@ -130,26 +98,32 @@ def read(words: Sequence[str]) -> object:
         return error
 
 
-@pytest.mark.parametrize("case", AUDITS, ids=as_text)
-def test_a_line_of_the_program(case: tuple[str, tuple[str, ...]], capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*case[1]]
+def test_lines_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = {shlex.join(words): why for words in AUDITS if (why := wrong_line([*words], capsys))}
+    assert wrong == {}
+
+
+def wrong_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Why a line is none that the program takes; "" where it is one."""
     if words[:1] == ["check"] or {"--new", "--plugins"} & {*words}:  # test_own_plugins runs them
-        return
+        return ""
     if {"--help", "--list"} & {*words} or words == ["--paper", "list"]:
-        assert cli.main(words) == exits.DONE
-        return
+        return "" if cli.main(words) == exits.DONE else "shows nothing"
     absent = [words[words.index(flag) + 1] for flag in MISSING if flag in words]
     asked = read(words)
     refused = str(asked) if isinstance(asked, InputError) else ""
     if isinstance(asked, compare_runs.ComparisonRequest):  # of what lies in a folder that is empty here
         absent = [str(asked.out)]
     if absent and not refused:  # found out when it begins
+        capsys.readouterr()
         assert cli.main(words) == exits.MENDABLE
         refused = capsys.readouterr().err
-    assert bool(refused) == bool(absent), refused
-    assert not absent or refused.startswith(MISSING) or any(name in refused for name in absent), refused
     if isinstance(asked, paper.PaperRequest):
-        assert not [error for error in asked.items.values() if isinstance(error, InputError)]
+        refused += "".join(str(error) for error in asked.items.values() if isinstance(error, InputError))
+    if not absent:
+        return refused
+    named = refused.startswith(MISSING) or any(name in refused for name in absent)
+    return "" if named else f"does not name what is missing: {refused}"
 
 
 TO_THE_PROGRAM = {
@@ -159,48 +133,46 @@ TO_THE_PROGRAM = {
 }  # whose words are those of audit.py
 
 
-@pytest.mark.parametrize("case", MODULES, ids=as_text)
-def test_a_line_of_a_module(case: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parser takes the words, and the program those that it is left; a module without a parser says the words in its docstring."""
-    name, *words = case[1]
+def test_lines_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {shlex.join(words): why for words in MODULES if (why := wrong_words(*words, patch=monkeypatch))}
+    assert wrong == {}
+
+
+def wrong_words(name: str, *words: str, patch: pytest.MonkeyPatch) -> list[str]:
+    """The words that the parser of a module, and the program where some are left to it, do not take; of a module without a
+    parser those that its docstring does not say."""
     source = ROOT.joinpath(*name.split("."))
     source = source / "__main__.py" if source.is_dir() else source.with_suffix(".py")
     text = source.read_text(encoding="utf-8")
     if name in TO_THE_PROGRAM:
         assert plan(words)
-        return
+        return []
     if "Parser(" not in text:
         usage = ast.get_docstring(ast.parse(text)) or ""
         assert name in usage or f"{name.replace('.', '/')}.py" in usage
-        assert all(
-            re.search(rf"\b{word}\b", usage, re.IGNORECASE)
-            for word in words
-            if not word.isdecimal() and not word.isupper()
-        )
-        return
+        said = [word for word in words if not word.isdecimal() and not word.isupper()]
+        return [word for word in said if not re.search(rf"\b{word}\b", usage, re.IGNORECASE)]
     known, left = argparse.ArgumentParser.parse_known_args, []
 
     def parse_known_args(parser: argparse.ArgumentParser, given: Sequence[str] | None = None) -> None:
         """Ends the module, which would begin to work, with what its parser leaves for the program."""
-        left.append(known(parser, given)[1])
+        left.extend(known(parser, given)[1])
         raise SystemExit
 
     def parse_args(parser: argparse.ArgumentParser, given: Sequence[str] | None = None) -> None:
-        _, others = known(parser, given)
-        assert not others, f"{name} has no {others[0]}"
-        left.append([])
+        left.extend(f"no {word}" for word in known(parser, given)[1])
         raise SystemExit
 
-    with monkeypatch.context() as patch:
-        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
-        patch.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
-        patch.setattr(sys, "argv", [name, *words])
+    with patch.context() as patched:
+        patched.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        patched.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
+        patched.setattr(sys, "argv", [name, *words])
         with pytest.raises(SystemExit):
             runpy.run_module(name, run_name="__main__")
-    (words,) = left
-    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known_flags()
+    return [word for word in left if word.startswith(("--", "no ")) and word.partition("=")[0] not in known_flags()]
 
 
+@functools.cache
 def known_flags() -> set[str]:
     """Every flag that some command of the program takes."""
     parser = flags.Parser(add_help=True, allow_abbrev=False, conflict_handler="resolve")
@@ -240,17 +212,14 @@ def said_flags(text: str) -> Iterator[str]:
     yield from re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_flag_of_a_page_is_one(page: str) -> None:
+def test_every_flag_of_a_page_is_one() -> None:
     known = (
         known_flags() | of_modules() | {"--compare", "--index-url", "--keep-going"}
-    )  # read before all others; of pip, of Sphinx
-    own = re.findall(
-        r"^ {4}(\w+): \w+ = (?:number|whole|text)\(", PAGES[page], re.MULTILINE
-    )  # of a method written there
-    known |= {f"--{name.replace('_', '-')}" for name in own}
-    said = {flag for code in inline(page) for flag in said_flags(code)}
-    assert said - known == {*()}
+    )  # the last two of pip and Sphinx
+    for page, text in PAGES.items():
+        own = re.findall(r"^ {4}(\w+): \w+ = (?:number|whole|text)\(", text, re.MULTILINE)  # of a method written there
+        said = {flag for code in inline(page) for flag in said_flags(code)}
+        assert said - known - {f"--{name.replace('_', '-')}" for name in own} == set(), page
 
 
 def test_every_flag_of_a_files_help_and_docstring_is_one() -> None:
@@ -272,25 +241,24 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_gives_a_flag_is_there(page: str) -> None:
+def test_what_a_page_gives_a_flag_is_there() -> None:
     """In pieces of a command, as `--preset memorising`; of names in capitals nothing is asked."""
-    for code in (code for code in inline(page) if code.startswith("--")):
+    choices = {flag: names() for flag, names in CHOICES.items()}
+    for code in (code for page in PAGES for code in inline(page) if code.startswith("--")):
         for words in commands(code):
             for flag, value in itertools.pairwise(words):
                 names = {name.partition(":")[0] if flag == "--method" else name for name in value.split(",")}
-                if flag in CHOICES:
-                    assert {name for name in names if not re.search("[A-Z]", name)} <= CHOICES[flag](), code
+                if flag in choices:
+                    assert {name for name in names if not re.search("[A-Z]", name)} <= choices[flag], code
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    for link in links(page):
-        file, _, anchor = link.partition("#")
-        target = ((ROOT / page).parent / file).resolve() if file else ROOT / page
-        assert target.exists(), link
-        name = target.relative_to(ROOT).as_posix()
-        assert not anchor or anchor in anchors(name), link
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for link in links(page):
+            file, _, anchor = link.partition("#")
+            target = ((ROOT / page).parent / file).resolve() if file else ROOT / page
+            assert target.exists(), (page, link)
+            assert not anchor or anchor in anchors(target.relative_to(ROOT).as_posix()), (page, link)
 
 
 def linked(page: str) -> set[str]:
