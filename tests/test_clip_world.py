@@ -103,8 +103,8 @@ class TestHeldOutLooks:
 
     def test_captions_never_name_a_task_style(self):
         rng = np.random.default_rng(0)
-        drawn = symbol_pictures.draw_chunk(100, 1.0, rng, 0)[1]
-        words = " ".join(symbol_captions.describing_caption(d, rng) for d in drawn * 5).split()
+        drawn = symbol_pictures.draw_chunk(50, 1.0, rng, 0)[1]
+        words = " ".join(symbol_captions.describing_caption(d, rng) for d in drawn * 10).split()
         assert not set(words) & set(drawings.DOMAINS)
         assert "worn" in words  # they do name those of pre-training
 
@@ -134,8 +134,8 @@ class TestCaptions:
         rng = np.random.default_rng(2)
         for stage, language in ((1, symbols.FIRST), (2, symbols.SECOND)):
             words = set(symbol_captions.vocabulary(stage))
-            drawn = symbol_pictures.draw_chunk(300, 0.9, rng, 0, language)[1]
-            texts = [symbol_captions.describing_caption(d, rng, language).split(" by ")[0] for d in drawn]
+            drawn = symbol_pictures.draw_chunk(100, 0.9, rng, 0, language)[1]
+            texts = [symbol_captions.describing_caption(d, rng, language).split(" by ")[0] for d in drawn * 3]
             assert {word for text in texts for word in text.rstrip(".").split()} <= words
 
     def test_second_stage_keeps_the_ids_of_the_first(self):
@@ -178,6 +178,33 @@ class TestCaptions:
 @pytest.fixture(scope="module", params=["vit", "resnet"])
 def tower(request):
     return request.param
+
+
+@pytest.fixture(scope="module")
+def drawn_once():
+    """Both towers are shown the same pictures, of equal generators."""
+    draw, kept = drawings.draw, {}
+
+    def once(domain, classes, rng):
+        if (domain, len(classes)) not in kept:
+            kept[domain, len(classes)] = draw(domain, classes, rng)
+        return kept[domain, len(classes)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawings, "draw", once)
+        yield
+
+
+@pytest.fixture
+def only_test_pictures(monkeypatch):
+    """Training pictures are drawn, and not encoded."""
+    encode = clip_quality.encode_pictures
+    training = clip_quality.TRAIN_PER_CLASS * len(drawings.CLASSES)
+    monkeypatch.setattr(
+        clip_quality,
+        "encode_pictures",
+        lambda model, pixels: encode(model, pixels[:1] if len(pixels) == training else pixels),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +264,7 @@ class TestShipped:
         assert found == pytest.approx(record["accuracy"]["digits"]["zero_shot"], abs=1)
         assert found > 50
 
+    @pytest.mark.usefixtures("drawn_once", "only_test_pictures")
     def test_leaves_room_on_an_unseen_style(self, model, record):
         found = zero_shot(model, clip_quality.styled(model, "chalk"))
         assert found == pytest.approx(record["accuracy"]["chalk"]["zero_shot"], abs=2)
@@ -258,7 +286,7 @@ def zero_shot(model, examples):
 class TestTraining:
     def test_learns_and_repeats(self):
         recipe = clip_model.CLIPRecipe(tower="resnet", pool=256, batch=32, learning_rate=3e-3, warm_up=5)
-        runs = [[loss for _, loss, _ in clip_training.train(recipe, stop_after=12)] for _ in range(2)]
+        runs = [[loss for _, loss, _ in clip_training.train(recipe, stop_after=9)] for _ in range(2)]
         assert runs[0] == runs[1]
         assert np.mean(runs[0][-3:]) < np.mean(runs[0][:3]) - 0.3
 
@@ -292,7 +320,7 @@ class TestTraining:
         with pytest.raises(ValueError, match="tower must be one of vit, resnet, not mlp"):
             clip_model.CLIPRecipe(tower="mlp")
 
-    @pytest.mark.slow
+    @pytest.mark.slow  # recorded numbers; quick: the hash of weights
     def test_first_losses_are_the_recorded_ones(self, tower, record, monkeypatch):
         """The first steps take from the mildest sixth of the pool: what is wilder is left blank, and shows nothing."""
         draw, blank = symbol_pictures.draw_chunk, torch.zeros(1, 3, drawings.SIZE, drawings.SIZE, dtype=torch.uint8)
