@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-CELLS = 2**18  # of the grid that a privacy loss is convolved on
+CELLS = 2**16  # of the grid that a privacy loss is convolved on
 
 
 def gaussian_epsilon(mu: float, delta: float = 1e-5) -> float:

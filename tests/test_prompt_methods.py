@@ -48,15 +48,23 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "pfedme": [{"inner": 2, "mixing": beta} for beta in (1.0, 0.5)],
     "secfpp": [{"clustered": "prompt", "together": 9}],  # nobody is clustered: tests/test_secfpp.py does
 }
-SCHEDULE = Schedule(rounds=3, clients=3, per_round=3, seed=1)
+SCHEDULE = Schedule(rounds=2, clients=3, per_round=3, seed=1)
 CASES = [(name, params) for name in METHODS for params in VARIANTS.get(name, [{}])]
-NOISED = [  # a method as it is by default in every way, its variants in one of them each; the others are slow
-    pytest.param(*case, how, marks=() if case[1] == VARIANTS.get(case[0], [{}])[0] or j == i % 4 else pytest.mark.slow)
-    for i, case in enumerate(CASES)
-    for j, how in enumerate(("none", "record", "batch", "poisson"))
-    if how == "none" or not METHODS[case[0]].facts.on_shares
-]
+USUAL = [(name, VARIANTS.get(name, [{}])[0]) for name in METHODS]
+WAYS = ("none", "record", "batch", "poisson")
 
+
+def is_quick(i: int, case: tuple[str, dict[str, Any]], j: int) -> bool:
+    """A method's first variant in all ways but one, the others in one of them each."""
+    return j != 2 + i % 2 if case in USUAL else j == i % 4
+
+
+NOISED = [
+    pytest.param(*case, how, marks=() if is_quick(i, case, j) else pytest.mark.slow)  # the others in all ways
+    for i, case in enumerate(CASES)
+    for j, how in enumerate(WAYS)
+    if how == "none" or (METHODS[case[0]].facts.trains and not METHODS[case[0]].facts.on_shares)
+]
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -74,7 +82,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, dict[str, 
 
 
 def schedule_of(privacy: str) -> Schedule:
-    return dataclasses.replace(SCHEDULE, per_round=2) if privacy == "poisson" else SCHEDULE
+    return dataclasses.replace(SCHEDULE, rounds=3, per_round=2) if privacy == "poisson" else SCHEDULE
 
 
 # --- training equals the slow oracles -------------------------------------------------------------------------------
@@ -88,7 +96,7 @@ def test_every_slow_oracle_is_of_a_method() -> None:
 def test_training_equals_clients_and_records_one_by_one(
     whole: Any, name: str, params: dict[str, Any], privacy: str
 ) -> None:
-    """Uploads, own parts and aggregates of three rounds."""
+    """Uploads, own parts and aggregates of all rounds."""
     fast, schedule = whole(name, params, privacy), schedule_of(privacy)
     method = made(name, params, PRIVACY[privacy], schedule)
     slow = prompt_oracle.oracle_of(name)(federation(), method.params, SETTINGS, PRIVACY[privacy], schedule).run()
@@ -100,15 +108,14 @@ def test_training_equals_clients_and_records_one_by_one(
         )
         constant = ("hard", "p_0", "cluster")
         moved = [float((last[n] - t).abs().max()) for n, t in before.items() if n not in constant]
-        assert min(moved) > 0.005
+        assert min(moved) > 0.002
 
 
-@pytest.mark.parametrize(
-    ("name", "params", "privacy"), [case for case in NOISED if case.values[2] in ("none", "record")], ids=named
-)
+@pytest.mark.parametrize(("name", "params"), [*USUAL, ("dpfpl", {"rank": 1, "residual": True})], ids=named)
 def test_clients_in_one_problem_are_the_clients_one_by_one(
-    tmp_path: Path, whole: Any, name: str, params: dict[str, Any], privacy: str
+    tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
 ) -> None:
+    privacy = "none" if METHODS[name].facts.on_shares else "record"
     together = whole(name, params, privacy)
     alone = run(tmp_path, made(name, params, PRIVACY[privacy], SCHEDULE), federation(), SCHEDULE, clients_per_batch=1)
     for r in range(SCHEDULE.rounds):
@@ -204,9 +211,6 @@ def test_a_rank_above_the_prompt_is_refused(name: str, rank: int) -> None:
 
 
 # --- FedOTP: transport ----------------------------------------------------------------------------------------------
-# These, and training with `match: ot`, fail as long as an iteration stops when no patch's scaling changed: the first ones are all cut to 1, as
-# they start, so that it stops before any patch's limit has been looked at.
-
 COSTS = [(5, 2, 0), (5, 2, 1), (3, 4, 2), (49, 2, 3), (1, 2, 4), (6, 1, 5), (1, 1, 6)]
 
 
@@ -277,8 +281,13 @@ def test_the_extremes_of_cosines_do_not_overflow(size: float, shift: float) -> N
     assert (plan.sum(1) <= 1 / 5 + 0.02).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("M", "P"), [(1, 2), (5, 2), (16, 2), (49, 2), (196, 2), (7, 3)])
+SINGLE, DOUBLE = torch.float32, torch.float64
+
+
+@pytest.mark.parametrize(
+    ("M", "P", "dtype"),
+    [(1, 2, SINGLE), (5, 2, DOUBLE), (16, 2, SINGLE), (49, 2, SINGLE), (7, 3, SINGLE), (7, 3, DOUBLE)],
+)
 def test_a_plan_does_not_depend_on_what_is_computed_beside_it(M: int, P: int, dtype: torch.dtype) -> None:
     """To the bit: alone, in another order, with others left out, twice, and beside problems that stop at once or never."""
     several = torch.stack([costs(M, P, seed) for seed in range(40)]).to(dtype)
@@ -410,37 +419,38 @@ def files(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.glob("[!.]*")}
 
 
-@pytest.mark.parametrize(("name", "params"), CASES, ids=named)
+@pytest.mark.parametrize(("name", "params"), USUAL, ids=named)
 def test_interrupted_and_resumed_equals_uninterrupted(
     tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
 ) -> None:
-    """Killed after two of three rounds; every file is the same, bit for bit."""
+    """Killed after all rounds but one, in the last of which somebody was away; every file is the same, bit for bit."""
     how = "none" if METHODS[name].facts.on_shares else "poisson"
     method, schedule = made(name, params, PRIVACY[how], schedule_of(how)), schedule_of(how)
     rounds = itertools.count(1)
 
     def advance() -> None:
-        if next(rounds) == 2:
+        if next(rounds) == schedule.rounds - 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, method, federation(), schedule, advance=advance)
-    assert not (tmp_path / "round-002.json").exists()
+    assert len([*tmp_path.glob("round-*.json")]) == schedule.rounds - 1
     run(tmp_path, method, federation(), schedule)
     assert files(tmp_path) == files(whole(name, params, how).folder.path)
 
 
 def test_blocks_of_rounds_equal_one_go(tmp_path: Path, whole: Any) -> None:
-    method = made("dpfpl", {"rank": 1}, PRIVACY["record"], SCHEDULE)
-    for until in (1, 2, 3):
+    params = {"rank": 1, "residual": True}
+    method = made("dpfpl", params, PRIVACY["record"], SCHEDULE)
+    for until in (1, 2):
         run(tmp_path, method, federation(), SCHEDULE, until=until)
         assert sorted(tmp_path.glob("round-*.json"))[-1].name == f"round-{until - 1:03d}.json"
-    assert files(tmp_path) == files(whole("dpfpl", {"rank": 1}, "record").folder.path)
+    assert files(tmp_path) == files(whole("dpfpl", params, "record").folder.path)
 
 
-def test_what_prompt_users_owner_and_server_get(tmp_path: Path) -> None:
+def test_what_prompt_users_owner_and_server_get(whole: Any) -> None:
     """A user has p_G of after the round with the client's own p_L; the server has gradients; what the client keeps is in no message."""
-    transcript = run(tmp_path, made("dpfpl", {"rank": 2}, PRIVACY["record"], SCHEDULE), federation(), SCHEDULE)
+    transcript = whole("dpfpl", {"rank": 1, "residual": True}, "record")
     for r in range(SCHEDULE.rounds):
         for k in transcript.cohort(r):
             kept = transcript.private(r, k)["p_L"]
