@@ -30,6 +30,7 @@ from fedaudit.trainers.prompts import PromptMethod
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.rounds import answers_to
 from fedaudit.trainers.transcript import Transcript
+from tests.kept_runs import prompt_runs
 from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise
 from tests.unprinted import no_pages
 
@@ -78,8 +79,9 @@ def named(view: View, method: PromptMethod, world: Federation, client: int, size
     return {target.own[i] for i in np.argsort(-shares, kind="stable")[:size]}
 
 
-@pytest.mark.parametrize("kind", ["none", "noise"])
-@pytest.mark.parametrize("name", SENDING)
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, "noise") for name in SENDING), ("promptfl", "none"), ("dpfpl", "none")]
+)
 def test_the_honest_broadcast_is_answered_as_in_the_training(name: str, kind: str, tmp_path: Path) -> None:
     """To the last bit, by the clients of the round alone; and nothing of the run is touched."""
     world, method = federation(), made(name, PARAMS.get(name, {}), NONE, TWO_OF_THREE)
@@ -176,7 +178,7 @@ class TestProbes:
 
     def test_a_round_that_never_comes_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="probe_round=9: the training has 2 rounds"):
-            fedaudit.audit(method="promptfl", attack="scaled", probe_round=9, out=str(tmp_path), **QUICK)
+            audited(tmp_path, method="promptfl", attack="scaled", probe_round=9)
         assert not list(tmp_path.rglob("round-*"))
 
     def test_who_did_not_answer_has_no_score(self) -> None:
@@ -185,15 +187,16 @@ class TestProbes:
         assert np.isnan(scores).all()
 
 
-QUICK = {"rounds": 2, "clients": 3, "seeds": 1, "quiet": True, "train": 24}
+def audited(out: Path, **words: Any) -> fedaudit.Audit:
+    quick = {"rounds": 2, "clients": 2, "train": 4, "test": 1, "batch": 16, "twin": False, "threads": 1, "quiet": True}
+    return fedaudit.audit(out=str(out), **({"epsilon": "none"} | quick | words))
 
 
 def test_through_the_whole_door(tmp_path: Path) -> None:
     """A training that is there already is attacked by a server that acts: it reads batches at epsilon .1."""
-    run = {"method": "dpfpl", "epsilon": "0.1", "twin": False, "out": str(tmp_path), **QUICK}
     with no_pages():
-        fedaudit.audit(**run)
-        found = fedaudit.audit(attack="scaled,decompose", **run).findings
+        audited(tmp_path, method="dpfpl", epsilon="0.1")
+        found = audited(tmp_path, method="dpfpl", epsilon="0.1", attack="scaled,decompose").findings
     rows = found[(found.metric == "auroc") & (found.nonmembers == "held-out") & found.headline]
     of = rows[rows.population == "own members"].set_index("threat_model")
     assert of.loc["active-server"].signal == "scaled"
@@ -205,8 +208,7 @@ def test_through_the_whole_door(tmp_path: Path) -> None:
 
 def test_clients_that_refuse_are_not_read(tmp_path: Path) -> None:
     """All of them here: nothing is scored, and the table says so."""
-    run = {"method": "dpfpl", "epsilon": "none", "out": str(tmp_path), **QUICK}
-    done = fedaudit.audit(attack="scaled", growth_check=2.0, **run)
+    done = audited(tmp_path, method="dpfpl", attack="scaled", growth_check=2.0)
     rows = done.findings[(done.findings.metric == "auroc") & (done.findings.threat_model == "active-server")]
     assert rows.status.str.startswith("not measurable").all()
     probes = pd.read_csv(done.report.parent / "probes.csv")
@@ -215,15 +217,14 @@ def test_clients_that_refuse_are_not_read(tmp_path: Path) -> None:
     assert (probes.refused_honest == 0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # an answer where the growth is checked; quick: that it is refused, test_clients_that_refuse_are_not_read
 def test_a_probe_that_is_not_larger_is_answered(tmp_path: Path) -> None:
-    run = {"method": "dpfpl", "epsilon": "none", "out": str(tmp_path), **QUICK}
-    left = fedaudit.audit(attack="scaled", growth_check=2.0, probe_scale=1.0, **run)
+    left = audited(tmp_path, method="dpfpl", attack="scaled", growth_check=2.0, probe_scale=1.0)
     assert pd.read_csv(left.report.parent / "probes.csv").named.notna().all()
 
 
-def test_runs_without_such_an_attack_have_no_such_adversary(tmp_path: Path) -> None:
-    found = fedaudit.audit(method="promptfl", epsilon="none", attack="loss", out=str(tmp_path), **QUICK).findings
+def test_runs_without_such_an_attack_have_no_such_adversary(tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = prompt_runs(tmp_path_factory).audits["loss"].findings
     assert "active-server" not in {*found.threat_model.dropna()}
 
 
