@@ -17,6 +17,7 @@ from tests import minidata
 from tests.bad_pictures import CONTENTS, DAMAGES, replaced
 from tests.minidata import write
 
+EACH = 40  # training records of a miniature
 DEEP = b"[" * 200_000
 HALF = "\ud800"  # half of a surrogate pair
 LONG = "x" * 300
@@ -25,7 +26,6 @@ CAPTIONS, INSTANCES = "annotations/captions_train2017.json", "annotations/instan
 NOCAPS, PROBLEMS, SPLITS = "nocaps/nocaps_val_4500_captions.json", "problems.json", "pid_splits.json"
 TRAIN = "data/train-00000-of-00001.parquet"
 NOT_JSON: dict[str, bytes] = {
-    "nothing": b"",
     "cut": b'{"images": [{',
     "deep": DEEP,
     "no UTF-8": b'{"\xff": 1}',
@@ -89,11 +89,11 @@ def edit(file: str, change: Callable[[Any], object]) -> Callable[[Path], object]
 
 
 BROKEN: list[tuple[str, str, tuple[str, ...]]] = [
-    ("coco", CAPTIONS, (*NOT_JSON, "a FIFO", "a folder", "a link to itself")),
-    ("coco", INSTANCES, ("cut", "a list", "a FIFO")),
+    ("coco", CAPTIONS, (*NOT_JSON, "a FIFO", "a link to itself")),
+    ("coco", INSTANCES, ("cut", "a list")),
     ("coco", NOCAPS, ("deep",)),
-    ("coco-parquet", TRAIN, ("a FIFO", "a link to itself", "text")),
-    ("scienceqa", PROBLEMS, ("deep", "a list", "a FIFO")),
+    ("coco-parquet", TRAIN, ("a FIFO", "text")),
+    ("scienceqa", PROBLEMS, ("deep", "a list")),
 ]
 """Files that cannot be read, or are nothing of what they should be."""
 
@@ -106,7 +106,6 @@ def _broken() -> Iterator[Bad]:
 
 
 VALUES: list[tuple[str, str, str, str, tuple[object, ...]]] = [
-    ("coco", CAPTIONS, "images", "id", ([1],)),
     ("coco", CAPTIONS, "images", "file_name", (None, "../../secret.jpg", "a\0b.jpg", f"{LONG}.jpg")),
     ("coco", CAPTIONS, "annotations", "image_id", ([1],)),
     ("coco", CAPTIONS, "annotations", "caption", (None, f"a {HALF} b", "a \0 b")),
@@ -118,12 +117,12 @@ VALUES: list[tuple[str, str, str, str, tuple[object, ...]]] = [
     ("coco", NOCAPS, "images", "id", ([],)),
     ("coco", NOCAPS, "images", "domain", (["out-domain"],)),
     ("coco", NOCAPS, "images", "file_name", ("../x.jpg",)),
-    ("scienceqa", PROBLEMS, "", "question", (7, " ", f"What {HALF}?", "What is <image>?")),
+    ("scienceqa", PROBLEMS, "", "question", (7, " ", "What is <image>?")),
     ("scienceqa", PROBLEMS, "", "image", (7, "../../secret.png", "/etc/hostname", LONG, HALF)),
-    ("scienceqa", PROBLEMS, "", "choices", ("abc", [1, 2], ["a", "b", None])),
+    ("scienceqa", PROBLEMS, "", "choices", ("abc", ["a", "b", None])),
     ("scienceqa", PROBLEMS, "", "answer", (True, 0.5)),
     ("scienceqa", PROBLEMS, "", "hint", (7,)),
-    ("scienceqa", PROBLEMS, "", "topic", (["a"], HALF)),
+    ("scienceqa", PROBLEMS, "", "topic", (HALF,)),
     ("scienceqa", PROBLEMS, "", "split", (None, "../train")),
 ]
 """What stands in a field of every object of a list: layout, file, list, field, values."""
@@ -178,7 +177,7 @@ def _json() -> Iterator[Bad]:
 
 def _pictures() -> Iterator[Bad]:
     for layout, folder, files, names in (
-        ("coco", "train2017/", "*.jpg", ("missing", "empty", "text", "a bomb", "32 bits a pixel", "a FIFO")),
+        ("coco", "train2017/", "*.jpg", ("missing", "empty", "a bomb")),
         ("scienceqa", "images/train/", "*/*.png", ("a FIFO",)),
     ):
         for name in names:
@@ -232,15 +231,15 @@ def _coco_parquet() -> Iterator[Bad]:
 
 
 def _rows(column: str, made: Callable[[int], object], root: Path) -> None:
-    minidata.parquet(root / TRAIN, [row | {column: made(n)} for n, row in enumerate(minidata.coco_rows(range(90)))])
+    minidata.parquet(root / TRAIN, [row | {column: made(n)} for n, row in enumerate(minidata.coco_rows(range(EACH)))])
 
 
 def _table() -> pa.Table:
-    return pa.Table.from_pylist([row | {"image": row["image"][0]} for row in minidata.coco_rows(range(90))])
+    return pa.Table.from_pylist([row | {"image": row["image"][0]} for row in minidata.coco_rows(range(EACH))])
 
 
 def _no_text(root: Path) -> None:
-    words = pa.Array.from_buffers(pa.string(), 90, pa.array([b"\xff\xfe"] * 90, pa.binary()).buffers())
+    words = pa.Array.from_buffers(pa.string(), EACH, pa.array([b"\xff\xfe"] * EACH, pa.binary()).buffers())
     pq.write_table(_table().set_column(_table().schema.get_field_index("answer"), "answer", words), root / TRAIN)
 
 
@@ -251,7 +250,7 @@ def _twice(root: Path) -> None:
 def _scienceqa_parquet() -> Iterator[Bad]:
     for field, value in (("choices", "abc"), ("question", 7)):
         change = lambda root, more={field: value}: minidata.parquet(  # noqa: E731
-            next(root.glob("data/train*")), [row | more for row in minidata.scienceqa_rows(range(120))]
+            next(root.glob("data/train*")), [row | more for row in minidata.scienceqa_rows(range(EACH))]
         )
         yield Bad(f"{field} {value}", "scienceqa-parquet", change, "train-00000")
 

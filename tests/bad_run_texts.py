@@ -17,8 +17,8 @@ def member(end: str) -> Change:
     return add("members.jsonl", NAMED + end)
 
 
-def no_json(*files: str) -> dict[str, tuple[Change, str]]:
-    """What is no JSON: in a file, or in a further line of a list."""
+def no_json(file: str, *names: str) -> dict[str, tuple[Change, str]]:
+    """What is no JSON, all of it or by these names: in a file, or in a further line of a list."""
     texts = {
         "nothing": (b"{", ""),
         "not utf-8": (b"\xff\xfe", ""),
@@ -32,16 +32,13 @@ def no_json(*files: str) -> dict[str, tuple[Change, str]]:
         "NUL": (b'{"a": "a\\u0000"}', " .* holds NUL or half of a surrogate pair"),
         "half a letter as a key": (b'{"\\ud800": 1}', " .* holds NUL or half of a surrogate pair"),
     }
-    return {
-        f"{file}: {name}": (raw(file, text), f"{file}{' line 1' * file.endswith('.jsonl')} is no valid JSON{said}")
-        for file in files
-        for name, (text, said) in texts.items()
-    }
+    where = f"{file}{' line 1' * file.endswith('.jsonl')} is no valid JSON"
+    return {f"{file}: {name}": (raw(file, texts[name][0]), where + texts[name][1]) for name in names or texts}
 
 
 IN_A_LINE: dict[str, tuple[object, ...]] = {
-    "id": (3, "  ", "a\nb", "\ta", "\x1b[2J", "ü" * 128),
-    "client": ("3", 1.0, True, -1, 100_000),
+    "id": (3, "  ", "a\nb", "\x1b[2J", "ü" * 128),
+    "client": (1.0, True, -1, 100_000),
     "image": (1, "a" * 300, "a/" * 3000, "a\nb"),
     "text": (1, " "),
     "references": ("a", [1]),
@@ -49,7 +46,7 @@ IN_A_LINE: dict[str, tuple[object, ...]] = {
 }
 IN_RUN_JSON: dict[str, tuple[object, ...]] = {
     "format": (3, True),
-    "method": (1, "a\nb", "𝄞" * 100, "\x1b[2J"),
+    "method": (1, "a\nb", "𝄞" * 100),
     "task": ("a\nb",),
     "backbone": ("a" * 300, "a\nb"),
     "alpha": ("16", 0, 1e23, [16], True),
@@ -102,7 +99,9 @@ VALUES = {
     for value in values
 }
 WORDS = {
-    **no_json("run.json", "members.jsonl", "rounds.json"),
+    **no_json("run.json"),
+    **no_json("members.jsonl", "not utf-8", "deep", "NUL"),
+    **no_json("rounds.json", "nothing"),
     "picture of the home folder": (add("members.jsonl", line("x", 0, image="~/x.png")), f"{MEMBER}: image ~/x.png is missing"),
     "a line is a text": (add("members.jsonl", '"' + "x" * 1000 + '"'), rf"{MEMBER} must be an object .*not \"x+\.\.\.x+\"$"),
     "a line without end": (raw("members.jsonl", b" " * 1_000_001), "members.jsonl line 1 is longer than 1000000 bytes"),
