@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,8 @@ PLUGINS = {
     for name, plugin in METHODS.items()
     if plugin.facts.learner in ("prompts", "maple") and plugin.facts.trains
 }
+KEPT = tempfile.TemporaryDirectory()  # which ends with the process
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
 def record(name: str, label: str) -> Record:
@@ -61,9 +65,11 @@ def trained(name: str) -> Any:
     return world, world.make(PLUGINS[name])
 
 
-def exported(name: str, place: Path, **changes: object) -> tuple[Path, Transcript]:
-    """(The folder of a toy run of a method, its transcript)."""
+@functools.cache
+def kept(name: str) -> tuple[Path, Transcript]:
+    """What `exported` copies."""
     world, method = trained(name)
+    place = Path(KEPT.name, name)
     original = world.run(method, place / "transcript")
     settings = dataclasses.asdict(world.learner.settings)
     about = {
@@ -72,7 +78,15 @@ def exported(name: str, place: Path, **changes: object) -> tuple[Path, Transcrip
         "recipe": settings,
     }  # fmt: skip
     data = data_of(world.training)
-    export_run(original, data, place / "run", about=about | changes, score="answer_scores", epsilon=EPSILON)
+    export_run(original, data, place / "run", about=about, score="answer_scores", epsilon=EPSILON)
+    return place / "run", original
+
+
+def exported(name: str, place: Path, **changes: object) -> tuple[Path, Transcript]:
+    """(The folder of a toy run of a method, with changes of its run.json; its transcript, which nobody may change)."""
+    run, original = kept(name)
+    shutil.copytree(run, place / "run")
+    edit(**changes)(place / "run")
     return place / "run", original
 
 
@@ -179,7 +193,7 @@ class TestRunsOfOtherCode:
     @pytest.mark.parametrize("name", FOREIGN)
     def test_the_names_of_tensors_tell_by_which_rule_they_are_read(self, name: str, tmp_path: Path) -> None:
         method, change, rule, params = self.FOREIGN[name]
-        run, _ = exported(method, tmp_path, rule=None)
+        run, _ = exported(method, tmp_path)
         both(change, edit(rule=None, recipe=None))(run)
         own = read(run)
         assert isinstance(own.trained, Prompts)
