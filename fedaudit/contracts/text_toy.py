@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedaudit.attacks.answers import TextAnswers
 from fedaudit.attacks.knowledge import Explained, Floats, Knowledge, Rounds, Shadows
-from fedaudit.attacks.tokens.signals import row_signals, stacked, unstacked
+from fedaudit.attacks.tokens.signals import row_signals
 
 WORDS, HARD, NOISE = 12, 1.0, 0.4  # of the vocabulary; standard deviations of logits, among tokens and among models
 ROUNDS, SHADOWS, KNOWN = 4, 24, 12  # models of the adversary's own; known non-members, the last records
@@ -46,9 +46,8 @@ def texts(leak: float, n: int = 60, seed: int = 0) -> tuple[Knowledge, Bools, Ro
     captions: Sequence[str] = [" ".join(map(str, range(size))) for size in sizes]
 
     def answers(rows: Rows) -> TextAnswers:
-        parts = [stacked(row_signals(logits, targets)) for logits, targets in rows]
-        exact = unstacked(np.concatenate(parts, axis=1))
-        return TextAnswers({"exact": exact}, sizes, spans, captions)
+        logits, targets = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+        return TextAnswers({"exact": row_signals(logits, targets)}, sizes, spans, captions)
 
     names = tuple(f"r{i}" for i in range(n))
     shadows = Shadows(np.array(of_shadows), [answers(trained(of, leak)) for of in of_shadows])
