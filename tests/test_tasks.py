@@ -10,7 +10,7 @@ from fedaudit.tasks import scenes
 from fedaudit.tasks.base import Record, coin_flips
 from fedaudit.tasks.captions import Params, captions
 
-SMALL = Params(records=20, reference=10, novel=12, test=5)
+SMALL = Params(records=8, reference=4, novel=6, test=3)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_every_word_is_in_the_vocabulary(federation):
 def test_ids_are_unique_and_stable(federation):
     again = captions(SMALL, clients=6, seed=0)
     assert list(federation.records) == list(again.records)
-    assert len(federation.records) == 6 * (40 + 10) + 12 + 5 + 5
+    assert len(federation.records) == 6 * (16 + 4) + 6 + 3 + 3
     for one, other in zip(federation.records.values(), again.records.values(), strict=True):
         assert np.array_equal(one.image, other.image)
         assert one.text == other.text
@@ -42,7 +42,7 @@ def test_ids_are_unique_and_stable(federation):
 
 def test_parts_do_not_depend_on_each_other(federation):
     """More clients, reference or test records leave the candidates, their coins and the novel scenes as they were."""
-    other = captions(dataclasses.replace(SMALL, test=9, reference=30), clients=6, seed=0)
+    other = captions(dataclasses.replace(SMALL, test=4, reference=9), clients=6, seed=0)
     for one, same in zip(federation.clients, other.clients, strict=True):
         assert [r.text for r in one.records] == [r.text for r in same.records]
         assert np.array_equal(one.member, same.member)
@@ -59,6 +59,14 @@ def test_members_and_held_out_records_split_each_pool(federation):
     assert not set(truth) & {r.id for r in (*federation.novel, *federation.test)}
 
 
+@pytest.fixture
+def unpainted(monkeypatch):
+    """For tests of many records whose pictures nobody looks at."""
+    blank = np.zeros((40, 40, 3), np.uint8)
+    monkeypatch.setattr(scenes, "render", lambda drawn, rng: [blank] * len(drawn))
+
+
+@pytest.mark.usefixtures("unpainted")
 def test_the_coin_says_nothing_about_class_or_position():
     """Over many clients, members and held-out records have the same classes and places (two-sided z below 4)."""
     many = captions(Params(records=30, reference=2, novel=2, test=1), clients=60, seed=3)
@@ -74,6 +82,7 @@ def test_the_coin_says_nothing_about_class_or_position():
         assert abs(rates[0] - rates[1]) < 4 * np.sqrt(2 * 0.1 * 0.9 / member.sum()) + 0.02
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_smaller_dirichlet_is_more_skewed():
     def skew(concentration):
         federation = captions(
