@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,8 @@ def main(what: str, file: Path, *more: str) -> None:
         what = what.removeprefix("apple:")
     if standin.APPLE:
         devices.WITHOUT_FLOAT64.add(standin.NAME)
+    os.fsync = lambda _: None
+    torch.set_num_threads(1)  # the threads of a process that was forked are not there
     if what == "faults":
         file.write_text(json.dumps(apple_faults() if standin.APPLE else faults()))
     elif what == "doubles":
@@ -224,24 +227,23 @@ def compared(
 ) -> Iterator[dict[str, Any]]:
     """A row for each thing that a method does."""
     with tempfile.TemporaryDirectory() as folder:
+        with standin.on_host():
+            run = here.run(method, Path(folder) / "here", evaluation=here.evaluation)
         standin.READS.clear()
-        runs = {
-            where: world.run(method, Path(folder) / where, evaluation=world.evaluation)
-            for where, world in (("here", here), ("there", there))
-        }
-        yield row(title, "train", *(states(run) for run in runs.values()), dict(standin.READS))
-        yield row(title, "evaluate", *(utilities(run) for run in runs.values()))
+        again = there.run(method, Path(folder) / "there", evaluation=there.evaluation)
+        yield row(title, "train", states(run), states(again), dict(standin.READS))
+        yield row(title, "evaluate", utilities(run), utilities(again))
         if not everything and title not in ATTACKED:
             return
         there.run(method, Path(folder) / "resumed", evaluation=there.evaluation, until=1)
         resumed = there.run(method, Path(folder) / "resumed", evaluation=there.evaluation)
-        yield row(
-            title, "resume", states(runs["there"]) | utilities(runs["there"]), states(resumed) | utilities(resumed)
-        )
-        adversaries = adversaries_of(method, runs["here"], learner)[: None if everything else 1]
+        yield row(title, "resume", *(states(run) | utilities(run) for run in (again, resumed)))
+        adversaries = adversaries_of(method, run, learner)[: None if everything else 1]
+        with standin.on_host():
+            said = answers(here, method, run, learner, adversaries)
         standin.READS.clear()
-        said = [answers(world, method, runs["here"], learner, adversaries) for world in (here, there)]
-        yield row(title, "what attacks ask", *said, dict(standin.READS))
+        said_there = answers(there, method, run, learner, adversaries)
+        yield row(title, "what attacks ask", said, said_there, dict(standin.READS))
 
 
 def row(method: str, what: str, here: Any, there: Any, reads: Mapping[str, int] | None = None) -> dict[str, Any]:

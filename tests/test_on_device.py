@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from fedaudit.pipeline import provenance
 from fedaudit.pipeline.workers import resources_of
 from fedaudit.trainers.learners import METHODS
 from tests import standin
-from tests.on_standin import difference
+from tests.on_standin import difference, main
 
 ROOT = Path(__file__).parents[1]
 LEARNERS = ("prompts", "maple")
@@ -58,9 +57,10 @@ ON_HOST = {
 def on_standin(what: str, folder: Path, *words: str) -> Any:
     """What a program of tests/on_standin.py writes."""
     file = folder / f"{what.replace(':', '-')}.json"
-    command = [sys.executable, "-m", "tests.on_standin", what, str(file), *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = multiprocessing.get_context("fork").Process(target=main, args=(what, file, *words))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     return json.loads(file.read_text())
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import concurrent.futures
+import itertools
 import json
 import multiprocessing
+import multiprocessing.process
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -14,6 +17,7 @@ import sys
 import textwrap
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -309,11 +313,12 @@ def test_what_is_changed_afterwards_is_not_what_was_recorded(tmp_path: Path) -> 
     assert float(load_file(tmp_path / "uploads/round-000/client-00.safetensors")[A].sum()) == 2
 
 
-def test_no_state_is_held_twice(tmp_path: Path) -> None:
+def test_it_imports_nothing_of_the_suite_and_holds_no_state_twice(tmp_path: Path) -> None:
     """48 MB in six tensors: the process grows by less than one state, however many rounds there are."""
     script = """
         import resource, sys, torch
         from fedaudit_recorder import Recorder
+        print(*{"fedaudit", "trainers", "attacks", "audits", "reports"} & set(sys.modules))
         state = {f"layers.{i}.q.{h}": torch.rand(s) for i in range(3) for h, s in (("A", (2, 10**6)), ("B", (10**6, 2)))}
         recording = Recorder(sys.argv[1], method="m", task="t", backbone="b")
         grown = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -323,15 +328,12 @@ def test_no_state_is_held_twice(tmp_path: Path) -> None:
             recording.upload(r, 0, state)
         print(grown() - before)
     """
-    done = run_script(script, tmp_path / "run")
-    assert float(done.stdout) < 30
-
-
-def run_script(script: str, *words: Any, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own."""
-    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, words)]
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "run")]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, **more)
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    imported, megabytes = done.stdout.splitlines()
+    assert imported == ""
+    assert float(megabytes) < 30
 
 
 # what is refused
@@ -739,42 +741,33 @@ def test_it_says_that_it_was_not_closed(tmp_path: Path) -> None:
 
 # kills
 
+FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None  # torch is not loaded again
+forks = pytest.mark.skipif(FORK is None, reason="forks")
+STEPS = [(os, n) for n in ("replace", "rename", "remove", "link", "makedirs", "fsync")] + [(shutil, "rmtree")]
 
-KILLED = """
-    import os, shutil, signal, sys
-    from pathlib import Path
-    import torch
-    torch.set_num_threads(1)
-    from tests.recorder_loops import LOOPS
-    loop, place, stride = LOOPS[sys.argv[1]], Path(sys.argv[2]), int(sys.argv[3])
-    STEPS = [(os, n) for n in ("replace", "rename", "remove", "link", "makedirs", "fsync")] + [(shutil, "rmtree")]
-    os.fsync = lambda handle: None
 
-    def killed_before(step):
-        taken = 0
-        def counted(call):
-            def called(*words, **more):
-                nonlocal taken
-                if taken == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                taken += 1
-                return call(*words, **more)
-            return called
-        for module, name in STEPS:
-            setattr(module, name, counted(getattr(module, name)))
-        loop(place / str(step))
-        os._exit(0)
+def killed_before(step: int, loop: Callable[[Path], None], folder: Path) -> None:
+    """Run a loop until the disk is about to be changed for that time."""
+    taken = itertools.count()
 
-    step, status = 0, 1
-    while status:
-        pid = os.fork()
-        if not pid:
-            killed_before(step)
-        status = os.waitpid(pid, 0)[1]
-        assert status == 0 or os.WTERMSIG(status) == signal.SIGKILL, step
-        step += stride
-    print(step)
-"""
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*words: Any, **more: Any) -> Any:
+            if next(taken) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*words, **more)
+
+        return called
+
+    for module, name in STEPS:
+        setattr(module, name, counted(getattr(module, name)))
+    loop(folder)
+
+
+def forked(target: Callable[..., None], *given: Any) -> multiprocessing.process.BaseProcess:
+    assert FORK is not None
+    process = FORK.Process(target=target, args=given)
+    process.start()
+    return process
 
 
 def listed(folder: Path, loop: str) -> Path:
@@ -783,15 +776,20 @@ def listed(folder: Path, loop: str) -> Path:
     return of_classes(folder, "a") if loop == "of_prompts" else folder
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-@pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.slow)])
+@forks
+@pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.slow)])  # slow: every change; quick: some
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_kill_before_any_change_of_the_disk(name: str, stride: int, tmp_path: Path) -> None:
     """What is left is read up to the last whole round, if need be after one call that the error names; and the training
     goes on as if nothing had been."""
     LOOPS[name](tmp_path / "whole")
     run = read(listed(tmp_path / "whole", name))
-    steps = int(run_script(KILLED, name, tmp_path, stride).stdout)
+    for steps in itertools.count(0, stride):
+        process = forked(killed_before, steps, LOOPS[name], tmp_path / str(steps))
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL), steps
+        if process.exitcode == 0:
+            break
     assert steps > 50
     repaired, before, highest = 0, 0, 0
     for step in range(0, steps, stride):
@@ -831,55 +829,45 @@ def test_a_kill_before_any_change_of_the_disk(name: str, stride: int, tmp_path: 
     assert repaired < steps / stride / 2
 
 
-def test_a_kill_at_any_time(tmp_path: Path) -> None:
-    """By the clock, while it records round after round; also what is read without another call."""
-    script = """
-        import sys
-        from pathlib import Path
-        from tests.recorder_loops import model, recorder, train_round
-        recording = recorder(Path(sys.argv[1]))
-        for r in range(10**6):
-            train_round(recording, r)
-    """
-    folder = with_lists(tmp_path, (0, 1))
-    rounds = 0
-    for seconds in (0.0, 0.07, 0.13):
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), str(folder)], env=env)
-        try:
-            models = folder / "models" / f"round-{rounds + 3:03d}.safetensors"
-            while not models.exists() and process.poll() is None:
-                time.sleep(0.005)
-            time.sleep(seconds)
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        try:
-            own = read(folder)
-        except InputError as error:
-            if "the recorder was stopped while it moved files" not in str(error):
-                raise
-            done = subprocess.run([sys.executable, FILE, folder], capture_output=True, text=True, check=True)
-            assert done.stdout.endswith(" rounds\n")
-            own = read(folder)
-        rounds = own.rounds
-        assert own.cohorts == ((0, 1),) * rounds
-        assert [remark.check for remark in own.remarks] == []
-        shutil.rmtree(folder / ".recorder")
-        shutil.rmtree(folder / "models")
-        shutil.rmtree(folder / "uploads")
-        (folder / "run.json").unlink()
-        (folder / "rounds.json").unlink()
-        rounds = 0
+def for_ever(folder: Path) -> None:
+    recording = recorder(folder)
+    for r in itertools.count():
+        train_round(recording, r)
 
 
-def test_the_reader_names_what_finishes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@forks
+@pytest.mark.slow  # by the clock, in one loop; quick: before some changes of the disk, in every loop
+@pytest.mark.parametrize("seconds", [0.0, 0.07, 0.13])
+def test_a_kill_at_any_time(seconds: float, tmp_path: Path) -> None:
+    """What is recorded round after round is read, if need be after one call."""
+    process = forked(for_ever, with_lists(tmp_path, (0, 1)))
+    while not (tmp_path / "models" / "round-003.safetensors").exists() and process.is_alive():
+        time.sleep(0.005)
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+    try:
+        own = read(tmp_path)
+    except InputError as error:
+        if "the recorder was stopped while it moved files" not in str(error):
+            raise
+        Recorder.repair(tmp_path)
+        own = read(tmp_path)
+    assert own.cohorts == ((0, 1),) * own.rounds
+    assert [remark.check for remark in own.remarks] == []
+
+
+def test_the_reader_names_what_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     plain(tmp_path)
     put(tmp_path / ".recorder" / "rewind.json", {"round": 1})
     with pytest.raises(InputError, match="the recorder was stopped while it moved files; python -m fedaudit_recorder"):
         read(tmp_path)
-    done = subprocess.run([sys.executable, FILE, tmp_path], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{tmp_path}: 1 rounds\n"
+    monkeypatch.setattr(sys, "argv", ["fedaudit_recorder.py", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(FILE), run_name="__main__")
+    assert (end.value.code, capsys.readouterr().out) == (0, f"{tmp_path}: 1 rounds\n")
     assert read(with_lists(tmp_path)).rounds == 1
     for words in ([str(tmp_path / "models")], [], ["a", "b"]):
         assert fedaudit_recorder._main(words) == 2
@@ -889,10 +877,10 @@ def test_the_reader_names_what_finishes_it(tmp_path: Path, capsys: pytest.Captur
 # several processes
 
 
+@forks
 def test_several_processes_upload_at_once(tmp_path: Path) -> None:
     server = recorder(tmp_path)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(3, mp_context=context) as workers:
+    with concurrent.futures.ProcessPoolExecutor(3, mp_context=FORK) as workers:
         for r in range(3):
             server.broadcast(r, model(r))
             list(workers.map(uploaded, [tmp_path] * 3, [r] * 3, [list(range(i, 30, 3)) for i in range(3)]))
@@ -906,9 +894,9 @@ def test_several_processes_upload_at_once(tmp_path: Path) -> None:
     assert all(torch.equal(file.load()[A], model(2)[A] + k) for k, file in own.uploads[2].items())
 
 
+@forks
 def test_processes_that_start_at_once(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(3, mp_context=context) as workers:
+    with concurrent.futures.ProcessPoolExecutor(3, mp_context=FORK) as workers:
         for folder in (tmp_path / str(i) for i in range(10)):
             list(workers.map(recorder, [folder] * 3))
             assert json.loads((folder / "run.json").read_text())["format"] == 2
@@ -934,15 +922,6 @@ def test_it_is_one_file_for_old_pythons() -> None:
     assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & newer == set()
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert not [node for node in calls if any(word.arg == "strict" for word in node.keywords)]
-
-
-def test_it_imports_nothing_of_the_suite() -> None:
-    done = run_script("""
-        import sys
-        import fedaudit_recorder
-        print(sorted({"fedaudit", "trainers", "attacks", "audits", "reports"} & set(sys.modules)))
-    """)
-    assert done.stdout == "[]\n"
 
 
 def test_the_suite_has_the_same_class() -> None:
