@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,7 @@ TOPICS = ("geography", "biology", "physics")
 DOMAINS = ("in-domain", "near-domain", "out-domain")
 
 
+@functools.cache
 def picture(n: int, form: str = "JPEG") -> bytes:
     """An image of 12 x 8 pixels that depends on n."""
     out = io.BytesIO()

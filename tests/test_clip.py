@@ -33,12 +33,13 @@ from tests.bad_data import Sly
 NAMES = ["cat", "the big mountain lion", "digit seven", "dog", "small blue letter nine", "red dog"]
 VARIANTS = {
     "vit": {},
-    "resnet": {"vision": tiny_clip.RESNET},
     "custom text": {"custom_text": True, "text": {"proj_bias": True, "proj_type": "linear"}},
     "quick gelu": {"quick_gelu": True},
     "layer scale, other norm": {"text": {"ls_init_value": 0.5, "norm_kwargs": {"eps": 1e-3}, "act_kwargs": {"approximate": "tanh"}}},
     "one layer": {"text": {"layers": 1}},
+    "resnet": {"vision": tiny_clip.RESNET},
 }  # fmt: skip
+TEXTS, IMAGES = list(VARIANTS)[:-1], ["vit", "quick gelu", "resnet"]  # with towers of their own
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +54,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FrozenCLIP
     return variant
 
 
-@pytest.fixture(params=VARIANTS)
+@pytest.fixture(params=TEXTS)
 def clip(request: pytest.FixtureRequest, made: Callable[[str], FrozenCLIP]) -> FrozenCLIP:
+    return made(request.param)
+
+
+@pytest.fixture(params=IMAGES)
+def seeing(request: pytest.FixtureRequest, made: Callable[[str], FrozenCLIP]) -> FrozenCLIP:
     return made(request.param)
 
 
@@ -115,8 +121,11 @@ def test_hard_prompts_give_open_clips_own_class_features(clip: FrozenCLIP) -> No
     torch.testing.assert_close(found, encode_text(clip, [f"a photo of the {n} ." for n in NAMES]), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("b", [0, 1, 4, 16])
-def test_soft_prompts_equal_the_whole_pass_prompt_by_prompt(clip: FrozenCLIP, b: int) -> None:
+@pytest.mark.parametrize(("name", "b"), [("vit", 0), ("vit", 1), ("vit", 16), *((name, 4) for name in TEXTS)])
+def test_soft_prompts_equal_the_whole_pass_prompt_by_prompt(
+    name: str, b: int, made: Callable[[str], FrozenCLIP]
+) -> None:
+    clip = made(name)
     context = contexts(2, 3, b, clip.width)
     found = clip.text(context, clip.classes(NAMES, b))
     assert found.shape == (2, 3, len(NAMES), clip.embed)
@@ -125,8 +134,14 @@ def test_soft_prompts_equal_the_whole_pass_prompt_by_prompt(clip: FrozenCLIP, b:
             torch.testing.assert_close(found[i, j], oracle(clip, context[i, j], NAMES), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("small", [0, clip_text.SMALL, 10**9])
-def test_gradients_equal_those_of_the_whole_pass(clip: FrozenCLIP, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+SIZES = [("vit", 0), ("vit", 10**9), ("custom text", 10**9), *((name, clip_text.SMALL) for name in TEXTS)]
+
+
+@pytest.mark.parametrize(("name", "small"), SIZES)
+def test_gradients_equal_those_of_the_whole_pass(
+    name: str, small: int, made: Callable[[str], FrozenCLIP], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = made(name)
     monkeypatch.setattr(clip_text, "SMALL", small)  # which matrix products are written out
     weight = contexts(2, len(NAMES), clip.embed, seed=1)
     fast, slow = (contexts(2, 4, clip.width).requires_grad_() for _ in range(2))
@@ -166,10 +181,10 @@ def test_contexts_of_classes_equal_the_whole_pass_class_by_class(clip: FrozenCLI
 
 
 @pytest.mark.parametrize("b", [0, 1, 16])
-def test_equal_contexts_of_all_classes_are_a_shared_one(clip: FrozenCLIP, b: int) -> None:
-    context, texts = contexts(2, b, clip.width), clip.classes(NAMES, b)
-    repeated = context[:, None].expand(2, len(NAMES), b, clip.width)
-    torch.testing.assert_close(clip.text_by_class(repeated, texts), clip.text(context, texts), atol=1e-5, rtol=0)
+def test_equal_contexts_of_all_classes_are_a_shared_one(vit: FrozenCLIP, b: int) -> None:
+    context, texts = contexts(2, b, vit.width), vit.classes(NAMES, b)
+    repeated = context[:, None].expand(2, len(NAMES), b, vit.width)
+    torch.testing.assert_close(vit.text_by_class(repeated, texts), vit.text(context, texts), atol=1e-5, rtol=0)
 
 
 def test_a_second_derivative_in_the_prompt_is_refused(vit: FrozenCLIP) -> None:
@@ -180,11 +195,11 @@ def test_a_second_derivative_in_the_prompt_is_refused(vit: FrozenCLIP) -> None:
         torch.autograd.grad(first.sum(), context)
 
 
-def test_no_weight_takes_a_gradient_and_the_model_is_in_eval_mode(clip: FrozenCLIP) -> None:
-    assert not any(p.requires_grad for p in clip.model.parameters())
-    assert not clip.model.training
-    assert all(p.dtype == torch.float32 for p in clip.model.parameters())
-    assert clip.scale == pytest.approx(float(clip.model.logit_scale.detach().exp()))
+def test_no_weight_takes_a_gradient_and_the_model_is_in_eval_mode(seeing: FrozenCLIP) -> None:
+    assert not any(p.requires_grad for p in seeing.model.parameters())
+    assert not seeing.model.training
+    assert all(p.dtype == torch.float32 for p in seeing.model.parameters())
+    assert seeing.scale == pytest.approx(float(seeing.model.logit_scale.detach().exp()))
 
 
 def test_the_longest_prompt_that_fits_is_read_and_one_token_more_is_refused(vit: FrozenCLIP) -> None:
@@ -226,8 +241,8 @@ def encoded(clip: FrozenCLIP, given: list[Record], cache: Folder, **more: Any) -
 
 
 @pytest.mark.parametrize("patches", [False, True])
-def test_image_features_are_those_of_open_clip(clip: FrozenCLIP, cache: Folder, patches: bool) -> None:
-    given = records(21)
+def test_image_features_are_those_of_open_clip(seeing: FrozenCLIP, cache: Folder, patches: bool) -> None:
+    given, clip = records(21), seeing
     size = clip.model.visual.image_size
     if size == 32 or size == (32, 32):  # nothing to resize: the preprocessing by hand
         pixels = torch.stack([torch.from_numpy(r.image).permute(2, 0, 1) / 255 for r in given])
@@ -250,11 +265,11 @@ def test_pictures_of_other_sizes_are_resized_at_the_shorter_side_and_cut_at_the_
     torch.testing.assert_close(found.rows(["wide"]), found.rows(["r0-0"]), atol=1e-6, rtol=0)
 
 
-def test_features_do_not_depend_on_what_is_encoded_beside_them(clip: FrozenCLIP, tmp_path: Path) -> None:
+def test_features_do_not_depend_on_what_is_encoded_beside_them(seeing: FrozenCLIP, tmp_path: Path) -> None:
     given = records(37)
-    together = encoded(clip, given, claim(tmp_path / "a"), patches=True)
+    together = encoded(seeing, given, claim(tmp_path / "a"), patches=True)
     for part in (given[5:6], given[3:30][::-1]):
-        alone = encoded(clip, part, claim(tmp_path / f"b{len(part)}"), patches=True)
+        alone = encoded(seeing, part, claim(tmp_path / f"b{len(part)}"), patches=True)
         ids = [r.id for r in part]
         assert torch.equal(alone.rows(ids), together.rows(ids))
         assert torch.equal(alone.patches(ids), together.patches(ids))
@@ -734,7 +749,7 @@ def test_loading_says_nothing(tiny_architecture: str, capfd: pytest.CaptureFixtu
 # --- the real sizes -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the real sizes; quick: tiny models of the same towers
 @pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B-32-quickgelu", "RN50"])
 def test_full_size_models_give_open_clips_own_features(name: str, cache: Folder) -> None:
     clip = load(resolve_clip(name, "random"))

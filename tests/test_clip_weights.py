@@ -58,8 +58,10 @@ def features(model: Any, ids: Tensor, pixels: Tensor) -> list[Tensor]:
     return [F.normalize(one, dim=-1) for one in (text, image)]
 
 
-@pytest.mark.parametrize("name", ["gelu", "quick_gelu"])
-@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin", SAFE_INDEX, BIN_INDEX])
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("gelu", "model.safetensors"), *(("quick_gelu", file) for file in ("pytorch_model.bin", SAFE_INDEX, BIN_INDEX))],
+)
 def test_a_hugging_face_folder_gives_the_features_of_transformers(name: str, weights: str, tmp_path: Path) -> None:
     theirs = tiny_hf_clip.model(activation=name)
     folder = tiny_hf_clip.put(theirs, tmp_path / "tiny-hf", 32, shard="100KB" if "index" in weights else "1GB")
@@ -100,7 +102,7 @@ def pickled(folder: Path) -> None:
     (folder / SAFE_INDEX).unlink()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the real size; quick: tiny models in the same files
 def test_a_full_size_folder_of_hugging_face_with_its_own_tokenizer(tmp_path: Path) -> None:
     """clip-vit-base-patch16's architecture with random weights; the byte-level tokenizer is open_clip's vocabulary in CLIP's own class."""
     from transformers import CLIPConfig, CLIPModel
@@ -143,9 +145,9 @@ def test_a_folder_with_vocabulary_and_merges_is_read_as_by_transformers(older: P
     assert len(clip._tower.encode("the big cat")) == 5  # a token for each word, and two ends
     theirs.save_pretrained(tmp_path / "saved")
     shutil.copy(tmp_path / "saved" / "tokenizer.json", older)
-    assert [load(resolve_clip(str(older), ""))._tower.encode(text) for text in TEXTS] == encoded
-    features = load(resolve_clip(str(older), "")).classes(["cat", "big dog"], 3)
-    torch.testing.assert_close(clip.classes(["cat", "big dog"], 3).tokens, features.tokens)
+    again = load(resolve_clip(str(older), ""))
+    assert [again._tower.encode(text) for text in TEXTS] == encoded
+    assert torch.equal(clip.classes(["cat", "big dog"], 3).tokens, again.classes(["cat", "big dog"], 3).tokens)
 
 
 def test_the_whole_vocabulary_in_two_files_is_that_of_open_clip(tmp_path: Path) -> None:
@@ -184,6 +186,16 @@ def test_an_id_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch: pyte
         resolve_clip("someone/clip", "")
     tiny_hf_clip.save(tmp_path / "models--someone--clip" / "snapshots" / "a")
     assert resolve_clip("someone/clip", "").name == "someone/clip"
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder with one file of weights, and one with many; nobody may change them."""
+    place, model = tmp_path_factory.mktemp("kept"), tiny_hf_clip.model()
+    return {
+        "whole": tiny_hf_clip.put(model, place / "whole" / "tiny-hf", 32),
+        "shards": tiny_hf_clip.put(model, place / "shards" / "tiny-hf", 32, shard="100KB"),
+    }
 
 
 def _broken(folder: Path, what: str) -> None:
@@ -236,8 +248,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_with_a_folder_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
-    folder = tiny_hf_clip.save(tmp_path / "tiny-hf")
+def test_what_is_wrong_with_a_folder_is_said_in_a_sentence(what: str, tmp_path: Path, kept: dict[str, Path]) -> None:
+    folder = shutil.copytree(kept["whole"], tmp_path / "tiny-hf")
     _broken(folder, what)
     check_refused(folder, BROKEN[what])
 
@@ -289,9 +301,8 @@ def _broken_shards(folder: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", SHARDS)
-def test_what_is_wrong_with_shards_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
-    folder = tiny_hf_clip.put(tiny_hf_clip.model(), tmp_path / "tiny-hf", 32, shard="100KB")
-    load(resolve_clip(str(folder), ""))
+def test_what_is_wrong_with_shards_is_said_in_a_sentence(what: str, tmp_path: Path, kept: dict[str, Path]) -> None:
+    folder = shutil.copytree(kept["shards"], tmp_path / "tiny-hf")
     _broken_shards(folder, what)
     check_refused(folder, SHARDS[what])
 
@@ -307,15 +318,14 @@ def check_that_each_counts(folder: Path, names: Sequence[str], place: Path) -> N
         assert resolve_clip(str(other), "").sha256 != whole
 
 
-def test_every_shard_counts(tmp_path: Path) -> None:
-    folder = tiny_hf_clip.put(tiny_hf_clip.model(), tmp_path / "tiny-hf", 32, shard="100KB")
-    shards = [shard.name for shard in folder.glob("model-*.safetensors")]
+def test_every_shard_counts(tmp_path: Path, kept: dict[str, Path]) -> None:
+    shards = [shard.name for shard in kept["shards"].glob("model-*.safetensors")]
     assert len(shards) > 2
-    check_that_each_counts(folder, shards, tmp_path)
+    check_that_each_counts(kept["shards"], shards, tmp_path)
 
 
-def test_every_file_of_a_folder_counts(tmp_path: Path) -> None:
-    folder = tiny_hf_clip.save(tmp_path / "tiny-hf")
+def test_every_file_of_a_folder_counts(tmp_path: Path, kept: dict[str, Path]) -> None:
+    folder = kept["whole"]
     with pytest.raises(InputError, match="--weights openai: tiny-hf holds its own weights"):
         resolve_clip(str(folder), "openai")
     names = ["config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"]
@@ -330,9 +340,13 @@ def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return weights.two_architectures(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-@pytest.mark.parametrize(("name", "used", "other"), [("ViT-tiny", "GELU", "ViT-tiny-quickgelu"),
-                                                     ("ViT-tiny-quickgelu", "QuickGELU", "ViT-tiny")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("suffix", "name", "used", "other"),
+    [
+        (".pt", "ViT-tiny", "GELU", "ViT-tiny-quickgelu"),
+        (".safetensors", "ViT-tiny-quickgelu", "QuickGELU", "ViT-tiny"),
+    ],
+)
 def test_a_state_dict_is_run_with_the_activation_that_is_said(
     name: str, used: str, other: str, suffix: str, twins: Path
 ) -> None:
@@ -345,16 +359,14 @@ def test_a_state_dict_is_run_with_the_activation_that_is_said(
     assert source.sha256 != resolve_clip(other, str(file)).sha256
 
 
-@pytest.mark.parametrize(
-    "name", ["ViT-B-16-openai.safetensors", "rn50-quickgelu-cc12m.pt", "vit_quick_gelu.pth", "OpenAI.bin"]
-)
-def test_a_name_that_tells_the_activation_is_believed(name: str, twins: Path) -> None:
-    file = twins.parent / name
-    shutil.copy(twins, file) if name.endswith(".safetensors") else torch.save(load_file(twins), file)
-    source = resolve_clip("ViT-tiny", str(file))
-    assert (source.activation, source.doubt) == ("QuickGELU", "")
+def test_a_name_that_tells_the_activation_is_believed(twins: Path) -> None:
+    torch.save(load_file(twins), saved := twins.parent / "saved.pt")
+    for name in ("ViT-B-16-openai.safetensors", "rn50-quickgelu-cc12m.pt", "vit_quick_gelu.pth", "OpenAI.bin"):
+        file = Path(shutil.copy(twins if name.endswith(".safetensors") else saved, twins.parent / name))
+        source = resolve_clip("ViT-tiny", str(file))
+        assert (source.activation, source.doubt) == ("QuickGELU", "")
+        assert source.summary == f"Backbone: ViT-tiny ({name}), activation QuickGELU."
     assert activation(load(source)) == {"QuickGELU"}
-    assert source.summary == f"Backbone: ViT-tiny ({name}), activation QuickGELU."
 
 
 def test_the_configuration_beside_a_file_tells_its_activation(twins: Path) -> None:
@@ -383,17 +395,17 @@ def test_folders_and_random_weights_have_the_activation_of_their_configuration(t
     assert resolve_clip("ViT-B-16-quickgelu", "random").activation == "QuickGELU"
 
 
-@pytest.mark.parametrize("name", ["ViT-B-16.pt", "weights.pth", "weights.bin", "downloaded"])
 def test_the_tensors_of_a_torchscript_archive_are_read_and_its_program_is_not_run(
-    name: str, twins: Path, monkeypatch: pytest.MonkeyPatch
+    twins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OpenAI's archives hold halves, and all of their models have QuickGELU: the archive tells it, whatever its name is."""
     state = {name: one.half() if one.is_floating_point() else one for name, one in load_file(twins).items()}
-    file = archive(state, twins.parent / name)
+    file = archive(state, twins.parent / "ViT-B-16.pt")
     for module in (torch, torch.jit):
         monkeypatch.setattr(module, "load", lambda *args, **more: pytest.fail("something was loaded"))
-    source = resolve_clip("ViT-tiny", str(file))
-    assert (source.activation, source.doubt) == ("QuickGELU", "")
+    for name in ("weights.pth", "weights.bin", "downloaded", file.name):
+        source = resolve_clip("ViT-tiny", str(file.replace(file := twins.parent / name)))
+        assert (source.activation, source.doubt) == ("QuickGELU", "")
     found = load(source)
     assert activation(found) == {"QuickGELU"}
     assert found.model.state_dict().keys() == state.keys()
@@ -447,6 +459,7 @@ def test_a_cut_archive_is_refused(twins: Path) -> None:
         load(resolve_clip("ViT-tiny", str(file)))
 
 
+@pytest.mark.usefixtures("unsafe_but_quick")
 def test_the_command_says_the_activation_and_writes_it_down(
     twins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

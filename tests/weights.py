@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import functools
 import importlib
 import json
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +18,25 @@ from torch import Tensor, nn
 from fedaudit.backbones import clip_source
 from fedaudit.contracts import tiny_clip
 
+PLACE = tempfile.TemporaryDirectory()  # of what tests copy; it ends with the process
+DESCRIBED = tiny_clip.config(text={"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1},
+                             vision=tiny_clip.VIT | {"width": 64, "head_width": 64})  # fmt: skip
+
+
+@functools.cache
+def _model() -> Path:
+    return tiny_clip.save(Path(PLACE.name, "hub"), DESCRIBED)
+
 
 def two_architectures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny architecture and its twin with QuickGELU, as open_clip's own; the state dict of a model of both."""
     factory = importlib.import_module("open_clip.factory")
-    described = tiny_clip.config(text={"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1},
-                                 vision=tiny_clip.VIT | {"width": 64, "head_width": 64})  # fmt: skip
-    both = {"ViT-tiny": described, "ViT-tiny-quickgelu": described | {"quick_gelu": True}}
+    both = {"ViT-tiny": DESCRIBED, "ViT-tiny-quickgelu": DESCRIBED | {"quick_gelu": True}}
     monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, **both})
     for name, model in both.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(model))
     monkeypatch.setattr(clip_source, "_architectures", lambda: {name: tmp_path / f"{name}.json" for name in both})
-    return tiny_clip.save(tmp_path / "hub", described) / "open_clip_model.safetensors"
+    return shutil.copytree(_model(), tmp_path / "hub") / "open_clip_model.safetensors"
 
 
 def archive(tensors: dict[str, Tensor], file: Path) -> Path:
@@ -44,6 +55,7 @@ def archive(tensors: dict[str, Tensor], file: Path) -> Path:
     return file
 
 
+@functools.cache
 def clip_tokenizer() -> Any:
     """The tokenizer of CLIP as transformers holds it, from the vocabulary that open_clip brings."""
     from open_clip.tokenizer import SimpleTokenizer
