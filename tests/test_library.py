@@ -58,14 +58,25 @@ found.verdict  # error: attr-defined
 """
 
 
+CONFIGURATION = """\
+[mypy]
+strict = True
+[mypy-fedaudit.*]
+follow_imports = skip
+[mypy-fedaudit,fedaudit.api,fedaudit.options,fedaudit_recorder]
+follow_imports = silent
+"""  # what a script sees; what is behind it leads to torch, which takes mypy half a minute
+
+
 def test_types_of_a_users_script(tmp_path: Path) -> None:
     """With a stub of pandas, which has no types of its own."""
     (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "mypy.ini").write_text(CONFIGURATION)
     (tmp_path / "pandas").mkdir()
     (tmp_path / "pandas" / "__init__.pyi").write_text("class DataFrame: ...\n")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache" / "script", "script.py"],
-        cwd=tmp_path, env=os.environ | {"MYPYPATH": str(tmp_path)}, capture_output=True, text=True,
+        [sys.executable, "-m", "mypy", "script.py"], cwd=tmp_path, env=os.environ | {"MYPYPATH": str(tmp_path)},
+        capture_output=True, text=True,
     )  # fmt: skip
     said: dict[int, str] = {}
     for number, text in re.findall(r"^script\.py:(\d+): (.*)$", done.stdout, re.MULTILINE):
@@ -144,11 +155,15 @@ def test_what_is_wrong_is_said_in_python(options: dict[str, Any], begins: str) -
     assert said_of(options).startswith(begins)
 
 
-@pytest.mark.parametrize("name", [*KEYWORDS, "my_rate", "rnak"])
-def test_no_message_has_the_flag_of_a_keyword(name: str) -> None:
-    for value in ("nonsense", "", -5, 0.123, True, False, [], [1, "x"], 10**30, Path("/no/where")):
-        flags = {flag.replace("-", "_").removeprefix("no_") for flag in FLAG.findall(said_of({name: value}))}
-        assert not flags & {*KEYWORDS, name}, value
+def test_no_message_has_the_flag_of_a_keyword() -> None:
+    named = {
+        (name, repr(value), flag)
+        for name in [*KEYWORDS, "my_rate", "rnak"]
+        for value in ("nonsense", "", -5, 0.123, False, [1, "x"], 10**30)
+        for flag in FLAG.findall(said_of({name: value}))
+        if flag.replace("-", "_").removeprefix("no_") in {*KEYWORDS, name}
+    }
+    assert not named
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A notebook, executed: progress below the cell, the picture of an audit and its tables, on a tiny run."""
+"""A notebook, executed: progress below the cell, the picture of a finished audit and its tables. Whole audits: test_tutorials."""
 
 from __future__ import annotations
 
@@ -10,35 +10,43 @@ from typing import Any
 
 import pytest
 
+from tests.kept_runs import KeptRuns
 from tests.pages import Reader
-from tests.test_shadowing import TINY
 
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[test]'")
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
 
 CELLS = {
-    "audit": f"import fedaudit\nfound = {TINY.replace('quiet=True, ', '')}",
+    "audit": (
+        "import pathlib, fedaudit\n(report,) = pathlib.Path('runs').glob('reports/promptfl-loss-*/index.html')\n"
+        "found = fedaudit.Audit(fedaudit.findings('runs'), report, ())"
+    ),
+    "stages": (
+        "from fedaudit.machinery import progress\nshown = progress.Progress()\nfor total in (1, 2, 3):\n"
+        "    with shown.stage('work', total) as advance:\n        for _ in range(total):\n            advance()"
+    ),
     "picture": "found",
     "text": "print(found)",
     "verdicts": "found.verdicts",
     "summary": "print(found.summary)",
     "slow": (
-        "import time\nfrom fedaudit.machinery import progress\nprogress.SILENT_SECONDS = 0.05\n"
-        "with progress.Progress().stage('<thinking>', 2, 'thought') as advance:\n"
-        "    time.sleep(1)\n    advance()\n    time.sleep(1)\n"
+        "import time\nprogress.SILENT_SECONDS = 0.05\n"
+        "with shown.stage('<thinking>', 2, 'thought') as advance:\n"
+        "    time.sleep(0.6)\n    advance()\n    time.sleep(0.6)\n"
     ),
     "quiet": "with progress.Progress(quiet=True).stage('work', 1) as advance:\n    advance()",
     "error": "try:\n    fedaudit.audit(rnak=3)\nexcept fedaudit.InputError as error:\n    print(error)",
-    "alone": "import shutil\nshutil.rmtree('runs')\nlater = fedaudit.Audit(found.findings, found.report, ())\nlater",
+    "alone": "import shutil\nshutil.rmtree('runs')\nfedaudit.Audit(found.findings, report, ())",
 }
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def outputs(tmp_path_factory: pytest.TempPathFactory, kept: KeptRuns) -> dict[str, list[Any]]:
     """The outputs of each cell."""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS.values()])
     folder = tmp_path_factory.mktemp("book")
+    kept.copied(folder / "runs")
     nbclient.NotebookClient(book, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
     return {name: cell.outputs for name, cell in zip(CELLS, book.cells, strict=True)}
 
@@ -52,9 +60,9 @@ def printed(outputs: list[Any]) -> str:
 
 
 def test_each_stage_is_one_output_that_is_overwritten(outputs: dict[str, list[Any]]) -> None:
-    bars = html(outputs["audit"])
-    assert len(bars) >= 3
-    assert all(re.fullmatch(r'<progress value="(\d+)" max="\1"></progress> .*: done in \d+ s', bar) for bar in bars)
+    bars = html(outputs["stages"])
+    assert [re.findall(r"\d+", bar) for bar in bars] == [[n, n, "0"] for n in "123"]
+    assert all("</progress> work: done in " in bar for bar in bars)
 
 
 def test_a_long_step_goes_on_saying_so(outputs: dict[str, list[Any]]) -> None:
