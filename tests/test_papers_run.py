@@ -1,5 +1,6 @@
-"""Contract of a paper's table or figure, found by itself: from tiny trainings to a page with the printed numbers as they
-are printed, its footnotes, and its files. Items that share runs share them here."""
+"""Contract of a paper's table or figure, found by itself: a page with the printed numbers as they are printed, its
+footnotes, and its files. Every item is drawn from made-up evidence, one of each paper from tiny trainings, and all of
+them, slow. Items that share runs share them here."""
 
 from __future__ import annotations
 
@@ -7,10 +8,9 @@ import html
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,7 +18,7 @@ import pytest
 from fedaudit.command import cli, paper
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
-from fedaudit.pipeline import compute, papers
+from fedaudit.pipeline import papers
 from fedaudit.pipeline.page import read_evidence
 from fedaudit.pipeline.papers import DrawnItem
 from fedaudit.pipeline.plan import Plan
@@ -30,11 +30,16 @@ from fedaudit.reports.papers.common import EvidenceByTask
 from fedaudit.reports.printed_table import printed
 from fedaudit.reports.templates import contradictions
 from tests.pages import held
-from tests.unprinted import unprinted
+from tests.prompt_evidence import ablation, attacked, of_a_dirichlet_split, prompt_evidence, sweep
+from tests.test_papers_dp2fl import newcomers, personal
+from tests.test_papers_fedrand import CELLS
+from tests.test_papers_secfpp import cells as of_secfpp
+from tests.unprinted import no_pages, nothing_printed, unprinted
 
 FOLDER = plugins.package_folder("fedaudit.reports.papers")
 OTHERWISE = "--seeds 1 --rounds 1"
-SIMILAR = "dots", "print+dots", "neon+dots"  # tasks for which two single domains and a pair stand, but in slow tests
+TRAINED = "dp2fl:table2", "dpfpl:table6", "fedrand:figure4", "secfpp:table1"  # one of each paper
+SIMILAR = "neon", "dots", "print+dots", "neon+dots"  # for which a single domain and a pair stand, but in slow tests
 FIGURES = {  # what a paper prints of a figure, in its tables or its text
     **{f"dpfpl:figure{i}": data for i, data in ((2, "Caltech101"), (4, "OxfordPets"), (5, "OxfordFlowers"), (6, "Food101"))},
     "dpfpl:figure3": ["below 50 % at ε 0.2 for Oxford Pets"],
@@ -45,8 +50,40 @@ FIGURES = {  # what a paper prints of a figure, in its tables or its text
     "secfpp:figure3": ["0.4 s at d = 4,000"],
 }  # fmt: skip
 
-Draw = Callable[[str], DrawnItem]
-PLANS: dict[tuple[Path, str], Mapping[str, Plan]] = {}  # of what was drawn, by the page and the item
+Draw = Callable[[str, bool], DrawnItem]  # an item, and whether from trainings
+PLANS: dict[tuple[Path, str], Mapping[str, Plan]] = {}  # of what was trained, by the page and the item
+
+
+def of_fedrand(**metrics: float) -> list[Evidence]:
+    """FedAvg, FedRand and one of its variants, asked about novel objects too; `metrics` are further ones."""
+
+    def asked(e: Evidence) -> Evidence:
+        utility = e.tables["utility"].assign(**metrics)
+        novel = utility[utility.model == "global"].assign(model="novel")
+        return replace(e, tables=e.tables | {"utility": pd.concat([utility, novel], ignore_index=True)})
+
+    variant = [replace(e, method="fedrand:rho=0.3") for e in CELLS if e.method == "fedrand"]
+    return [asked(e) for e in (*CELLS, *variant)]
+
+
+def made_up(name: str) -> EvidenceByTask:
+    """Evidence of every task of an item that is trained."""
+    if name == "fedrand:table1":
+        return {"captions": of_fedrand(), "questions": of_fedrand(exact_match=50.0)}
+    dirichlet = [of_a_dirichlet_split(prompt_evidence(method)) for method in ("promptfl", "dpfpl")]
+    of_attacks = [attacked(prompt_evidence("dpfpl", epsilon), "shadow", "loss") for epsilon in (float("inf"), 0.1)]
+    of_item = {"dp2fl:table3": newcomers, "dp2fl:table4": newcomers, "dpfpl:figure3": lambda: of_attacks,
+               "dpfpl:table2": sweep, "dpfpl:table3": sweep, "dpfpl:table4": lambda: dirichlet}  # fmt: skip
+    of_paper = {"dp2fl": personal, "dpfpl": of_all_budgets, "fedrand": of_fedrand, "secfpp": lambda: of_secfpp((0,))}
+    return dict.fromkeys(paper_items.find(name).tasks, of_item.get(name, of_paper[name.partition(":")[0]])())
+
+
+def of_all_budgets() -> list[Evidence]:
+    """DP-FPL's ranks at all budgets of Tables 6 to 11."""
+    return [
+        *ablation(),
+        *(prompt_evidence("dpfpl", epsilon, rank=rank) for epsilon in (0.2, 0.05, 0.01) for rank in (1, 8)),
+    ]
 
 
 def tiny(name: str) -> str:
@@ -57,7 +94,7 @@ def tiny(name: str) -> str:
     return next(filter(None, (paper_items.find(name).tiny, *sharing)), OTHERWISE if preset else "")
 
 
-def drawing_of(out: Path, tiny: Callable[[str], str], left_out: Sequence[str] = ()) -> Draw:
+def drawing_of(out: Path, tiny: Callable[[str], str], left_out: Sequence[str] = ()) -> Callable[[str], DrawnItem]:
     """A function that draws an item under `out` as the command does, with the words that `tiny` says of it, without the
     tasks `left_out`; what was drawn is not drawn again."""
     known: dict[str, DrawnItem] = {}
@@ -87,15 +124,10 @@ def drawing_of(out: Path, tiny: Callable[[str], str], left_out: Sequence[str] = 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[None]:
     """Files are not flushed, runs have no report of their own, and what is computed is computed of few sizes."""
-
-    def page(_: object, folder: Any, *__: object) -> None:
-        folder.write("findings.json", b"[]")
-
     information = secfpp_figure2.ours(users=(5, 20), components=(8, 10), size=100)
     costs = secfpp_figure3.ours(users=(20, 30), entries=(150, 200))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, no_pages():
         patch.setattr("os.fsync", lambda _: None)
-        patch.setattr(compute, "write_page", page)
         patch.setattr(secfpp_figure2, "ours", lambda: information)
         patch.setattr(secfpp_figure3, "ours", lambda: costs)
         yield
@@ -103,11 +135,40 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
-    return drawing_of(tmp_path_factory.mktemp("papers"), tiny, SIMILAR)
+    out, known = tmp_path_factory.mktemp("papers"), {}
+    trained = drawing_of(out, tiny, SIMILAR)
+
+    def draw(name: str, from_trainings: bool) -> DrawnItem:
+        if from_trainings:
+            return trained(name)
+        if name not in known:
+            folder = out / papers.FOLDER / name.replace(":", "-")
+            folder.mkdir(parents=True)
+            with nothing_printed():
+                agreed = paper_items.find(name).build(
+                    made_up(name), lambda file, data: (folder / file).write_bytes(data)
+                )
+            known[name] = DrawnItem(name, 0.0, folder / "index.html", agreed)
+        return known[name]
+
+    return draw
 
 
-ITEMS = pytest.mark.parametrize("name", paper_items.items())
-TABLES = pytest.mark.parametrize("name", [name for name in paper_items.items() if ":table" in name])
+def ways(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Items, each from made-up evidence, and from trainings: slow but for one of each paper. What trains nothing is
+    computed."""
+    cases = []
+    for name in names:
+        trains = paper_items.find(name).preset
+        # slow: all from trainings; quick: one of each paper, and all from made-up evidence
+        marks = [pytest.mark.slow] if trains and name not in TRAINED else []
+        cases += [pytest.param(name, False, id=f"{name}, made up")] if trains else []
+        cases.append(pytest.param(name, True, id=name, marks=marks))
+    return pytest.mark.parametrize(("name", "trained"), cases)
+
+
+ITEMS = ways(paper_items.items())
+TABLE_NAMES = [name for name in paper_items.items() if ":table" in name]
 
 
 def page_of(item: DrawnItem) -> str:
@@ -130,8 +191,8 @@ def print_of(name: str) -> list[tuple[str, str]]:
 
 
 @ITEMS
-def test_runs_and_leaves_its_files(name: str, drawn: Draw) -> None:
-    item = drawn(name)
+def test_runs_and_leaves_its_files(name: str, trained: bool, drawn: Draw) -> None:
+    item = drawn(name, trained)
     assert item.page is not None
     file = name.partition(":")[2]
     endings = {"csv", "tex"} if file.startswith("table") else {"csv", "svg", "pdf"}
@@ -142,14 +203,14 @@ def test_runs_and_leaves_its_files(name: str, drawn: Draw) -> None:
 
 
 @ITEMS
-def test_footnotes_are_the_contradictions(name: str, drawn: Draw) -> None:
-    _, _, notes = text_of(page_of(drawn(name))).partition("Where the paper contradicts itself here")
+def test_footnotes_are_the_contradictions(name: str, trained: bool, drawn: Draw) -> None:
+    _, _, notes = text_of(page_of(drawn(name, trained))).partition("Where the paper contradicts itself here")
     assert notes.strip() == " ".join(contradictions(name))
 
 
 @ITEMS
-def test_the_page_stands_alone_and_says_what_it_is_of(name: str, drawn: Draw) -> None:
-    item = drawn(name)
+def test_the_page_stands_alone_and_says_what_it_is_of(name: str, trained: bool, drawn: Draw) -> None:
+    item = drawn(name, trained)
     page = page_of(item)
     assert item.page is not None
     links = re.findall(r'(?:href|src)="([^"#][^"]*)"', re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
@@ -164,10 +225,10 @@ def test_the_page_stands_alone_and_says_what_it_is_of(name: str, drawn: Draw) ->
     assert "Here: " in said or "Ours" in said or "ours" in said or "measured on this machine" in said
 
 
-@TABLES
-def test_printed_numbers_of_a_table_stand_unchanged(name: str, drawn: Draw) -> None:
+@ways(TABLE_NAMES)
+def test_printed_numbers_of_a_table_stand_unchanged(name: str, trained: bool, drawn: Draw) -> None:
     """On the page, and in CSV and LaTeX; no other number stands as the paper's."""
-    item = drawn(name)
+    item = drawn(name, trained)
     assert item.page is not None
     _, _, theirs = page_of(item).partition("<h2>As the paper prints it</h2>")
     shown = re.findall(r'<td class="n">([^<]+?)(?:<small>± ([^<]+)</small>)?</td>', theirs)
@@ -188,9 +249,9 @@ def test_printed_numbers_of_a_table_stand_unchanged(name: str, drawn: Draw) -> N
         assert cells.count(value + (rf" $\pm$ {spread}" if spread else "")) >= count
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, drawn: Draw) -> None:
-    page, said = page_of(drawn(name)), FIGURES[name]
+@ways(FIGURES)
+def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, trained: bool, drawn: Draw) -> None:
+    page, said = page_of(drawn(name, trained)), FIGURES[name]
     if isinstance(said, list):
         assert all(words in text_of(page) for words in said)
         return
@@ -223,10 +284,17 @@ def without(run: Evidence, attack: str) -> Evidence:
     return replace(run, findings=others, tables=kept)
 
 
-@ITEMS
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in TRAINED else pytest.param(name, marks=pytest.mark.slow)
+        for name, i in paper_items.items().items()
+        if i.preset
+    ],
+)
 def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of the trainings its data are others, without what an attack found its page is."""
-    page, item = drawn(name).page, paper_items.find(name)
+    page, item = drawn(name, True).page, paper_items.find(name)
     assert page is not None
     monkeypatch.setattr(drawing, "printed", unprinted)
     evidence = {task: [read_evidence(cell) for cell in plan.cells] for task, plan in PLANS[page, name].items()}
@@ -242,17 +310,15 @@ def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw, monke
     assert item.attacked == bool(attacks)
 
 
-@ITEMS
-def test_nothing_to_show_is_refused(name: str) -> None:
-    if not paper_items.find(name).preset:
-        return
-    for nothing in ({}, {"task": []}):
-        with pytest.raises(ValueError, match=r"must|needs"):
-            paper_items.find(name).build(nothing, {}.__setitem__)
+def test_nothing_to_show_is_refused() -> None:
+    for item in (item for item in paper_items.items().values() if item.preset):
+        for nothing in ({}, {"task": []}):
+            with pytest.raises(ValueError, match=r"must|needs"):
+                item.build(nothing, {}.__setitem__)
 
 
 def test_the_index_links_all_that_was_drawn(drawn: Draw) -> None:
-    done = [drawn(name) for name in paper_items.items()]
+    done = [drawn(name, not item.preset) for name, item in paper_items.items().items()]
     assert done[0].page is not None
     index = papers.write_index("all", done, done[0].page.parent.parent.parent)
     page = index.read_text(encoding="utf-8")
@@ -265,7 +331,7 @@ def test_the_index_links_all_that_was_drawn(drawn: Draw) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
+def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], DrawnItem]:
     """With all methods, ranks and budgets of a preset, and two seeds."""
 
     def larger(name: str) -> str:
@@ -277,9 +343,9 @@ def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
     return drawing_of(tmp_path_factory.mktemp("whole"), larger)
 
 
-@pytest.mark.slow
-@TABLES
-def test_every_printed_row_has_ours(name: str, whole: Draw) -> None:
+@pytest.mark.slow  # all methods and budgets, two seeds; quick: few of them
+@pytest.mark.parametrize("name", TABLE_NAMES)
+def test_every_printed_row_has_ours(name: str, whole: Callable[[str], DrawnItem]) -> None:
     item = whole(name)
     assert item.page is not None
     table = pd.read_csv(item.page.with_name(f"{name.partition(':')[2]}.csv"), keep_default_na=False)
