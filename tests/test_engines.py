@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 import torch  # noqa: F401, before the fork, so that all workers start at once
 
+from fedaudit.attacks.facts import ATTACKS
+from fedaudit.machinery import places
 from fedaudit.machinery.engines import crew, local
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import AHEAD, Executor, WorkerDied
 from fedaudit.machinery.store import Folder, Missing
+from tests.plugin_places import forgotten  # noqa: F401, a fixture
 from tests.whole_runs import Job, contents, report
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="kills")
@@ -52,6 +55,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+# slow: the same contract of spawned workers, which takes seconds each, and of Ray's; quick: forked ones, spawned ones below
 @pytest.fixture(params=["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "ray"))])
 def started(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     if request.param == "ray":
@@ -189,22 +193,18 @@ def test_who_wants_no_more_results_starts_no_more_jobs(started: Started) -> None
 
 
 @pytest.mark.parametrize("kind", ["map", "chains"])
-@pytest.mark.parametrize(
-    ("function", "error", "said"),
-    [
+def test_an_error_comes_back_as_it_is_if_it_can(started: Started, kind: str) -> None:
+    errors: list[tuple[Any, type[Exception], str]] = [
         (fail, ValueError, "^job 4"),
         (miss, Missing, "file is not there"),
         (oddly, RuntimeError, "^Odd: 1 and 2$"),
         (unreadable, Exception, "pickle"),
-    ],
-)
-def test_an_error_comes_back_as_it_is_if_it_can(
-    started: Started, kind: str, function: Callable[[Path, Any], Any], error: type[Exception], said: str
-) -> None:
+    ]
     with started() as executor:
-        with pytest.raises(error, match=said):
-            list(getattr(executor, kind)(function, [4] if kind == "map" else [[4, 5]]))
-        assert next(iter(executor.map(double, [1])))[0] == 2  # and the workers go on
+        for function, error, said in errors:  # and the workers go on
+            with pytest.raises(error, match=said):
+                list(getattr(executor, kind)(function, [4] if kind == "map" else [[4, 5]]))
+        assert next(iter(executor.map(double, [1])))[0] == 2
 
 
 def cannot_build() -> Path:
@@ -286,9 +286,8 @@ def _text(path: Path) -> str:
 
 
 @POSIX
-@pytest.mark.parametrize("delay", [0, 0.005])
-def test_a_worker_that_is_killed_while_it_sends_a_large_result(started: Started, delay: float) -> None:
-    assert killed_while_sending(started, 20 * MIB, delay) < 60
+def test_a_worker_that_is_killed_while_it_sends_a_large_result(started: Started) -> None:
+    assert killed_while_sending(started, 20 * MIB, 0.001) < 60
 
 
 def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,26 +299,58 @@ def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypat
     assert not list(tmp_path.glob("fedaudit-results-*")) + list(tmp_path.glob("shared/*"))
 
 
-def sees(bench: Path, x: int) -> tuple[str | None, int]:
+class Informed(Bench):
+    """Brings parameters of a plugin's class."""
+
+    def __init__(self, folder: Path, params: Any) -> None:
+        super().__init__(folder)
+        self.params = params
+
+    def __call__(self) -> Any:
+        super().__call__()
+        return self.params
+
+
+def sees(params: Any, x: int) -> tuple[str | None, tuple[int, str, float]]:
+    """The GPU; and the process, the module of a plugin as it is found there, and a parameter of it."""
     time.sleep(0.1)
-    return os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
+    return os.environ.get("CUDA_VISIBLE_DEVICES"), (os.getpid(), ATTACKS["odd_one"].load().__module__, params.weight)
+
+
+PLUGIN = '''"""Odd: a score that is made up for a test."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Params:
+    weight: float = 0.5
+
+
+class OddOne: ...
+'''
 
 
 @POSIX
-def test_on_several_gpus_each_worker_sees_one(tmp_path: Path) -> None:
+def test_on_several_gpus_each_worker_is_spawned_sees_one_and_knows_plugins(tmp_path: Path, forgotten: None) -> None:  # noqa: F811
     """And whoever comes after a dead one sees the same."""
-    with Executor(Bench(tmp_path), workers=2, options={"gpus": ["3", "MIG-5"]}) as executor:
+    (tmp_path / "mine" / "attacks").mkdir(parents=True)
+    (tmp_path / "mine" / "attacks" / "odd_one.py").write_text(PLUGIN)
+    places.add([tmp_path / "mine"], "--plugins")
+    build = Informed(tmp_path, ATTACKS["odd_one"].params(weight=0.125))  # type: ignore[call-arg]
+    with Executor(build, workers=2, options={"gpus": ["3", "MIG-5"]}) as executor:
         found = dict(executor.map(sees, range(8)))
         assert sorted(found, key=str) == ["3", "MIG-5"]
-        os.kill(found["3"], signal.SIGKILL)
+        os.kill(found["3"][0], signal.SIGKILL)
         again = dict(executor.map(sees, range(40)))
     assert sorted(again, key=str) == ["3", "MIG-5"]
     assert again["MIG-5"] == found["MIG-5"]
-    assert again["3"] != found["3"]
+    assert again["3"][0] != found["3"][0]
+    assert {told[1:] for told in again.values()} == {("fedaudit.attacks.odd_one", 0.125)}
     assert len([*tmp_path.glob("built-*")]) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # in a whole command; quick: test_the_job_of_a_dead_worker_runs_again
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_command_whose_workers_are_killed_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """Both of them, in the middle of two trainings."""
