@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_info
 
 from fedaudit.machinery import threads
 from fedaudit.machinery.executor import Executor, one_thread, restored_settings, set_precision
+from tests.doc_blocks import ROOT
 
 
 def times(bench, x):
@@ -108,16 +109,18 @@ def test_workers_leave_signals_to_their_parent(name):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_workers_die_with_a_killed_parent():
+def test_workers_die_with_a_killed_parent(tmp_path):
+    (tmp_path / "torch.py").write_text("def set_num_threads(n): ...\nclass cuda: ...\n")  # the real one takes seconds
     code = (
         "import os, time\n"
         "from fedaudit.machinery.executor import Executor\n"
-        "from tests.test_executor import times\n"
+        "def own(bench, x):\n    time.sleep(0.02)\n    return os.getpid()\n"
         "with Executor(lambda: 1, workers=2) as e:\n"
-        "    print(*{pid for _, pid in e.map(times, range(8))}, flush=True)\n"
+        "    print(*set(e.map(own, range(8))), flush=True)\n"
         "    time.sleep(60)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    where = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=where, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     assert workers
