@@ -27,7 +27,7 @@ from tests.test_cli import refuse
 
 SETTINGS = dataclasses.replace(prompt_toy.SETTINGS, class_contexts=True)
 SHAPE = (len(NAMES), SETTINGS.prompt_length, 16)
-SCHEDULE = Schedule(rounds=3, clients=3, per_round=3, seed=1)
+SCHEDULE = Schedule(rounds=2, clients=3, per_round=3, seed=1)
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("promptfl", {}, "none"), ("promptfl", {}, "record"), ("promptfl", {}, "batch"), ("local", {}, "record"),
     ("fedotp", {"match": "sum"}, "record"), ("fedotp", {"match": "ot"}, "none"), ("fedprox", {}, "none"),
@@ -58,10 +58,10 @@ def test_training_equals_classes_records_and_clients_one_by_one(
     transcript = run(tmp_path, method, federation(), SCHEDULE)
     slow = prompt_oracle.oracle_of(name)(federation(), method.params, SETTINGS, PRIVACY[privacy], SCHEDULE).run()
     if name == "zeroshot":  # the oracle holds the words once
-        assert all(torch.equal(own, slow[-1][0]["hard"].float()) for own in transcript.broadcast(3)["hard"])
+        assert all(torch.equal(own, slow[-1][0]["hard"].float()) for own in transcript.broadcast(2)["hard"])
         return
     prompt_oracle.same(transcript, slow, atol=2e-5)
-    states = transcript.broadcast(0), transcript.broadcast(3) | transcript.private(2, 0)
+    states = transcript.broadcast(0), transcript.broadcast(2) | transcript.private(1, 0)
     for tensor, before in states[0].items():
         assert before.shape == SHAPE
         assert (states[1][tensor] - before).abs().amax((1, 2)).min() > 1e-3, "every class moves"
@@ -74,7 +74,7 @@ def test_clients_in_one_problem_are_the_clients_one_by_one(tmp_path: Path) -> No
     method = with_contexts("fedotp", {}, "record")
     runs = [run(tmp_path / str(n), method, federation(), SCHEDULE, clients_per_batch=n) for n in (50, 1)]
     for k in range(3):
-        for together, alone in zip(*(one.private(2, k).values() for one in runs), strict=True):
+        for together, alone in zip(*(one.private(1, k).values() for one in runs), strict=True):
             close(together, alone)
 
 
@@ -190,7 +190,7 @@ def test_a_run_refuses_it_before_anything_is_trained(capsys: Any, tmp_path: Path
 # --- from the command to findings -----------------------------------------------------------------------------------
 
 
-def test_the_command_trains_and_attacks_it(tmp_path: Path) -> None:
+def test_the_command_trains_and_attacks_it(tmp_path: Path, without_pages: None) -> None:
     data = "--class-contexts --task digits --shots 4 --clients 2 --rounds 2 --prompt-length 4 --threads 1 --quiet"
     attacks = "--attack loss,cosine,decompose,gradnorm"
     words = f"{data} --method promptfl,local --epsilon none {attacks} --out {tmp_path}"

@@ -36,17 +36,17 @@ def fallen(clear: list[Evidence], noised: list[Evidence]) -> Score | None:
 
 
 def test_the_interval_of_a_fall_holds_the_truth() -> None:
-    """Records are hard or easy in both trainings alike. AUROC is Phi(shift / 2) by construction; of 300 intervals 95 % hold the difference."""
+    """Records are hard or easy in both trainings alike. AUROC is Phi(shift / 2) by construction; of 100 intervals 95 % hold the difference."""
     rng, clear, noised = np.random.default_rng(0), shadowed(INF), shadowed(0.1)
     truth, held = float(norm.cdf(0.6) - norm.cdf(0.1)), 0
-    for _ in range(300):
+    for _ in range(100):
         common = rng.normal(size=len(clear.tables["records"]))
         found = fallen([scored(clear, 1.2, rng, common)], [scored(noised, 0.2, rng, common)])
         assert found is not None
         assert found.low is not None
         assert found.high is not None
         held += found.low <= truth <= found.high
-    assert binom.ppf(0.0005, 300, 0.95) <= held <= binom.ppf(0.9995, 300, 0.95)
+    assert binom.ppf(0.0005, 100, 0.95) <= held <= binom.ppf(0.9995, 100, 0.95)
 
 
 def test_a_fall_is_of_what_both_trainings_have_in_common() -> None:

@@ -11,21 +11,21 @@ from benchmarks import perturbation
 from fedaudit.command import cli
 from fedaudit.pipeline.workers import federation_of
 
-SMALL = "--method=promptfl --epsilon=none --task=digits --shots=10 --clients=3 --prompt-length=4 --rounds=20 --threads=1".split()
-RATES = (1e-12, 0.01, 1)
+SMALL = "--method=promptfl --epsilon=none --task=digits --shots=4 --clients=2 --prompt-length=4 --rounds=10 --threads=1".split()
+RATES = (1e-12, 0.01, 3)
 
 
 def test_how_far_a_moved_start_is_carried(tmp_path: Path) -> None:
-    """A training that takes no steps worth the name keeps the start's distance, and float32 its start to the last digit."""
+    """A training that takes no steps worth the name keeps the start's distance, and float32 its start to the last digit but one bit."""
     cells = [cli.read_command([*SMALL, f"--global-rate={rate}", f"--out={tmp_path}"]).plan.cells[0] for rate in RATES]
     federation = federation_of(cells[0].plan)
     benches = perturbation.both(cells[0].plan, federation)  # methods have the rates
     still, stable, unstable = (perturbation.row(cell, federation, *benches) for cell in cells)
     assert still.moved == pytest.approx(perturbation.MOVED, rel=1e-3)
-    assert still.float32 <= torch.finfo(torch.float32).eps
-    assert stable.moved < 1e-5
-    assert 1e-9 < stable.float32 < 1e-4
-    assert min(unstable.moved, unstable.float32) > 1e-3
+    assert still.float32 <= 2 * torch.finfo(torch.float32).eps
+    assert stable.moved < 1e-6
+    assert 1e-9 < stable.float32 < 1e-5
+    assert min(unstable.moved, unstable.float32) > 2e-5
     assert torch.get_default_dtype() == torch.float32
 
 
