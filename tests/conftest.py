@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,16 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from tests.kept_runs import KeptRuns, prompt_runs
+from tests.kept_runs import KeptRuns, lora_run, prompt_runs
 from tests.unprinted import no_pages, unprinted
 
 pytest.register_assert_rewrite("tests.whole_runs")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as a shell starts what runs in its background; children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WARM = ("test_api.py", "test_contributing.py", "test_end_to_end.py", "test_keys.py", "test_third_learner.py")
 
@@ -59,3 +64,9 @@ def without_pages() -> Iterator[None]:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptRuns:
     """Finished tiny audits of prompts, which all processes share: to be read, or copied."""
     return prompt_runs(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def kept_lora(tmp_path_factory: pytest.TempPathFactory) -> KeptRuns:
+    """The same of adapters, with shadow models and without a page."""
+    return lora_run(tmp_path_factory)

@@ -268,7 +268,7 @@ def _coins(seeds, n=4, kind="natural"):
 
 def test_coins_are_fair_and_independent():
     """Of each other, of the role before, and without a flip taken back: all 16 patterns of four coins occur alike."""
-    coins, before = _coins(1600)
+    coins, before = _coins(800)
     assert chisquare(np.bincount(coins @ [8, 4, 2, 1], minlength=16)).pvalue > 1e-3
     for agree in ((coins == before).ravel(), (coins[1:] == coins[:-1]).ravel()):
         assert binom.ppf(5e-4, agree.size, 0.5) <= agree.sum() <= binom.ppf(1 - 5e-4, agree.size, 0.5)
@@ -276,7 +276,7 @@ def test_coins_are_fair_and_independent():
 
 def test_every_candidate_is_as_likely_to_become_a_canary():
     federation = _federation(clients=1)
-    chosen = [r for seed in range(600) for r in _natural(federation, 3, seed).clients[0].canaries]
+    chosen = [r for seed in range(400) for r in _natural(federation, 3, seed).clients[0].canaries]
     counts = Counter(r.picture[0, 0, 0] for r in chosen)
     assert chisquare([counts[i] for i in range(12)]).pvalue > 1e-3
 
@@ -327,7 +327,7 @@ def test_a_client_keeps_two_members_and_two_held_out_records(members, most):
 def test_roles_of_those_who_stay_say_nothing_about_their_place():
     """Each of 12 candidates, of which any 6 are members, stays as often as a member as any other."""
     stayed = np.zeros(12, int)
-    for seed in range(1500):
+    for seed in range(800):
         member = np.random.default_rng(seed).permutation(12) < 6
         (found,) = _natural(_alone([_record(f"{i}", i) for i in range(12)], member), 6, seed).clients
         stayed[[r.picture[0, 0, 0] for r, used in zip(found.records, found.member, strict=True) if used]] += 1
@@ -348,10 +348,10 @@ def test_a_picture_that_another_record_shows_becomes_no_canary():
 
 
 def test_the_dominant_partition_gives_only_pictures_of_one_client():
-    federation = glyphs(GlyphsParams(train=40, test=1, partition="dominant"), clients=3, seed=0)
+    federation = glyphs(GlyphsParams(train=16, test=1, partition="dominant"), clients=3, seed=0)
     shown = Counter(r.content for r in federation.records.values())
     assert max(shown.values()) > 1, "some picture is shared"
-    found = insert(federation, Canaries(canaries=40, canary_kind="natural"), 0)
+    found = insert(federation, Canaries(canaries=30, canary_kind="natural"), 0)
     assert {shown[r.content] for c in found.clients for r in c.canaries} == {1}
 
 

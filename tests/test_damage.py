@@ -88,7 +88,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Finished(RUNS[request.param], tmp_path_factory.mktemp("whole") / "out")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # every file of four runs; quick: a table and answers, test_a_lost_answer_is_asked_again_when_it_is_needed
 @pytest.mark.parametrize("turn", range(2))
 def test_every_file_there_is(finished: Finished, turn: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Half of the files damaged and half deleted, then the other way round."""
@@ -97,7 +97,7 @@ def test_every_file_there_is(finished: Finished, turn: int, tmp_path: Path, capf
     finished.check(every, tmp_path / "out", lambda: "".join(capfd.readouterr()))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a file of every folder; quick: the same test
 def test_one_file_alone(finished: Finished, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """What is found while the rest is whole, in each folder. (Cache and answers are looked at when something is computed.)"""
     folders: dict[str, list[str]] = {}
@@ -109,7 +109,8 @@ def test_one_file_alone(finished: Finished, tmp_path: Path, capfd: pytest.Captur
 
 
 def test_a_lost_answer_is_asked_again_when_it_is_needed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = Finished(f"--method promptfl --attack loss --targets 1 {PROMPTS}", tmp_path / "out")
+    words = "--method promptfl --attack loss --targets 1 --rounds 2 --clients 2 --train 4 --test 1 --no-twin"
+    run = Finished(words, tmp_path / "out")
     (table,) = (name for name in run.files if name.startswith("analyses/") and name.endswith("/records.parquet"))
     models = [name for name in run.files if name.startswith("answers/") and "/model-" in name]
     harms: dict[str, Harm] = {table: deleted, models[0]: deleted, models[-1]: damaged}

@@ -52,11 +52,6 @@ def built(name: str, root: Path) -> tuple[str, Path]:
     return words, root
 
 
-@pytest.fixture(params=TASKS)
-def task(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
-    return built(request.param, tmp_path / "data")
-
-
 def digest(words: str, root: Path, out: Path) -> str:
     """What a fresh process finds; it saves its index."""
     user_files._digests.clear()
@@ -67,19 +62,13 @@ def digest(words: str, root: Path, out: Path) -> str:
     return found
 
 
-def test_the_same_data_elsewhere_are_the_same(task: tuple[str, Path], tmp_path: Path) -> None:
-    words, root = task
+@pytest.mark.parametrize("name", TASKS)
+def test_data_are_known_by_content_and_read_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, root = built(name, tmp_path / "data")
     first = digest(words, root, tmp_path / "out")
     elsewhere = shutil.copytree(root, tmp_path / "moved" / "there")
     assert digest(words, elsewhere, tmp_path / "out") == first
     assert digest(words, root, tmp_path / "other") == first
-
-
-def test_a_second_command_reads_nothing(
-    task: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words, root = task
-    first = digest(words, root, tmp_path / "out")
 
     def guarded(reader: Callable[[Path], object]) -> Callable[[Path], object]:
         def read(path: Path) -> object:
@@ -88,21 +77,15 @@ def test_a_second_command_reads_nothing(
 
         return read
 
-    for name in ("_regular", "sha256"):
-        monkeypatch.setattr(user_files, name, guarded(getattr(user_files, name)))
-    monkeypatch.setattr(data, "_content", lambda _: pytest.fail("the data were dealt again"))
-    assert digest(words, root, tmp_path / "out") == first
-
-
-def test_every_picture_replaced_is_other_data(task: tuple[str, Path], tmp_path: Path) -> None:
-    words, root = task
-    first = digest(words, root, tmp_path / "out")
+    with monkeypatch.context() as patch:  # a second command reads nothing
+        for reader in ("_regular", "sha256"):
+            patch.setattr(user_files, reader, guarded(getattr(user_files, reader)))
+        patch.setattr(data, "_content", lambda _: pytest.fail("the data were dealt again"))
+        assert digest(words, root, tmp_path / "out") == first
     for n, path in enumerate(sorted(path for path in root.rglob("*") if path.suffix in (".jpg", ".png"))):
         path.write_bytes(minidata.picture(10_000 + n))
-    changed = digest(words, root, tmp_path / "out")
-    assert (changed != first) == (
-        TASKS["cifar10"][0] != words and not [*root.rglob("*.parquet"), *root.rglob("*.arrow")]
-    )
+    in_pictures = name not in ("cifar10", "parquet", "saved")
+    assert (digest(words, root, tmp_path / "out") != first) == in_pictures
 
 
 def longer_pictures(root: Path) -> None:

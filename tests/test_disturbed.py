@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 RUNS = {
     "LoRA": "--method fedavg --attack maxrenyi --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1",
-    "prompts": "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 2",
+    "prompts": "--method promptfl --epsilon none --rounds 2 --clients 2 --train 4 --test 1",
 }
 ANALYSIS = {"LoRA": "fedaudit.pipeline.attacks:scoring_jobs", "prompts": "fedaudit.audits.epsilon:ledger_of"}
 Harm = Callable[[Path], None]

@@ -21,6 +21,7 @@ import pytest
 from fedaudit.terms.threat_models import ACTIVE_SERVER
 from fedaudit.terms.verdicts import VERDICTS
 from fedaudit.trainers.prompts import Facts
+from tests.warm import PATIENCE
 from tests.whole_runs import Job, contents, report
 
 ADVERSARIES = tuple(t for t in Facts().threat_models if t != ACTIVE_SERVER)  # none of the attacks here acts
@@ -46,19 +47,21 @@ class Kind:
     workers: str = "2 workers"
     once: str = ""  # what one of two processes says alone
     printing: bool = True
+    patience: float = 10 * PATIENCE
 
     @property
     def job(self) -> Job:
-        return Job(self.words.split(), printing=self.printing)
+        return Job(self.words.split(), printing=self.printing, patience=self.patience)
 
 
 KINDS = {
     "quickest": Kind(
-        "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 1 --threads 2",
+        "--method promptfl --epsilon none --rounds 2 --clients 2 --train 4 --test 1 --threads 2",
         {"at the start": "runs/*/initial.json", "in the first round": "runs/*/round-000.safetensors"},
         ("runs/*/round-001.safetensors",),
-        "1 training to run: 2 rounds, 3 of 3 clients a round",
+        "1 training to run: 2 rounds, 2 of 2 clients a round",
         printing=False,
+        patience=PATIENCE,
     ),
     "LoRA": Kind(
         "--method fedrand --rounds 3 --clients 3 --per-round 2 --records 4 --reference 6 --novel 4 --test 2 --local-steps 2 --threads 2",
@@ -99,7 +102,8 @@ KINDS = {
 }
 QUICKEST = "quickest"
 each = pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k == QUICKEST else pytest.mark.slow) for k in KINDS]
+    "kind",
+    [pytest.param(k, marks=() if k == QUICKEST else pytest.mark.slow) for k in KINDS],  # the same tests
 )
 each_estimated = pytest.mark.parametrize("kind", [mark for mark in each.args[1] if KINDS[mark.values[0]].to_run])
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

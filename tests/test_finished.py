@@ -15,7 +15,7 @@ from fedaudit.machinery import user_files
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
-WORDS = "--method promptfl --attack lira --shadows 4 --rounds 2 --clients 3 --train 12 --test 2 --targets 1 --no-twin --threads 1"
+WORDS = "--method promptfl --attack lira --shadows 4 --rounds 1 --clients 2 --train 4 --test 1 --targets 1 --no-twin --threads 1"
 
 
 @pytest.fixture(scope="module")

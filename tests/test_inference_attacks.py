@@ -54,17 +54,18 @@ def some_seen(target, shadows, member, labels, known=None):
 
 def grids():
     """Random sizes, few levels of probability (many ties), constants, records in all, none and one of the shadows."""
-    rng = np.random.default_rng(0)
-    for case in range(30):
-        n, S, C, levels = rng.integers(1, 40), rng.integers(1, 12), rng.integers(2, 5), rng.choice([1, 2, 3, 1000])
+    rng, found = np.random.default_rng(0), {}
+    for case in range(16):
+        n, S, C, levels = rng.integers(1, 40), rng.integers(1, 12), rng.integers(2, 5), (1, 2, 3, 1000)[case % 4]
         p = rng.integers(1, levels + 1, (S + 1, n, C)) + 0.0
         p /= p.sum(-1, keepdims=True)
         member = rng.random((S, n)) < rng.choice([0.1, 0.5, 0.9])
         labels = rng.integers(0, C, n)
-        yield pytest.param(some_seen(p[0], p[1:], member, labels, rng.random(n) < 0.4), id=f"{case}: {n}x{S}, {levels}")
+        found[f"{case}: {n}x{S}, {levels}"] = some_seen(p[0], p[1:], member, labels, rng.random(n) < 0.4)
+    return found
 
 
-each_grid = pytest.mark.parametrize("seen", list(grids()))
+GRIDS = grids()
 
 
 # --- the contract of every attack on prompts --------------------------------------------------------------------------
@@ -110,17 +111,17 @@ def test_the_gradient_norm_is_asked_for():
 # --- LiRA -------------------------------------------------------------------------------------------------------------
 
 
-@each_grid
 @pytest.mark.parametrize("variance", ["prior", "fixed", "per-record"])
-def test_lira_equals_the_loop_over_records(seen, variance):
-    found = lira.LiRA(lira.Params(variance)).score(seen)
-    target, shadows = (
-        np.array([[oracle.phi(row, y) for row, y in zip(rows, seen.labels, strict=True)] for rows in stack])
-        for stack in (seen.log_probs[None], log_probs_of(seen.shadows))
-    )
-    expected = oracle.lira(target[0], shadows, seen.shadows.member, variance=variance)
-    for score, slow in zip(found.values(), expected, strict=True):
-        np.testing.assert_allclose(score, slow, rtol=1e-8, atol=1e-8)
+def test_lira_equals_the_loop_over_records(variance):
+    for case, seen in GRIDS.items():
+        found = lira.LiRA(lira.Params(variance)).score(seen)
+        target, shadows = (
+            np.array([[oracle.phi(row, y) for row, y in zip(rows, seen.labels, strict=True)] for rows in stack])
+            for stack in (seen.log_probs[None], log_probs_of(seen.shadows))
+        )
+        expected = oracle.lira(target[0], shadows, seen.shadows.member, variance=variance)
+        for score, slow in zip(found.values(), expected, strict=True):
+            np.testing.assert_allclose(score, slow, rtol=1e-8, atol=1e-8, err_msg=case)
 
 
 def test_lira_with_a_prior_by_hand():
@@ -140,7 +141,7 @@ def test_the_predictive_is_the_integral_over_mean_and_variance(d, s2, c, k, monk
     seen = likelihood.Values.of(values[:, None], np.ones((3, 1), bool))
     monkeypatch.setattr(likelihood.Values, "_centre", lambda self, variance, without: (np.full(1, c), np.full(1, k)))
     found = stats.t.pdf(further[:, None], *seen.predictive(d, s2, seen if k else None))[:, 0]
-    mean, log_variance = np.meshgrid(np.linspace(-30, 30, 3001), np.linspace(-6, 9, 601), indexing="ij")
+    mean, log_variance = np.meshgrid(np.linspace(-30, 30, 1501), np.linspace(-6, 9, 301), indexing="ij")
     variance = np.exp(log_variance)
     prior = stats.invgamma.pdf(variance, d / 2, scale=d * s2 / 2) * variance  # of the logarithm
     if k:
@@ -178,7 +179,7 @@ def test_the_predictive_covers_as_often_as_it_says():
     assert normal > 10 * n * 0.001  # what a variance of each record's own says
 
 
-@pytest.mark.parametrize("shadows", [4, 8, 16, 64, 256])
+@pytest.mark.parametrize("shadows", [4, 16, 128])
 @pytest.mark.parametrize("freedom", [3.0, math.inf])
 def test_a_prior_is_as_good_as_the_better_of_one_variance_and_of_many(freedom, shadows):
     """Variances that differ, and that do not: AUROC of 2,000 records' ratios, less than which 0.006 is by chance."""
@@ -307,11 +308,11 @@ def test_nor_does_it_change_what_rounds_and_vectors_say(name, factor, more):
 
 def test_thresholds_of_shadows_transfer_to_a_model_of_another_federation():
     """Null by construction: levels and spreads of whole trajectories. Of 10 % false alarms that the shadows' thresholds ask for,
-    200 attacked models have 10 % on average on one scale, within four standard errors of their own spread, which is less than
+    80 attacked models have 10 % on average on one scale, within four standard errors of their own spread, which is less than
     half of that without one."""
     rng = np.random.default_rng(6)
     realised = {True: [], False: []}
-    for _ in range(200):
+    for _ in range(80):
         values, member, along = federations(rng, records=240, trajectories=5, each=4, level=0.7, spread=0.3)
         known = np.arange(240) < 48
         member[:, known] = False
@@ -328,7 +329,7 @@ def test_thresholds_of_shadows_transfer_to_a_model_of_another_federation():
         for scaled, rates in realised.items():
             stand_ins = np.concatenate([offline(s, scaled)[~known & ~member[s]] for s in (1, 5, 9, 13, 17)])
             rates.append((offline(0, scaled)[own] > np.quantile(stand_ins, 0.9)).mean())
-    error = 4 * np.std(realised[True]) / math.sqrt(200)
+    error = 4 * np.std(realised[True]) / math.sqrt(80)
     assert abs(np.mean(realised[True]) - 0.1) < error
     assert np.std(realised[True]) < np.std(realised[False]) / 2
 
@@ -336,14 +337,14 @@ def test_thresholds_of_shadows_transfer_to_a_model_of_another_federation():
 # --- RMIA -------------------------------------------------------------------------------------------------------------
 
 
-@each_grid
 @pytest.mark.parametrize(("gamma", "a"), [(1.0, 0.0), (2.0, 0.3), (0.5, 1.0)])
-def test_rmia_equals_the_double_loop(seen, gamma, a):
-    found = rmia.RMIA(rmia.Params(gamma, a)).score(seen)
-    target, shadows = (own_class(stack, seen.labels) for stack in (seen.log_probs, log_probs_of(seen.shadows)))
-    expected = oracle.rmia(target, shadows, seen.shadows.member, seen.known, gamma=gamma, a=a)
-    for score, slow in zip(found.values(), expected, strict=True):
-        np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10)
+def test_rmia_equals_the_double_loop(gamma, a):
+    for case, seen in GRIDS.items():
+        found = rmia.RMIA(rmia.Params(gamma, a)).score(seen)
+        target, shadows = (own_class(stack, seen.labels) for stack in (seen.log_probs, log_probs_of(seen.shadows)))
+        expected = oracle.rmia(target, shadows, seen.shadows.member, seen.known, gamma=gamma, a=a)
+        for score, slow in zip(found.values(), expected, strict=True):
+            np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10, err_msg=case)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, math.e])
@@ -375,13 +376,12 @@ def test_sorting_holds_no_matrix_of_ratios():
 # --- quantile ---------------------------------------------------------------------------------------------------------
 
 
-@each_grid
-def test_quantile_equals_the_loop_over_records(seen):
-    found = quantile.Quantile(quantile.Params()).score(seen)
-    target, shadows = (log_odds(stack, seen.labels) for stack in (seen.log_probs, log_probs_of(seen.shadows)))
-    np.testing.assert_allclose(
-        found["quantile"], oracle.quantile(target, shadows, seen.shadows.member), rtol=0, atol=1e-12
-    )
+def test_quantile_equals_the_loop_over_records():
+    for case, seen in GRIDS.items():
+        found = quantile.Quantile(quantile.Params()).score(seen)["quantile"]
+        target, shadows = (log_odds(stack, seen.labels) for stack in (seen.log_probs, log_probs_of(seen.shadows)))
+        slow = oracle.quantile(target, shadows, seen.shadows.member)
+        np.testing.assert_allclose(found, slow, rtol=0, atol=1e-12, err_msg=case)
 
 
 def test_quantile_and_difficulty_by_hand():

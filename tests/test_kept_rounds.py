@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fedaudit.command import exits
-from fedaudit.command.cli import main
+from fedaudit.command.cli import main, read_command
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder
 from fedaudit.pipeline import compute
 from fedaudit.pipeline.finished import COMPLETE, finish, intact
@@ -19,7 +20,8 @@ from fedaudit.pipeline.kept_rounds import rounds_left, thin
 from fedaudit.reports.report import Evidence
 from tests.whole_runs import Job, contents
 
-SIZES = "--rounds 4 --clients 3 --train 8 --test 2 --prompt-length 4 --threads 1"
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+SIZES = "--rounds 4 --clients 2 --train 4 --test 1 --prompt-length 4 --threads 1"
 PROMPTS = Job(["--method", "promptfl", "--epsilon", "none", *SIZES.split()], printing=False)
 
 
@@ -85,7 +87,7 @@ def test_what_is_in_use_or_unfinished_stays(tmp_path: Path) -> None:
     assert left(cell) == [0, 1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # in a whole command; quick: an export needs all rounds too, test_an_export_has_all_rounds
 def test_a_later_attack_finds_what_it_needs(tmp_path: Path) -> None:
     """The released model's scores need the last round; messages are sent in all of them."""
     full, thinned = tmp_path / "full", tmp_path / "thinned"
@@ -105,9 +107,12 @@ def test_a_later_attack_finds_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_an_export_has_all_rounds(tmp_path: Path) -> None:
-    PROMPTS.audit(tmp_path / "out", "--keep-rounds", "last")
-    PROMPTS.audit(tmp_path / "out", "--keep-rounds", "last", "--export-run", str(tmp_path / "late"))
-    PROMPTS.audit(tmp_path / "other", "--export-run", str(tmp_path / "at-once"))
+    def audit(out: str, *more: str) -> None:
+        assert main([*PROMPTS.options(tmp_path / out), *more]) == 0
+
+    audit("out", "--keep-rounds", "last")
+    audit("out", "--keep-rounds", "last", f"--export-run={tmp_path / 'late'}")
+    audit("other", f"--export-run={tmp_path / 'at-once'}")
     assert contents(tmp_path / "late") == contents(tmp_path / "at-once")
     (run,) = (tmp_path / "out" / "runs").iterdir()
     assert len([*run.glob("round-*.safetensors")]) <= 2
@@ -134,7 +139,5 @@ def test_rounds_of_a_cell_of_a_night_that_failed_stay(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("value", ["some", "every:0", "every:", "every:-1", "last:2"])
 def test_other_values_are_refused(value: str, tmp_path: Path) -> None:
-    done = PROMPTS.start(tmp_path, "--keep-rounds", value).finish()
-    assert done.returncode == 2
-    assert "--keep-rounds" in done.stderr
-    assert "every:N" in done.stderr
+    with pytest.raises(InputError, match=r"--keep-rounds.*every:N"):
+        read_command(PROMPTS.options(tmp_path, "--keep-rounds", value))

@@ -1,5 +1,6 @@
 """The one-run theorem: against hand calculations, a direct evaluation, laws over grids, and mechanisms whose epsilon is known."""
 
+import itertools
 import math
 
 import numpy as np
@@ -24,13 +25,13 @@ def slow_p_value(correct, guesses, canaries, epsilon, delta):
     return min(1.0, f(correct) + 2 * canaries * delta * max(terms))
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-5, 1e-3, 0.02, 0.4, 1.0])
-@pytest.mark.parametrize("epsilon", [0.0, 1e-5, 0.5, 3.0, 12.0])
 @pytest.mark.parametrize(("guesses", "canaries"), [(1, 1), (7, 7), (7, 12), (30, 30)])
-def test_the_p_value_is_the_formula(guesses, canaries, epsilon, delta):
-    for correct in range(guesses + 1):
-        found = p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta)
-        assert found == pytest.approx(slow_p_value(correct, guesses, canaries, epsilon, delta), rel=1e-9, abs=1e-12)
+def test_the_p_value_is_the_formula(guesses, canaries):
+    for epsilon, delta in itertools.product([0.0, 0.5, 3.0, 12.0], [0.0, 1e-5, 0.02, 1.0]):
+        for correct in {0, 1, guesses // 2, guesses - 1, guesses}:
+            found = p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=epsilon, delta=delta)
+            slow = slow_p_value(correct, guesses, canaries, epsilon, delta)
+            assert found == pytest.approx(slow, rel=1e-9, abs=1e-12), (epsilon, delta, correct)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,7 @@ def test_p_values_of_a_public_implementation(canaries, guesses, correct, epsilon
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("canaries", [5, 10, 100, 1000, 10_000])
-@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
+@pytest.mark.parametrize(("canaries", "confidence"), [(5, 0.95), (9, 0.999), (10, 0.999), (100, 0.9), (10_000, 0.95)])
 def test_a_perfect_attack_by_hand(canaries, confidence):
     """Without delta: q^m = 1 - confidence, so epsilon = log q / (1 - q); nothing where even q = 1/2 could be luck."""
     q = (1 - confidence) ** (1 / canaries)
@@ -72,13 +72,13 @@ def test_the_bound_is_the_largest_refuted_epsilon_of_a_fine_grid():
         (40, 60, 60, 0.0),
     ]:
         bound = epsilon_lower_bound(correct=correct, guesses=guesses, canaries=canaries, delta=delta)
-        grid = np.arange(0, 6, 0.01)
+        grid = [*np.arange(0, 6, 0.1), *bound + np.arange(-0.02, 0.021, 0.005)]
         refuted = [e for e in grid if slow_p_value(correct, guesses, canaries, e, delta) <= 0.05]
-        assert bound == pytest.approx(max(refuted), abs=0.0101)
+        assert bound == pytest.approx(max(refuted), abs=0.0051)
         assert p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=bound, delta=delta) <= 1 - 0.95
 
 
-@pytest.mark.parametrize("m", [1, 10, 77, 1000])
+@pytest.mark.parametrize("m", [1, 10, 200])
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 4.0])
 def test_the_needed_accuracy_is_the_smallest_that_shows_epsilon(m, epsilon):
     share = needed_accuracy(m, epsilon=epsilon, delta=1e-5)

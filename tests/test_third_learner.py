@@ -65,20 +65,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ATTACKS = "lira cosine gradnorm".split()
-SAID = (
-    "--list",
-    "--method fedheads --help",
-    "--method fedheads --train 12 --test 2 --threads 2 --dry-run",
-    *(f"--method fedheads --attack {attack}" for attack in ATTACKS),
-)
-
-
+RUN = "--method fedheads --attack loss,entropy,maxrenyi --train 12 --test 2 --threads 2 --out {out}"
+DRY = "--method fedheads --train 12 --test 2 --threads 2 --dry-run"
+SAID = ("--list", "--method fedheads --help", DRY, *(f"--method fedheads --attack {attack}" for attack in ATTACKS))
 Said = dict[str, subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def said(place: Path) -> Said:
-    return dict(zip(SAID, in_turn(SAID, place), strict=True))
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return RUN.format(out=tmp_path_factory.mktemp("out"))
+
+
+@pytest.fixture(scope="module")
+def said(place: Path, run: str) -> Said:
+    """What commands say, and the run a second time."""
+    return dict(zip((*SAID, run, "again"), in_turn([*SAID, run, run], place), strict=True))
 
 
 def test_it_is_listed_and_asked_by_its_own_flags(said: Said) -> None:
@@ -98,15 +99,14 @@ def test_attacks_that_need_what_it_has_not_are_refused(said: Said) -> None:
 
 
 def test_it_is_estimated_before_it_runs(said: Said) -> None:
-    done = said["--method fedheads --train 12 --test 2 --threads 2 --dry-run"]
+    done = said[DRY]
     assert done.returncode == 0, done.stderr
     wanted = r"1 training to run: 3 rounds, 3 of 3 clients a round\n0\.\d+ s a round, measured\nabout 1 minute with 2 w"
     assert re.search(wanted, done.stdout), done.stdout
 
 
-def test_it_goes_from_training_to_report(place: Path, tmp_path: Path) -> None:
-    words = f"--method fedheads --attack loss,entropy,maxrenyi --train 12 --test 2 --threads 2 --out {tmp_path}"
-    done, again = in_turn([words, words], place)
+def test_it_goes_from_training_to_report(place: Path, said: Said, run: str) -> None:
+    done, again = said[run], said["again"]
     assert done.returncode == 0, done.stderr
     report = Path(done.stdout.strip().rpartition("report: ")[2])
     found = pd.DataFrame(json.loads((report.parent / "findings.json").read_text()))
@@ -122,7 +122,7 @@ def test_it_goes_from_training_to_report(place: Path, tmp_path: Path) -> None:
     # a section is one file with its template, and an old page is not shown for one that has it
     (place / "reports" / "sections" / "greeting.py").write_text(SECTION)
     (place / "reports" / "greeting.html").write_text('<h2 id="hello">Greeting</h2><p>{{ greeting }} is audited.</p>')
-    (done,) = in_turn([words], place)
+    (done,) = in_turn([run], place)
     assert "reused: report" not in done.stderr
     page = Path(done.stdout.strip().rpartition("report: ")[2]).read_text()
     assert "<p>fedheads is audited.</p>" in page

@@ -22,7 +22,7 @@ class Warm(trials.Job):
 QUICK = Warm("prompts", "--method promptfl --epsilon none --rounds 2 --clients 3 --train 12 --test 1 --threads 2")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a whole run; quick: the three tests below
 def test_a_run_keeps_what_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "JOBS", (QUICK,))
     monkeypatch.setattr(trials, "ADAPTERS", QUICK)

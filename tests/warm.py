@@ -15,12 +15,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedaudit.machinery.places import OURS
 from tests.unprinted import unprinted
 
 ROOT = Path(__file__).parent.parent
+PATIENCE = 60  # seconds after which a command is said to hang: a tiny one takes one
 _context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 if sys.platform == "linux":
     multiprocessing.set_forkserver_preload(["tests.warm_libraries"])
@@ -33,18 +35,28 @@ class Started:
     so that who waits for the file need not hurry.
     """
 
-    def __init__(self, words: Sequence[str], cwd: Path, *, printing: bool = True, held: str = "") -> None:
-        self._words, self._said = words, tempfile.TemporaryDirectory()
+    def __init__(
+        self, words: Sequence[str], cwd: Path, *, printing: bool = True, held: str = "", patience: float = PATIENCE
+    ) -> None:
+        self._words, self._said, self._patience = words, tempfile.TemporaryDirectory(), patience
         self.process = _context.Process(target=_command, args=(words, cwd, Path(self._said.name), printing, held))
         self.process.start()
 
+    def wait_for(self, seen: Callable[[], bool], what: str) -> None:
+        """Until it has done something; it must not end before."""
+        late = time.monotonic() + self._patience
+        while not seen():
+            assert self.process.is_alive(), f"ended before {what} was seen"
+            assert time.monotonic() < late, f"hangs before {what} was seen"
+            time.sleep(0.01)
+
     def finish(self) -> subprocess.CompletedProcess[str]:
         """Its exit code, minus the signal that killed it, and what it said."""
-        self.process.join()
+        code = _ended(self.process, self._patience)
         stdout, stderr = ((Path(self._said.name) / name).read_text() for name in ("stdout", "stderr"))
         self._said.cleanup()
-        assert self.process.exitcode is not None
-        return subprocess.CompletedProcess(self._words, self.process.exitcode, stdout, stderr)
+        assert code is not None, f"{self._words} hangs; it said {stdout}{stderr}"
+        return subprocess.CompletedProcess(self._words, code, stdout, stderr)
 
 
 def in_turn(commands: Sequence[str], cwd: Path) -> list[subprocess.CompletedProcess[str]]:
@@ -53,17 +65,30 @@ def in_turn(commands: Sequence[str], cwd: Path) -> list[subprocess.CompletedProc
     process = _context.Process(target=_commands, args=(commands, cwd, sender))
     process.start()
     sender.close()
-    said = [subprocess.CompletedProcess(words.split(), *receiver.recv()) for words in commands]
+    said = []
+    for words in commands:
+        if not receiver.poll(PATIENCE):
+            process.kill()
+            raise AssertionError(f"{words} hangs")
+        said.append(subprocess.CompletedProcess(words.split(), *receiver.recv()))
     process.join()
     return said
 
 
 def exit_code(function: Callable[..., None], *given: object) -> int | None:
-    """Of a process that does nothing else."""
+    """Of a process that does nothing else; None of one that hangs."""
     process = _context.Process(target=function, args=given)
     process.start()
-    process.join()
-    return process.exitcode
+    return _ended(process, PATIENCE)
+
+
+def _ended(process: BaseProcess, patience: float) -> int | None:
+    """The exit code of a process; None of one that had to be killed, since it hangs."""
+    process.join(patience)
+    if (code := process.exitcode) is None:
+        process.kill()
+        process.join()
+    return code
 
 
 def _command(words: Sequence[str], cwd: Path, said: Path, printing: bool, held: str) -> None:
@@ -83,7 +108,7 @@ def _hold_at(seen: str) -> None:
     def held(folder: Folder, name: str, data: bytes) -> None:
         write(folder, name, data)
         if (folder.path / name).match(seen):
-            time.sleep(600)
+            time.sleep(PATIENCE)
 
     Folder.write = held  # type: ignore[method-assign]
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from benchmarks.trials import unnoted
 from fedaudit.machinery.resource_usage import FOLDER
 from fedaudit.pipeline import index, provenance
-from tests.warm import Started
+from tests.warm import PATIENCE, Started
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,6 +25,7 @@ class Job:
 
     words: Sequence[str]
     printing: bool = True  # of figures
+    patience: float = PATIENCE  # seconds after which it hangs
 
     def command(self, out: Path) -> list[str]:
         """For a process that starts from nothing."""
@@ -41,7 +41,7 @@ class Job:
         return [*words, *more, "--out", str(out)]
 
     def start(self, out: Path, *more: str, held: str = "") -> Started:
-        return Started(self.options(out, *more), ROOT, printing=self.printing, held=held)
+        return Started(self.options(out, *more), ROOT, printing=self.printing, held=held, patience=self.patience)
 
     def audit(self, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
         done = self.start(out, *more).finish()
@@ -60,9 +60,7 @@ class Job:
     def disturbed(self, out: Path, seen: str, how: signal.Signals) -> subprocess.CompletedProcess[str]:
         """Stopped or killed at work, when a file (a pattern) is there: whoever writes it waits for that."""
         running = self.start(out, held=seen)
-        while not list(out.glob(seen)):
-            assert running.process.is_alive(), f"ended before {seen} was seen"
-            time.sleep(0.01)
+        running.wait_for(lambda: any(out.glob(seen)), seen)
         assert running.process.pid is not None
         os.kill(running.process.pid, how)
         return running.finish()
