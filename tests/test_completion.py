@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.command import cli, completion
 from fedaudit.command.completion import words_before
 
 ROOT = Path(__file__).parent.parent
@@ -38,17 +39,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("fedaudit --meth", {"--method"}),
-        ("fedaudit --method fedr", {"fedrand"}),
         ("fedaudit --method fedavg,fedpe", {"fedavg,fedper"}),
-        ("fedaudit --attack maxr", {"maxrenyi"}),
-        ("fedaudit --task gl", {"glyphs"}),
-        ("fedaudit --preset memo", {"memorising"}),
         ("fedaudit --paper=secfpp:f", {"figure2", "figure3"}),  # bash sets what stands before a colon itself
         ("fedaudit --method dpfpl --epsi", {"--epsilon"}),
-        ("fedaudit --method fedavg --epsi", set()),
-        ("fedaudit --list thr", {"threat-models"}),
-        ("fedaudit --method nobody --attack maxr", {"maxrenyi"}),
     ],
 )
 def test_bash(line: str, expected: set[str], path: str) -> None:
@@ -57,6 +50,45 @@ def test_bash(line: str, expected: set[str], path: str) -> None:
         text=True, check=True,
     )  # fmt: skip
     assert {word.strip() for word in done.stdout.split("\n")} - {""} == expected, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "prefix", "expected"),
+    [
+        ("method", "fedr", {"fedrand"}),
+        (
+            "method",
+            "fedavg,fed",
+            {
+                "fedavg,fedmaple",
+                "fedavg,fedotp",
+                "fedavg,fedpara",
+                "fedavg,fedper",
+                "fedavg,fedpgp",
+                "fedavg,fedprox",
+                "fedavg,fedrand",
+            },
+        ),
+        ("attack", "maxr", {"maxrenyi"}),
+        ("attack", "a", {"all"}),
+        ("task", "gl", {"glyphs"}),
+        ("preset", "memo", {"memorising"}),
+        ("list", "thr", {"threat-models"}),
+    ],
+)
+def test_names_behind_a_flag(flag: str, prefix: str, expected: set[str]) -> None:
+    complete = completion._completer(completion.NAMES[flag])
+    assert complete(prefix, None).keys() == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "has_epsilon"),
+    [([], False), (["--method", "dpfpl"], True), (["--method", "fedavg"], False), (["--method", "nobody"], False)],
+)
+def test_flags_go_with_the_words_before(words: list[str], has_epsilon: bool) -> None:
+    """Those of the command alone where the words are wrong."""
+    flags = completion.parser_of(words, cli.training_parser)._option_string_actions
+    assert ("--epsilon" in flags, "--attack" in flags) == (has_epsilon, True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import itertools
 import re
 import shutil
 import string
@@ -26,18 +27,17 @@ from fedaudit.terms.threat_models import THREAT_MODELS, ThreatModel
 from fedaudit.trainers.learners import METHODS, LearnerFacts, every_learner, facts
 
 EVERY = [plugin for kind in KINDS.values() for plugin in kind.values()]
-each = pytest.mark.parametrize("plugin", EVERY, ids=lambda p: f"{p.kind}-{p.name}")
 
 
-@each
 @pytest.mark.parametrize("contract", files.CONTRACTS, ids=lambda contract: contract.__name__)
-def test_every_file_keeps_its_contracts(plugin, contract):
-    contract(plugin)
+def test_every_file_keeps_its_contracts(contract):
+    for plugin in EVERY:
+        contract(plugin)
 
 
-@each
-def test_is_listed(plugin):
-    assert re.search(rf"^ +{plugin.name}\b", listing.listing(), re.MULTILINE)
+def test_every_file_is_listed():
+    said = listing.listing()
+    assert [plugin.name for plugin in EVERY if not re.search(rf"^ +{plugin.name}\b", said, re.MULTILINE)] == []
 
 
 def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_path, monkeypatch):
@@ -50,7 +50,6 @@ def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_
 # --- what a file says of itself -------------------------------------------------------------------------------------
 
 BASES = {"learner": LearnerFacts} | {kind: known.usual for kind, known in KINDS.items()}
-FIELDS = [(kind, name, hint) for kind, usual in BASES.items() for name, hint in get_type_hints(usual).items()]
 TRIPLES = tuple[tuple[str, str, str], ...]
 RIGHT = {bool: "True", int: "2", str: "'prompts'", int | None: "None", tuple[str, ...]: "('uploads',)"}
 RIGHT |= {tuple[ThreatModel, ...]: "()"}
@@ -64,15 +63,12 @@ WRONG = {
     tuple[ThreatModel, ...]: ("'server'", "('server',)", "None"),
     TRIPLES: ("('mine',)", "{'mine': ('mine', 'my score')}", "(('mine', 'my score'),)", "(('mine', 'mine', 1),)"),
 }
-each_field = pytest.mark.parametrize(("kind", "name", "hint"), FIELDS)
+each_kind = pytest.mark.parametrize("kind", BASES)
 
 
 def typos(name):
-    """A letter too few, twice or swapped at every place, and other cases."""
-    around = [(name[:i], name[i:]) for i in range(1, len(name) + 1)]
-    swapped = {head[:-1] + tail[0] + head[-1] + tail[1:] for head, tail in around if tail}
-    changed = {*swapped, *(h[:-1] + t for h, t in around), *(h + h[-1] + t for h, t in around)}
-    return sorted(changed | {name.upper(), name.title()} - {*get_type_hints(LearnerFacts), name})
+    """A letter too few, one twice, two swapped, and capitals."""
+    return {name[:-1], name + name[-1], name[1] + name[0] + name[2:], name.upper()} - {name}
 
 
 def read(folder, kind, text):
@@ -89,23 +85,25 @@ def said(kind, **values):
     return "\n    ".join(["class Facts(BASE):", *(f"{n} = {v}" for n, v in (needed | values).items()), "pass"])
 
 
-@each_field
-def test_a_fact_is_of_its_type(tmp_path, kind, name, hint):
-    assert getattr(read(tmp_path, kind, said(kind, **{name: RIGHT[hint]})), name) == ast.literal_eval(RIGHT[hint])
-    for wrong in WRONG[hint]:
-        with pytest.raises(InputError, match=rf"mine\.py: {name} must be .+, not {re.escape(wrong)}$"):
-            read(tmp_path, kind, said(kind, **{name: wrong}))
+@each_kind
+def test_a_fact_is_of_its_type(tmp_path, kind):
+    for name, hint in get_type_hints(BASES[kind]).items():
+        found = getattr(read(tmp_path, kind, said(kind, **{name: RIGHT[hint]})), name)
+        assert found == ast.literal_eval(RIGHT[hint]), name
+        for wrong in WRONG[hint]:
+            with pytest.raises(InputError, match=rf"mine\.py: {name} must be .+, not {re.escape(wrong)}$"):
+                read(tmp_path, kind, said(kind, **{name: wrong}))
 
 
-@each_field
-def test_a_misspelt_fact_is_refused(tmp_path, kind, name, hint):
+@each_kind
+def test_a_misspelt_fact_is_refused(tmp_path, kind):
     known = get_type_hints(BASES[kind])
-    for wrong in {*typos(name)} - {*known}:
+    for wrong, hint in ((wrong, hint) for name, hint in known.items() for wrong in typos(name) - known.keys()):
         with pytest.raises(InputError, match=rf"mine\.py: Facts has no {wrong} \(did you mean '\w+'\?\); there are "):
             read(tmp_path, kind, said(kind, **{wrong: RIGHT[hint]}))
 
 
-@pytest.mark.parametrize("kind", BASES)
+@each_kind
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -156,20 +154,15 @@ def test_the_command_refuses_a_misspelt_fact(tmp_path, monkeypatch, capsys, word
 # --- what readers call the scores -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attack", [*ATTACKS.values()], ids=lambda p: p.name)
-def test_an_attacks_words_for_readers_stand_in_its_file(attack):
-    """Or, of scores of tokens, which several attacks share, in the file that makes these."""
-    assert attack.facts.signals
-    for signal in attack.facts.names():
-        name = score_names.name_of(signal)
-        assert name.in_tables.strip()
-        assert name.in_sentences.strip()
-        assert "{" not in name.in_tables + name.in_sentences
-        assert any(pattern.fullmatch(signal) for pattern, _ in score_names._declared()), f"{signal} has no words"
-
-
-def test_no_score_is_named_twice():
-    """And an attack's words are of its own scores: what they say depends on no other attack's file."""
+def test_an_attacks_words_for_readers_stand_in_its_file():
+    """Or, of scores of tokens, which several attacks share, in the file that makes these. Each score is named once: what is
+    said of it depends on no other attack's file."""
+    for attack in ATTACKS.values():
+        assert attack.facts.signals
+        for name in map(score_names.name_of, attack.facts.names()):
+            assert name.in_tables.strip()
+            assert name.in_sentences.strip()
+            assert "{" not in name.in_tables + name.in_sentences
     signals = [s for p in ATTACKS.values() for s in p.facts.names()]
     assert len(signals) == len(set(signals))
     for signal in [*signals, *cell_names(("image", "instruction", "caption"))]:
@@ -206,18 +199,28 @@ def test_names_of_scores(signal, parts, in_sentences):
 # --- the matrix, imports, the listing -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threat_model", THREAT_MODELS)
-@pytest.mark.parametrize("attack", [*ATTACKS.values()], ids=lambda p: p.name)
-def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model):
+def test_a_cell_of_the_matrix_runs_or_names_what_is_missing():
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same, with the threat model above the column."""
-    why = refusal(attack, threat_model)
+    matrix = listing.matrix()
+    assert [*THREAT_MODELS] in [line.split() for line in matrix]
+    rows = {
+        words[0]: words[1:] for words in reversed([*map(str.split, matrix)]) if words
+    }  # the table is above the notes
+    for attack, threat_model in itertools.product(ATTACKS.values(), THREAT_MODELS):
+        why = refusal(attack, threat_model)
+        check_refusal(attack, threat_model, why)
+        cell = rows[attack.name][list(THREAT_MODELS).index(threat_model)]
+        assert (cell == "yes") == (why is None)
+        if why:
+            assert f"  {cell}: {why.removeprefix(f'the threat model {threat_model} ')}" in matrix
+
+
+def check_refusal(attack, threat_model, why):
+    """By the threat model of learners that have none such, else by the first capability that is missing."""
     fitting = [learner for learner in map(facts, every_learner()) if lacks(attack, learner) is None]
     able = [learner for learner in fitting if threat_model in (*learner.threat_models, *learner.on_shares)]
-    lacking = [
-        [capability for capability in attack.facts.needed(learner.records) if capability not in threat_model.sees]
-        for learner in able
-    ]
-    missing = min(lacking, default=[])
+    needed = (attack.facts.needed(learner.records) for learner in able)
+    missing = min(([one for one in some if one not in threat_model.sees] for some in needed), default=[])
     if not able:
         absent = {
             "prompt-user": "release no personal prompt", "peer": "pass no part of a client on to others",
@@ -230,13 +233,6 @@ def test_a_cell_of_the_matrix_runs_or_names_what_is_missing(attack, threat_model
             require(threat_model, missing[0])
     else:
         assert why is None
-    assert [*THREAT_MODELS] in [line.split() for line in listing.matrix()]
-    row = next(line for line in listing.matrix() if line.split()[:1] == [attack.name]).split()
-    cell = row[1 + list(THREAT_MODELS).index(threat_model)]
-    assert (cell == "yes") == (why is None)
-    if why:
-        said = why.removeprefix(f"the threat model {threat_model} ")
-        assert f"  {cell}: {said}" in listing.matrix()
 
 
 def misspelt(name, known):
@@ -244,32 +240,29 @@ def misspelt(name, known):
     return next(wrong for letter in string.ascii_lowercase if (wrong := name[:-1] + letter) not in known)
 
 
-@each
-def test_a_misspelt_name_is_answered_with_the_nearest(plugin):
-    wrong = misspelt(plugin.name, KINDS[plugin.kind])
-    with pytest.raises(
-        InputError,
-        match=rf"--{plugin.kind} {wrong}: no such {plugin.kind} \(did you mean '\w+'\?\);.*\b{plugin.name}\b",
-    ):
-        KINDS[plugin.kind].find(wrong, flag=f"--{plugin.kind}")
+def test_a_misspelt_name_is_answered_with_the_nearest():
+    for plugin in EVERY:
+        known, wrong = KINDS[plugin.kind], misspelt(plugin.name, KINDS[plugin.kind])
+        said = rf"--{plugin.kind} {wrong}: no such {plugin.kind} \(did you mean '\w+'\?\);.*\b{plugin.name}\b"
+        with pytest.raises(InputError, match=said):
+            known.find(wrong, flag=f"--{plugin.kind}")
 
 
 FIGURES = paper_items.items()
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for(name):
-    figure = FIGURES[name]
-    assert 20 <= len(figure.summary) <= 160
-    assert re.fullmatch(r"(Table|Figure) \d+", number := figure.title.removeprefix(f"{figure.paper}, "))
-    assert number.replace(" ", "").lower() == name.partition(":")[2]
-    assert {FIGURES[other].paper for other in paper_items.matching(name.partition(":")[0])} == {figure.paper}
-    assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listing.listing(), re.MULTILINE)
-    assert (figure.preset is None) == (not figure.tasks)
-    assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
-    assert callable(
-        getattr(importlib.import_module(f"fedaudit.reports.papers.{figure.module}"), name.partition(":")[2])
-    )
+def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for():
+    listed = listing.listing()
+    for name, figure in FIGURES.items():
+        paper, _, item = name.partition(":")
+        assert 20 <= len(figure.summary) <= 160
+        assert re.fullmatch(r"(Table|Figure) \d+", number := figure.title.removeprefix(f"{figure.paper}, "))
+        assert number.replace(" ", "").lower() == item
+        assert {FIGURES[other].paper for other in paper_items.matching(paper)} == {figure.paper}
+        assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listed, re.MULTILINE)
+        assert (figure.preset is None) == (not figure.tasks)
+        assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
+        assert callable(getattr(importlib.import_module(f"fedaudit.reports.papers.{figure.module}"), item))
 
 
 @pytest.mark.parametrize(

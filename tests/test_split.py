@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import hmac
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,13 +105,10 @@ class TestSplit:
 
     def test_two_splits_differ_and_a_seed_is_of_128_bits(self, tmp_path: Path) -> None:
         source = candidates(tmp_path / "in")
-        texts = []
         for name in "ab":
             split(source, tmp_path / name)
-            about = json.loads((tmp_path / name / "coins.json").read_text())
-            assert len(bytes.fromhex(about["seed"])) == 16
-            texts.append(about["seed"])
-        assert texts[0] != texts[1]
+        seeds = {json.loads((tmp_path / name / "coins.json").read_text())["seed"] for name in "ab"}
+        assert [len(bytes.fromhex(seed)) for seed in seeds] == [16, 16]
 
     def test_copies_are_one_record_before_the_coin(self, tmp_path: Path) -> None:
         source = candidates(tmp_path / "in")
@@ -177,19 +175,20 @@ class TestSplit:
             assert message in capsys.readouterr().err
 
 
-@pytest.fixture
-def coined(tmp_path: Path) -> Path:
-    """A run of prompts whose lists are those of a split."""
-    run, _ = exported("promptfl", tmp_path, classes=list(CLASSES))
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of prompts whose lists are those of a split; nobody may change it."""
+    place = tmp_path_factory.mktemp("coined")
+    run, _ = exported("promptfl", place, classes=list(CLASSES))
     for name in ("members", "nonmembers", "reference", "test"):
         (run / f"{name}.jsonl").unlink()
-    dealt = tmp_path / "dealt"
-    split(candidates(tmp_path / "in", clients=3), dealt, canaries=12, seed=SEED)
-    for path in dealt.rglob("*"):
-        if path.is_file():
-            (run / path.relative_to(dealt)).parent.mkdir(exist_ok=True)
-            (run / path.relative_to(dealt)).write_bytes(path.read_bytes())
-    return run
+    split(candidates(place / "in", clients=3, each=12), place / "dealt", canaries=12, seed=SEED)
+    return shutil.copytree(place / "dealt", run, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def coined(good: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(good, tmp_path / "run")
 
 
 def moved(run: Path) -> None:
