@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,8 +34,22 @@ def test_every_part_runs_at_small_sizes(
         assert second[-5:] == [f"{small[1]}", f"{small[1]:.2f}", "1.00", "0", "2.00"]
 
 
+@pytest.mark.slow  # in a process of its own; quick: what that is asked, here
 def test_a_fresh_process_measures_what_is_asked() -> None:
-    found = growth.in_fresh_process("files", 3)
+    check_measured(growth.in_fresh_process("files", 3))
+
+
+def test_a_part_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def here(command: list[str], **more: object) -> SimpleNamespace:
+        assert command[1:3] == ["-m", growth.__name__]
+        growth.main(command[3:])
+        return SimpleNamespace(stdout=f"said by the way\n{capsys.readouterr().out}")
+
+    monkeypatch.setattr("subprocess.run", here)
+    check_measured(growth.in_fresh_process("files", 3))
+
+
+def check_measured(found: dict[str, tuple[float, int]]) -> None:
     assert list(found) == ["written", "read"]
     assert all(seconds > 0 for seconds, _ in found.values())
 

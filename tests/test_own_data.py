@@ -393,23 +393,26 @@ def test_mscoco_without_its_objects(tmp_path: Path) -> None:
 # --- as a new user would
 
 
-def test_digits_as_pictures_become_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_digits_as_pictures_become_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], unsafe_but_quick: None
+) -> None:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    for n in range(400):
+    for n in range(200):
         file = tmp_path / "digits" / str(digits.target[n]) / f"{n}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray((digits.images[n] * 255 / 16).astype(np.uint8)).save(file)
     minilayouts.clutter(tmp_path / "digits")
-    words = f"--task folder --data-root {tmp_path / 'digits'} --clients 5 --rounds 2 --method promptfl --epsilon none"
-    assert cli.main([*words.split(), "--attack", "loss", "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    words = f"--task folder --data-root {tmp_path / 'digits'} --clients 3 --rounds 1 --method promptfl --epsilon none"
+    words += f" --attack loss --threads 1 --quiet --out {tmp_path / 'out'}"
+    assert cli.main(words.split()) == 0
     assert "report: " in capsys.readouterr().out
     (page,) = tmp_path.glob("out/reports/*/index.html")
     assert "folder" in page.read_text()
 
 
-def test_pairs_become_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_become_a_report(tmp_path: Path, unsafe_but_quick: None) -> None:
     drawn = captions(Captions(records=4, reference=4, novel=4, test=3), clients=2, seed=0)
     lines = []
     for k, client in enumerate(drawn.clients):
@@ -418,6 +421,6 @@ def test_pairs_become_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str
             lines.append({"image": f"img/{record.id}.png", "text": record.text, "client": f"ward {k}"})
     write(tmp_path / "mine/pairs.jsonl", "\n".join(map(json.dumps, lines)).encode())
     words = f"--task pairs --data-root {tmp_path / 'mine'} --clients 2 --per-round 2 --rounds 1 --records 4"
-    more = "--reference 4 --test 2 --method fedavg --attack loss --quiet"
+    more = "--reference 4 --test 2 --method fedavg --attack loss --local-steps 1 --threads 1 --quiet"
     assert cli.main([*words.split(), *more.split(), "--out", str(tmp_path / "out")]) == 0
     assert list(tmp_path.glob("out/reports/*/index.html"))

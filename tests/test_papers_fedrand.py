@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import mean, stdev
 
@@ -37,8 +37,8 @@ def with_base(e: Evidence) -> Evidence:
 CELLS = [with_base(e) for e in TWO]
 
 
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> dict[int, Table]:
+@pytest.fixture(scope="module")
+def tables() -> Iterator[dict[int, Table]]:
     """What each file gives to be built, by its number."""
     found: dict[int, Table] = {}
 
@@ -46,10 +46,11 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[int, Table]:
         found[int(table.file.removeprefix("table"))] = table
         return "agreed"
 
-    monkeypatch.setattr(printed_table, "build", build)
-    for number in (1, 2, 3, 4):
-        paper_items.find(f"fedrand:table{number}").build({"captions": CELLS}, {}.__setitem__)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(printed_table, "build", build)
+        for number in (1, 2, 3, 4):
+            paper_items.find(f"fedrand:table{number}").build({"captions": CELLS}, {}.__setitem__)
+        yield found
 
 
 def auroc_of(e: Evidence, place: Mapping[str, str]) -> float:
