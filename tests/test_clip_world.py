@@ -181,30 +181,12 @@ def tower(request):
 
 
 @pytest.fixture(scope="module")
-def drawn_once():
-    """Both towers are shown the same pictures, of equal generators."""
-    draw, kept = drawings.draw, {}
-
-    def once(domain, classes, rng):
-        if (domain, len(classes)) not in kept:
-            kept[domain, len(classes)] = draw(domain, classes, rng)
-        return kept[domain, len(classes)]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawings, "draw", once)
-        yield
-
-
-@pytest.fixture
-def only_test_pictures(monkeypatch):
-    """Training pictures are drawn, and not encoded."""
-    encode = clip_quality.encode_pictures
-    training = clip_quality.TRAIN_PER_CLASS * len(drawings.CLASSES)
-    monkeypatch.setattr(
-        clip_quality,
-        "encode_pictures",
-        lambda model, pixels: encode(model, pixels[:1] if len(pixels) == training else pixels),
-    )
+def chalk():
+    """For both towers, which are shown the same pictures, drawn once; those for training are not encoded."""
+    rng = np.random.default_rng((0, list(drawings.DOMAINS).index("chalk")))
+    sizes = (clip_quality.TRAIN_PER_CLASS, clip_quality.TEST_PER_CLASS)
+    drawn = [drawings.draw("chalk", np.repeat(EVERY_CLASS, n).tolist(), rng) for n in sizes]
+    return {len(EVERY_CLASS) * sizes[0]: drawn[0][:1], len(EVERY_CLASS) * sizes[1]: drawn[1]}
 
 
 @pytest.fixture(scope="module")
@@ -264,8 +246,8 @@ class TestShipped:
         assert found == pytest.approx(record["accuracy"]["digits"]["zero_shot"], abs=1)
         assert found > 50
 
-    @pytest.mark.usefixtures("drawn_once", "only_test_pictures")
-    def test_leaves_room_on_an_unseen_style(self, model, record):
+    def test_leaves_room_on_an_unseen_style(self, model, record, chalk, monkeypatch):
+        monkeypatch.setattr(drawings, "draw", lambda domain, classes, rng: chalk[len(classes)])
         found = zero_shot(model, clip_quality.styled(model, "chalk"))
         assert found == pytest.approx(record["accuracy"]["chalk"]["zero_shot"], abs=2)
         assert 35 < found < 80

@@ -98,11 +98,12 @@ def test_a_pass_holds_less(tmp_path: Path) -> None:
     """The built-in model has more layers than the tiny ones."""
     vlm = load(EMBEDDED)
     data = vlm.encode(records(), claim(tmp_path), say=print)
-    usual = Learner(vlm, data, SETTINGS)
+    settings = Settings(batch=1, local_steps=1)
+    usual = Learner(vlm, data, settings)
     before = usual._bytes_per_token
     state = start(usual)
     most = peak(lambda: usual.train(state, ["r0"], generator(0, "batches"), plain))
-    little = Learner(vlm, data, SETTINGS, LITTLE)
+    little = Learner(vlm, data, settings, LITTLE)
     assert little._bytes_per_token < before / 2
     assert peak(lambda: little.train(state, ["r0"], generator(0, "batches"), plain)) < 0.8 * most
     assert recompute(little.model) == len(layers(little))  # again changes nothing
