@@ -1,5 +1,6 @@
 """Models of other families than the embedded one: tiny, with random weights, from folders and from the hub's cache."""
 
+import functools
 import hashlib
 import io
 import json
@@ -57,15 +58,27 @@ def folders(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def loaded(folders, tmp_path_factory):
+    """By family a model and what it made of the records: once, as nobody changes them."""
+
+    @functools.cache
+    def of(family):
+        model = load(folders(family))
+        return model, model.encode(records(), claim(tmp_path_factory.mktemp("cache")), say=print)
+
+    return of
+
+
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
 class TestFamilies:
     @pytest.fixture
-    def model(self, family, folders):
-        return load(folders(family))
+    def model(self, family, loaded):
+        return loaded(family)[0]
 
     @pytest.fixture
-    def data(self, model, tmp_path):
-        return model.encode(records(), claim(tmp_path), say=print)
+    def data(self, family, loaded):
+        return loaded(family)[1]
 
     def test_cached_path_equals_the_whole_model_in_a_padded_batch(self, model, data):
         batch = model.batch(list(data.values()))
