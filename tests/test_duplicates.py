@@ -142,7 +142,7 @@ def test_without_copies_the_lists_are_not_touched(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_no_content_has_two_roles(kind, data):
     """Pixels from few values, so that most are copies: within and across the lists, under one class or two."""
     classes = 4
@@ -171,7 +171,7 @@ def test_no_content_has_two_roles(kind, data):
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 4), min_size=1, max_size=3)), min_size=1, max_size=9)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_records_with_texts_are_copies_if_pixels_and_a_text_are_equal(records):
     """Against a loop over pairs."""
     pictures = [np.full((2, 2, 3), value, np.uint8) for value, _ in records]

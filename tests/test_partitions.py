@@ -55,8 +55,7 @@ def test_numbers_as_labels_give_the_same_as_names(partition):
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("clients", [1, 2, 3, 7, 10, 36, 37])
-@pytest.mark.parametrize("classes", [37, 40, 101])
+@pytest.mark.parametrize(("classes", "clients"), [(37, 1), (37, 2), (37, 36), (37, 37), (40, 10), (101, 7)])
 def test_a_pathological_split_is_complete_disjoint_and_even(classes, clients):
     labels = _labels(classes, each=3)
     shares = partitions.pathological(labels, clients, _rng())
@@ -125,8 +124,8 @@ def test_the_dominant_class_and_the_dropped_ones_differ_between_clients():
     assert np.abs(dropped - 100).max() < 4 * np.sqrt(500 * 0.2 * 0.8)
 
 
-@pytest.mark.parametrize("beta", [1e-3, 0.05, 0.3, 1.0, 100.0, 1e6])
-@pytest.mark.parametrize(("clients", "classes", "each"), [(1, 5, 10), (10, 40, 48), (100, 100, 100), (1000, 100, 500)])
+@pytest.mark.parametrize("beta", [1e-3, 0.3, 1e6])
+@pytest.mark.parametrize(("clients", "classes", "each"), [(1, 5, 10), (10, 40, 48), (300, 20, 100)])
 def test_a_dirichlet_partition_is_complete_and_disjoint(clients, classes, each, beta):
     labels = _labels(classes, each)
     shares = partitions.dirichlet(labels, clients, beta, _rng(), least=0)
@@ -134,7 +133,7 @@ def test_a_dirichlet_partition_is_complete_and_disjoint(clients, classes, each, 
     assert _is_a_partition(shares, len(labels))
 
 
-@pytest.mark.parametrize(("beta", "clients"), [(0.1, 10), (0.3, 20), (5.0, 4), (1e4, 8)])
+@pytest.mark.parametrize(("beta", "clients"), [(0.1, 10), (5.0, 4), (1e4, 8)])
 def test_the_moments_of_a_dirichlet_partition(beta, clients):
     """A client's number of a class's n records is Dirichlet-multinomial: mean n/K, variance n(1/K)(1-1/K)(n+Kb)/(1+Kb)."""
     classes, n = 1500, 30
