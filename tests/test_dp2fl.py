@@ -256,9 +256,20 @@ def run(path: Path, *, rounds: int = 3, per_round: int = 3, seed: int = 1) -> Tr
     return trained(path, METHOD, Schedule(rounds, 3, per_round, seed), bench, evaluation=Recognition(own))
 
 
-def test_a_run_is_the_paper_s_algorithm(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    return run(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def partly(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    """With somebody away in every round."""
+    return run(tmp_path_factory.mktemp("partly"), rounds=4, per_round=2, seed=3)
+
+
+def test_a_run_is_the_paper_s_algorithm(whole: Transcript) -> None:
     """Every aggregate against a slow transcription from what clients sent, losses by one model and client at a time."""
-    seen, learner, world = run(tmp_path), maple_toy.learner(), prompt_toy.federation()
+    seen, learner, world = whole, maple_toy.learner(), prompt_toy.federation()
     own = {k: seen.broadcast(0)["Pd"] for k in range(3)}
     divided = [METHOD.divided(ids, k, 1) for k, ids in enumerate(world.training)]
 
@@ -291,19 +302,18 @@ def test_a_run_is_the_paper_s_algorithm(tmp_path: Path) -> None:
     assert math.isfinite(float(own[0].sum()))
 
 
-def test_whose_model_a_state_is(tmp_path: Path) -> None:
-    seen = run(tmp_path, rounds=2)
-    last, sent = seen.broadcast(2), seen.upload(1, 2)
-    trained = seen.own_model(1, 2)
+def test_whose_model_a_state_is(whole: Transcript) -> None:
+    last, sent = whole.broadcast(3), whole.upload(2, 2)
+    trained = whole.own_model(2, 2)
     assert all(torch.equal(trained[name], sent[name]) for name in ("Pt", "Pd"))  # the owner holds what it trained
-    assert torch.equal(seen.released(2)["Pd"], last["personal"][2])
+    assert torch.equal(whole.released(2)["Pd"], last["personal"][2])
     assert torch.equal(METHOD.model(last)["Pd"], last["Pd"])
     assert torch.equal(last["trained"][2], sent["Pd"])  # all clients are sent all data prompts
 
 
-def test_validation_records_are_in_the_transcript(tmp_path: Path) -> None:
+def test_validation_records_are_in_the_transcript(whole: Transcript) -> None:
     """With the first message, and their bytes: up once, down to the two other clients; data prompts to all others."""
-    seen, world = run(tmp_path), prompt_toy.federation()
+    seen, world = whole, prompt_toy.federation()
     held_back = {str(k): METHOD.divided(ids, k, 1)[1] for k, ids in enumerate(world.training)}
     picture = 3 * 32 * 32
     pictures = picture * sum(map(len, held_back.values()))
@@ -319,9 +329,9 @@ def test_validation_records_are_in_the_transcript(tmp_path: Path) -> None:
     assert "revealed" not in seen.round(1)
 
 
-def test_clients_may_sit_out(tmp_path: Path) -> None:
+def test_clients_may_sit_out(partly: Transcript) -> None:
     """Two of three a round: who was away keeps its data prompt, who was never there starts from the global model."""
-    seen = run(tmp_path, rounds=4, per_round=2, seed=3)
+    seen = partly
     there: set[int] = set()
     for r in range(4):
         server, after = seen.broadcast(r), seen.broadcast(r + 1)
@@ -337,8 +347,8 @@ def test_clients_may_sit_out(tmp_path: Path) -> None:
 # --- other clients as adversaries -----------------------------------------------------------------------------------
 
 
-def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> None:
-    seen = run(tmp_path)
+def test_a_peer_holds_every_data_prompt_as_it_was_trained(whole: Transcript) -> None:
+    seen = whole
     last = seen.broadcast(3)
 
     def held(threat_model: str, client: int) -> State:
@@ -367,9 +377,8 @@ def test_a_peer_holds_every_data_prompt_as_it_was_trained(tmp_path: Path) -> Non
     [("released-model", {"Pt", "Pd"}), ("owner", {"Pt", "Pd"}), ("peer", ALL), ("server", ALL), ("prompt-user", None)],
 )
 def test_data_prompts_are_shown_to_those_alone_who_are_sent_them(
-    tmp_path: Path, threat_model: str, seen: set[str] | None
+    whole: Transcript, threat_model: str, seen: set[str] | None
 ) -> None:
-    whole = run(tmp_path, rounds=2)
     view = View(whole, threat_model)
     if seen is None:
         with pytest.raises(LacksCapability, match="does not see broadcasts"):
@@ -402,8 +411,8 @@ def test_everybody_s_ledger_is_unbounded() -> None:
 # --- what the server makes of messages ------------------------------------------------------------------------------
 
 
-def test_the_server_rebuilds_every_client_as_it_was_trained(tmp_path: Path) -> None:
-    seen = run(tmp_path, rounds=4, per_round=2, seed=3)
+def test_the_server_rebuilds_every_client_as_it_was_trained(partly: Transcript) -> None:
+    seen = partly
     messages = ReplayedMessages(View(seen, "server"), METHOD, maple_toy.learner())
     for k in range(3):
         found, own = messages.rebuilt(k).state, seen.own_model(seen.participations(k)[-1], k)
@@ -411,10 +420,10 @@ def test_the_server_rebuilds_every_client_as_it_was_trained(tmp_path: Path) -> N
         assert all(torch.equal(tensor, own[name]) for name, tensor in found.items())
 
 
-def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(tmp_path: Path) -> None:
+def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(partly: Transcript) -> None:
     """With somebody away in every round. A record's gradient is that of a batch of it alone, where the target began: at
     its own mixture, but in the first round of its own."""
-    seen, learner, world = run(tmp_path, rounds=4, per_round=2, seed=3), maple_toy.learner(), prompt_toy.federation()
+    seen, learner, world = partly, maple_toy.learner(), prompt_toy.federation()
     target, records = 1, [world.training[1][0], world.training[0][3], world.test[0]]
     messages = ReplayedMessages(View(seen, "server"), METHOD, learner)
     found = message_answers(messages, target, records, [0, 1, 2, 3])

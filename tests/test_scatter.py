@@ -35,8 +35,10 @@ from fedaudit.privacy.sharing import Tolerance
 from fedaudit.trainers.base import Schedule
 from fedaudit.trainers.prompts import Settings
 from fedaudit.trainers.secfpp import FEW, SecFPP, largest_rank
+from fedaudit.trainers.transcript import Transcript
 from tests.prompt_toy import METHODS, NONE, federation, made, run
 from tests.test_secfpp import SCHEDULE, SIZES, USERS, secfpp
+from tests.test_secfpp import whole as whole
 
 Floats = NDArray[np.float64]
 EACH = 12  # candidates of a class, half of them members
@@ -201,10 +203,10 @@ def test_distances_tell_members_and_nothing_of_a_second_coin() -> None:
     assert abs(np.mean(second) - 0.5) < 4 * np.std(second) / len(second) ** 0.5
 
 
-def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_members(tmp_path: Path) -> None:
+def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_members(whole: Transcript) -> None:
     """Each record twice among the candidates, so that the expected half are all: distances follow from expected vectors to their last step."""
     method, world = secfpp(), federation(SIZES)
-    whole, learner = run(tmp_path, method, world, SCHEDULE), world.learner()
+    learner = world.learner()
     seen = View(whole, "clustering-server")
     expected = user_vectors(seen, method, learner, [[*own, *own] for own in world.training])
     assert expected is not None
@@ -220,11 +222,11 @@ def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_memb
 
 
 def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_path: Path) -> None:
-    shut = run(tmp_path, secfpp(directions=64), federation(SIZES), SCHEDULE)
+    shut = run(tmp_path, secfpp(directions=64), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=3))
     assert set(shut.revealed(0)) == {"class_counts", "gradients"}
     facts = shut.round(0)["revealed"]
     assert facts["rank"] < facts["directions"] == 64
-    for r in range(1, SCHEDULE.rounds):
+    for r in (1, 2):
         assert set(shut.revealed(r)) == {"gradients"}
         assert not {"metric", "half"} & {*shut.broadcast(r)}
         assert len(shut.broadcast(r + 1)["p_G"]) == 1
@@ -232,11 +234,10 @@ def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_pa
     assert (row.rank, row.directions, row.revealed) == (facts["rank"], 64, False)
 
 
-def test_a_user_without_any_record_that_counts_has_no_class(tmp_path: Path) -> None:
+def test_a_user_without_any_record_that_counts_has_no_class(tmp_path: Path, whole: Transcript) -> None:
     world = dataclasses.replace(federation(SIZES), left_out=frozenset(federation(SIZES).training[3]))
     found = run(tmp_path, secfpp(), world, dataclasses.replace(SCHEDULE, rounds=2))
-    full = run(tmp_path / "full", secfpp(), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=2))
-    some, all_users = found.revealed(0)["class_counts"], full.revealed(0)["class_counts"]
+    some, all_users = found.revealed(0)["class_counts"], whole.revealed(0)["class_counts"]
     assert some.sum() == all_users.sum() == USERS
     assert some[0] == all_users[0] + 1
 
@@ -245,8 +246,8 @@ def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest
     """Whoever receives the metric has the equations of the server, up to rounding."""
     monkeypatch.setattr(SecFPP, "noise", 1e-9)
     method, world = secfpp(), federation(SIZES)
-    whole, learner = run(tmp_path, method, world, SCHEDULE), world.learner()
-    views = [View(whole, name) for name in ("clustering-server", "colluding-users", "released-model")]
+    noisy, learner = run(tmp_path, method, world, dataclasses.replace(SCHEDULE, rounds=2)), world.learner()
+    views = [View(noisy, name) for name in ("clustering-server", "colluding-users", "released-model")]
     for user in range(3):
         candidates = [*world.training[user], *world.test[:6]]
         gradients = functools.partial(start_gradients, views[0], method, learner, candidates)
@@ -256,12 +257,13 @@ def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest
             np.testing.assert_allclose(other / other.sum(), lengths[0] / lengths[0].sum(), rtol=0.02)
 
 
-def test_the_noise_in_the_sum_is_as_large_as_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_in_the_sum_is_as_large_as_said(
+    tmp_path: Path, whole: Transcript, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With all users' noise it is a bit larger than what is left if t collude and some are absent."""
-    one = run(tmp_path / "a", secfpp(), federation(SIZES), SCHEDULE).revealed(0)["scatter"]
     monkeypatch.setattr(SecFPP, "noise", 1e-12)
-    other = run(tmp_path / "b", secfpp(), federation(SIZES), SCHEDULE).revealed(0)["scatter"]
-    spread = float((one - other)[np.triu_indices(8)].std())
+    other = run(tmp_path, secfpp(), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=1)).revealed(0)["scatter"]
+    spread = float((whole.revealed(0)["scatter"] - other)[np.triu_indices(8)].std())
     assert 0.7e-4 < spread / (USERS / (USERS - 4)) ** 0.5 < 1.3e-4
 
 
@@ -273,8 +275,8 @@ REVEALING: list[dict[str, Any]] = [
 @pytest.mark.parametrize("params", REVEALING, ids=str)
 def test_whatever_is_revealed_is_declared_and_read_by_an_attack(tmp_path: Path, params: dict[str, Any]) -> None:
     method = secfpp(**params)
-    whole = run(tmp_path, method, federation(SIZES), dataclasses.replace(SCHEDULE, rounds=3))
-    assert seen_beside_models(method, whole) <= {*method.reveals}
+    done = run(tmp_path, method, federation(SIZES), dataclasses.replace(SCHEDULE, rounds=2))
+    assert seen_beside_models(method, done) <= {*method.reveals}
     read = {name for plugin in ATTACKS.values() for name in plugin.facts.reads} | {*on_shares.READS}
     assert {*method.reveals} <= read
 
@@ -284,9 +286,9 @@ def test_no_other_method_sends_what_no_attack_reads(name: str, tmp_path: Path) -
     if not METHODS[name].facts.trains or name == "secfpp":
         return
     method = made(name, {}, NONE, settings=Settings(prompt_length=8, batch=4))
-    whole = run(tmp_path, method, federation(), Schedule(rounds=3, clients=3, per_round=3, seed=1))
+    done = run(tmp_path, method, federation(), Schedule(rounds=2, clients=3, per_round=3, seed=1))
     assert method.reveals == ()
-    assert not seen_beside_models(method, whole)
+    assert not seen_beside_models(method, done)
 
 
 def seen_beside_models(method: Any, whole: Any) -> set[str]:

@@ -180,11 +180,11 @@ def test_masks_hide_all_of_a_distance_but_its_sum() -> None:
     by_slice = ((vectors[0] - vectors[1]) ** 2).reshape(sharing.slices, -1).sum(1)
     assert sharing.opened(range(20), plain)[0][:, 0].tolist() == by_slice.tolist()
     seen = []
-    for _ in range(100):
+    for _ in range(60):
         masked, _named = sharing.opened(range(20), sharing.field.add(plain, sharing.zero_sums(1, g)))
         assert int(masked.astype(object).sum()) % sharing.field.q == by_slice.sum()
         seen.append(masked[0, 0] > 0)
-    assert 30 < sum(seen) < 70  # the halves of the field, alike: 50 +- 5
+    assert 15 < sum(seen) < 45  # the halves of the field, alike: 30 +- 4
 
 
 def test_masks_have_the_full_degree() -> None:
@@ -214,7 +214,7 @@ def nearest(field: Field, points: np.ndarray, sent: np.ndarray, size: int, wrong
     return None
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_decoding_against_trying_everything(seed: int) -> None:
     """Up to three errors in words over a field of 13 or 2^50, at points in any order."""
     g = rng(seed)
@@ -233,7 +233,7 @@ def test_decoding_against_trying_everything(seed: int) -> None:
 
 def test_too_many_uncoordinated_errors_are_noticed() -> None:
     points = np.arange(1, 21)
-    for seed in range(50):
+    for seed in range(15):
         sent = word(BIG, points, 15, 4, seed)
         sent[:3] = BIG.uniform((3, 4), rng(seed))
         with pytest.raises(InputError, match="more than 2 of 20 users sent wrong shares"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class AuditOfRun:
         """The result of the audit with its default parameters."""
         return self.plugin.load()(self.subject, self.plugin.own(self.plugin.params()))
 
+    @functools.cached_property
+    def first(self) -> Any:
+        """Its first result, which contracts read."""
+        return self.result()
+
 
 Contract = Callable[[AuditOfRun], None]
 
@@ -65,7 +71,7 @@ def small_run(kind: str, folder: Path) -> Subject:
 def returns_findings(one: AuditOfRun) -> None:
     """It returns a Result, whose findings are frozen dataclasses below OfRun about this run; of an audit from
     elsewhere, metrics begin with its name."""
-    result = one.result()
+    result = one.first
     assert isinstance(result, Result), f"it returns {type(result).__name__}"
     for finding in result.findings:
         assert isinstance(finding, OfRun), f"{type(finding).__name__} is not below OfRun"
@@ -79,7 +85,7 @@ def returns_findings(one: AuditOfRun) -> None:
 
 def writes_plain_numbers(one: AuditOfRun) -> None:
     """Findings and what is kept can be written as JSON: numbers are Python's own, and finite or None."""
-    result = one.result()
+    result = one.first
     for finding in result.findings:
         plain_json(dataclasses.asdict(finding), type(finding).__name__, nan_as_null=True)
     for name, kept in result.kept.items():
@@ -91,7 +97,7 @@ def writes_whole_tables(one: AuditOfRun) -> None:
     taken = {name for before in one.subject.before.values() for name in before.tables} if one.plugin.foreign else set()
     with tempfile.TemporaryDirectory() as place:
         folder = claim(Path(place) / "tables")
-        for name, table in one.result().tables.items():
+        for name, table in one.first.tables.items():
             assert isinstance(table, pd.DataFrame), f"{name} is no DataFrame"
             assert name not in taken, f"{name} is the table of another audit"
             assert all(isinstance(column, str) for column in table), f"{name} has a column whose name is no text"
@@ -105,7 +111,7 @@ def writes_whole_tables(one: AuditOfRun) -> None:
 
 def repeats(one: AuditOfRun) -> None:
     """Asked twice about one run, it gives equal findings and tables."""
-    first, again = one.result(), one.result()
+    first, again = one.first, one.result()
     assert [*map(dataclasses.asdict, first.findings)] == [*map(dataclasses.asdict, again.findings)], "findings differ"
     _check_same(first.tables, again.tables)
 
