@@ -205,8 +205,7 @@ def test_baselines_of_soft_prompts_train_in_one_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "shadows"),
-    [("dp2fl", 30), ("dp2fl,local", 30), ("local", 50), ("fedavg", 50), ("dp2fl --shadows 8", 8)],
+    ("words", "shadows"), [("dp2fl", 30), ("dp2fl,local", 30), ("local", 50), ("fedavg", 50), ("dp2fl --shadows 8", 8)]
 )
 def test_dual_prompts_have_fewer_shadow_models(words: str, shadows: int) -> None:
     plan = read_command(["--attack", "loss,lira", "--method", *words.split()]).plan

@@ -146,10 +146,7 @@ def test_more_prompts_than_words_start_at_random() -> None:
 @pytest.mark.parametrize("clients_per_batch", [1, 50])
 def test_gradients_of_single_records_are_autograd_s_record_by_record(clients_per_batch: int) -> None:
     """Through the slow encoders; of some records at a time and of all together."""
-    learner, world = (
-        prompt_toy.taking(clients_per_batch, maple_toy.learner(), METHOD),
-        prompt_toy.federation(),
-    )
+    learner, world = (prompt_toy.taking(clients_per_batch, maple_toy.learner(), METHOD), prompt_toy.federation())
     Pt, Pd = (tensor[0] for tensor in random_model(learner))
     pixels = dict(zip(world.ids, maple_toy.pictures(prompt_toy.SIZES), strict=True))
     parts = [*learner.gradients(METHOD, {"Pt": Pt, "Pd": Pd}, world.ids[:11])]
@@ -199,10 +196,7 @@ def test_a_round_is_plain_descent() -> None:
 
 
 def test_models_together_answer_as_alone() -> None:
-    learner, ids = (
-        prompt_toy.taking(2, maple_toy.learner(), METHOD),
-        prompt_toy.federation().ids,
-    )
+    learner, ids = (prompt_toy.taking(2, maple_toy.learner(), METHOD), prompt_toy.federation().ids)
     models = [{"Pt": Pt[0], "Pd": Pd[0]} for Pt, Pd in (random_model(learner, seed) for seed in range(3))]
     together = learner.log_probs(METHOD, models, ids)
     for k in range(3):

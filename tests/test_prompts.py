@@ -25,18 +25,7 @@ from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.steps import epoch_batch, poisson_batch
 from tests import prompt_oracle, prompt_toy
 from tests.prompt_oracle import transport_similarity
-from tests.prompt_toy import (
-    NONE,
-    SCHEDULE,
-    SETTINGS,
-    Federation,
-    close,
-    federation,
-    made,
-    on_a_line,
-    run,
-    with_noise,
-)
+from tests.prompt_toy import NONE, SCHEDULE, SETTINGS, Federation, close, federation, made, on_a_line, run, with_noise
 
 RECORD = Privacy(epsilon=10, clip_norm=2)
 BATCH = Privacy(epsilon=10, clip_norm=2, clip="batch")

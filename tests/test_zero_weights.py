@@ -75,11 +75,7 @@ def test_what_they_show_changes_no_bit_of_the_transcript(tmp_path: Path, name: s
 MOVED: dict[str, dict[str, tuple[str, float]]] = {
     "dpfpl": {"gradient": ("p_G", 1)},
     "fedotp": {"gradient": ("p_G", 1), "p_L": ("p_L", -SETTINGS.local_rate)},
-    "fedpgp": {
-        "gradient": ("p_G", 1),
-        "u": ("u", -SETTINGS.local_rate),
-        "v": ("v", -SETTINGS.local_rate),
-    },
+    "fedpgp": {"gradient": ("p_G", 1), "u": ("u", -SETTINGS.local_rate), "v": ("v", -SETTINGS.local_rate)},
     "fedprox": {"p_G": ("p_G", -SETTINGS.global_rate)},
     "local": {"p_L": ("p_L", -SETTINGS.local_rate)},
     "pfedme": {"p_G": ("p_G", -SETTINGS.global_rate * 15 * SETTINGS.local_rate)},
