@@ -35,7 +35,7 @@ SHEETS = 11  # of A4 that LoRA's page may take
 
 each = pytest.mark.parametrize(
     "opened",
-    # the quick pages together have every kind of element
+    # every kind; quick: three pages that together have every kind of element
     [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in KINDS],
     indirect=True,
     scope="module",

@@ -33,7 +33,7 @@ from tests.unprinted import unprinted
 
 ROOT = HERE.parent.parent
 NAMES = [picture.name for picture in PICTURES]
-BOTH = [pytest.param(PICTURES[0], marks=pytest.mark.slow), PICTURES[1]]  # quick where they say the same of either
+BOTH = [pytest.param(PICTURES[0], marks=pytest.mark.slow), PICTURES[1]]  # the same code; quick: the second picture
 QUIET = Progress(quiet=True)
 SMALL = {
     "report": "--rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 4 --local-steps 2",
@@ -192,7 +192,7 @@ def test_a_file_that_is_not_the_picture_of_the_words_is_found(copy: Picture, har
     assert "is not the picture of" in found
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # recorded numbers; quick: what is kept, test_a_picture_shows_what_its_command_says_now
 def test_the_first_round_of_the_command_has_the_numbers_of_the_picture(picture: Picture, tmp_path: Path) -> None:
     """Code that trains otherwise than it did is found, without the minutes of a whole training."""
     plan = picture.plan("--rounds", "1", "--threads", "1", "--out", str(tmp_path))
@@ -268,7 +268,7 @@ def test_another_history_of_a_night_is_found(night: NightPicture) -> None:
 # how it is made
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # from a run on; quick: from what is kept on, test_another_verdict_rule_is_found
 def test_what_is_kept_is_judged_as_the_run_was(picture: Picture, tmp_path: Path) -> None:
     """From record to page: the same findings and the same first words as in the run's own report."""
     command = (*picture.command, *SMALL[picture.name].split(), "--threads", "1")

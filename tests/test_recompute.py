@@ -60,6 +60,7 @@ def gradients(learner: Learner, each: bool) -> Tensor:
     return torch.cat([*learner.gradients(start(learner), ["r0", "r1", "r2"], each=each)])
 
 
+# every family; quick: LLaVA, and the built-in model
 FAMILIES = [pytest.param(name, marks=[pytest.mark.slow] if name != "llava" else []) for name in tiny_models.FAMILIES]
 
 
