@@ -35,6 +35,7 @@ from tests.pages import Reader
 from tests.prompt_evidence import prompt_evidence
 from tests.test_canaries import _federation
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 NAMES = {"run": "r", "method": "promptfl", "task": "glyphs", "seed": 0}
 DELTA = 1e-5
 
@@ -403,12 +404,13 @@ class TestFromMessages:
         }
 
 
+# with all of the noise; quick: a tenth of it, and both of made-up messages in TestFromMessages
 @pytest.mark.parametrize("factor", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
 def test_through_the_whole_pipeline(without_pages: None, tmp_path: Path, factor: float) -> None:
     """The preset of canaries, smaller, with the noise of its ledger, which proves epsilon 8, and with a tenth of it."""
     with mock.patch("fedaudit.trainers.protection.add_noise", functools.partial(_scaled, factor)):
         audit = fedaudit.audit(
-            preset="canaries", canaries=120, clients=2, shots=10, epsilon=8, threads=1, quiet=True, out=str(tmp_path)
+            preset="canaries", canaries=60, clients=2, shots=5, epsilon=8, threads=1, quiet=True, out=str(tmp_path)
         )
     (row,) = audit.findings.query("metric == 'measured/messages'").itertuples()
     assert row.noise / row.ledger_noise == pytest.approx(factor, rel=0.15)

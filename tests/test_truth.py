@@ -11,7 +11,7 @@ from fedaudit.pipeline import compute, workers
 from fedaudit.pipeline.run import run
 from fedaudit.trainers.protocols import AttackBench
 
-pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick", "without_pages")
 
 LORA = (
     "--method fedrand --rounds 2 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1 "
@@ -38,7 +38,8 @@ def test_what_attacks_are_handed_has_no_place_for_it():
 
 
 @pytest.mark.parametrize(
-    "words", [pytest.param(LORA, id="adapters"), pytest.param(PROMPTS, id="prompts", marks=pytest.mark.slow)]
+    "words",
+    [pytest.param(LORA, id="adapters"), pytest.param(PROMPTS, id="prompts", marks=pytest.mark.slow)],  # as adapters
 )
 def test_a_whole_audit_with_it_gone(words, tmp_path, monkeypatch):
     """What is trained is on disk; attacked again by workers that have lost the lists, the findings are the same."""
