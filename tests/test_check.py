@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from fedaudit.command.cli import main
 from fedaudit.contracts import tiny_clip
 from fedaudit.tasks.base import Record
 from tests import miniimages, small_run
-from tests.doc_blocks import ROOT
 
 PETS = "--method promptfl --task images --dataset oxford_pets --clients 3 --prompt-length 4".split()
 FEW = ["--train", "4", "--test", "1"]  # drawn symbols
@@ -119,10 +116,11 @@ def test_class_names_must_fit_the_text_encoder(pets: Path, tmp_path: Path, capsy
     (["--method", "promptfl", *FEW, "--backbone", "ViT-B-16", "--weights", "random"], "ViT-B-16 (random), activation GELU: a CLIP of 149.6 million parameters, random, "),
     (["--method", "fedavg", "--records", "2", "--reference", "2", "--novel", "2", "--test", "1"], "scenes-llava: LlavaForConditionalGeneration of 3.5 million parameters, float16 in the files, used as float32 (0.01 GB)"),
 ])  # fmt: skip
-def test_a_model_is_described(words: list[str], model: str, capsys: Capture) -> None:
+def test_a_model_is_described(words: list[str], model: str, tmp_path: Path, capsys: Capture) -> None:
     code, out, err = check(words, capsys)
     assert (code, err) == (0, [])
     assert out[1].startswith(f"model: {model}")
+    assert [*tmp_path.iterdir()] == []
 
 
 # --- runs from elsewhere ------------------------------------------------------------------------------------------
@@ -173,16 +171,3 @@ def test_a_run_that_is_damaged_or_names_no_model_of_here(tmp_path: Path, capsys:
     code, out, err = check(["--run", str(folder)], capsys)
     assert (code, out) == (2, [])
     assert "members.jsonl" in err[0]
-
-
-# --- the command --------------------------------------------------------------------------------------------------
-
-
-def test_the_command_itself(tmp_path: Path) -> None:
-    words = ["--method", "promptfl", *FEW, "--backbone", "ViT-B-16", "--weights", "gone.pt", "--check"]
-    command = [sys.executable, str(ROOT / "audit.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --weights gone.pt: there is no file ")
-    assert done.stdout.startswith("data: ")
-    assert [*tmp_path.iterdir()] == []
