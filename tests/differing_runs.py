@@ -26,19 +26,17 @@ class World:
         """Records with a score: members are higher by `strength`, in each client by a share of its own (`spread`),
         which does not depend on the training; `noise` is the seed of the training."""
         data, training = np.random.default_rng([self.seed, 1]), np.random.default_rng([self.seed, 2, noise])
-        rows = []
+        tables = []
         for k in range(self.clients):
             own = strength + spread * data.normal()
             coins = data.permutation(np.arange(self.records) % 2 == 0)
-            kinds = [*np.where(coins, "member", "held-out"), *["reference"] * self.reference]
-            easy = data.normal(size=len(kinds))
-            member = np.array([kind == "member" for kind in kinds])
+            kinds = np.r_[np.where(coins, "member", "held-out"), ["reference"] * self.reference]
+            easy, member = data.normal(size=len(kinds)), kinds == "member"
             score = own * member + 0.5 * easy + training.normal(size=len(kinds))
-            rows += [
-                ("server", "exact", f"client-{k:02d}", f"r{k}-{i}", kind, kind == "member", s)
-                for i, (kind, s) in enumerate(zip(kinds, score, strict=True))
-            ]
-        return pd.DataFrame(rows, columns=["threat_model", "way", "client", "record", "kind", "member", SIGNAL])
+            whose = {"threat_model": "server", "way": "exact", "client": f"client-{k:02d}"}
+            records = [f"r{k}-{i}" for i in range(len(kinds))]
+            tables.append(pd.DataFrame(whose | {"record": records, "kind": kinds, "member": member, SIGNAL: score}))
+        return pd.concat(tables, ignore_index=True)
 
     def run(
         self, name: str, noise: int = 0, strength: float = 0.0, *, spread: float = 0.0, seed: int = 0, **changed: object

@@ -14,9 +14,14 @@ from pathlib import Path
 import pytest
 
 import fedaudit
-from tests.unprinted import nothing_printed
+from tests.unprinted import no_pages, nothing_printed
 
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "threads": 1, "quiet": True}
+LORA = {
+    "method": "fedavg", "rounds": 2, "clients": 3, "per_round": 2, "records": 6, "reference": 10, "novel": 4, "test": 2,
+    "local_steps": 1, "threads": 1, "shadows": 4, "shadow_trajectories": 2, "targets": 1, "attack": ["loss", "source", "lira"],
+    "quiet": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,3 +54,10 @@ def prompt_runs(factory: pytest.TempPathFactory) -> KeptRuns:
         return KeptRuns(
             out, {k: fedaudit.audit(**words, epsilon="none", out=out, **TINY) for k, words in wanted.items()}
         )
+
+
+def lora_run(factory: pytest.TempPathFactory) -> KeptRuns:
+    """A run of adapters under attacks of which one trains shadow models. Its report has no page."""
+    out = shared_folder(factory) / "lora"
+    with no_pages():
+        return KeptRuns(out, {"lora": fedaudit.audit(**LORA, out=out)})

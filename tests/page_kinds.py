@@ -92,13 +92,9 @@ def curves_page() -> bytes:
 def papers_index() -> bytes:
     """One item drawn, one not."""
     drawn = {
-        "item": "fedrand:table1",
-        "shows": "Leakage",
-        "agreement": "τ 1.00",
-        "seconds": 1.0,
-        "page": "a/index.html",
+        "item": "fedrand:table1", "shows": "Leakage", "agreement": "τ 1.00", "seconds": 1.0, "page": "a/index.html",
         "why": "",
-    }
+    }  # fmt: skip
     other = drawn | {"item": "fedrand:table2", "agreement": "", "seconds": None, "page": "", "why": "not run yet"}
     return paper_index.render_files("fedrand", "FedRand", ["Table 1", "Table 2"], [drawn, other])["html"]
 
@@ -121,19 +117,11 @@ def index_of_audits() -> bytes:
 
 
 KINDS: Mapping[str, Page] = {
-    "adapters, in small": adapters_in_small,
-    "prompts with epsilon": PROMPTS.page,
-    "small pages": small_pages,
-    "LoRA": LORA.page,
-    "several methods": several_methods,
-    "every attack on prompts": every_attack,
-    "own run": own_run,
-    "curves": curves_page,
-    "nightly": NIGHTS[0].page,
-    "paper's table": TABLES[0].page,
-    "index of papers": papers_index,
+    "adapters, in small": adapters_in_small, "prompts with epsilon": PROMPTS.page, "small pages": small_pages,
+    "LoRA": LORA.page, "several methods": several_methods, "every attack on prompts": every_attack, "own run": own_run,
+    "curves": curves_page, "nightly": NIGHTS[0].page, "paper's table": TABLES[0].page, "index of papers": papers_index,
     "index of audits": index_of_audits,
-}
+}  # fmt: skip
 QUICK = tuple(KINDS)[:3]  # which have every kind of element
 DRAWN = ("LoRA", "prompts with epsilon")  # with their figures as readers see them
 INDEXES = ("small pages", "nightly", "index of papers", "index of audits")  # which link to other pages

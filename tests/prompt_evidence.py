@@ -19,12 +19,9 @@ ROUNDS, BATCH, DIMENSION, DELTA, CLIP = 6, 8, 1536, 1e-5, 10.0
 CLIPPED = 0.875  # of the first release, a tenth less of each further one
 SPLITS = ("local", "neighbour", "overall")
 RELEASES = {
-    "zeroshot": (),
-    "promptfl": ("p_G",),
-    "fedotp": ("p_G", "p_L"),
-    "fedpgp": ("p_G", "u", "v"),
+    "zeroshot": (), "promptfl": ("p_G",), "fedotp": ("p_G", "p_L"), "fedpgp": ("p_G", "u", "v"),
     "dpfpl": ("p_G", "u", "v"),
-}
+}  # fmt: skip
 LEVEL = {"zeroshot": 46.5, "promptfl": 40.0, "fedotp": 44.0, "fedpgp": 36.0, "dpfpl": 42.0}
 BEFORE = 12.0
 
@@ -84,10 +81,8 @@ def prompt_evidence(
 ) -> Evidence:
     """One cell; `more` goes into the setting of the method."""
     own = {
-        "dpfpl": {"rank": rank, "residual": residual},
-        "fedpgp": {"rank": rank, "mu": 0.0},
-        "fedotp": {"match": "sum"},
-    }.get(method, {}) | more
+        "dpfpl": {"rank": rank, "residual": residual}, "fedpgp": {"rank": rank, "mu": 0.0}, "fedotp": {"match": "sum"},
+    }.get(method, {}) | more  # fmt: skip
     level = "none" if math.isinf(epsilon) else f"{epsilon:g}"
     label = ":".join([method, *(f"{k}={str(v).lower()}" for k, v in own.items()), f"epsilon={level}"])
     means = {split: accuracy_of(method, epsilon, split, seed, rank, residual) for split in SPLITS}
@@ -111,16 +106,13 @@ def prompt_evidence(
         for row in tables["privacy"].to_dict("records")
     ]  # fmt: skip
     setting = {
-        "task": {"name": "glyphs", "partition": "pathological"},
-        "method": {"name": method} | own,
+        "task": {"name": "glyphs", "partition": "pathological"}, "method": {"name": method} | own,
         "privacy": {"epsilon": strict(epsilon), "delta": DELTA, "clip": "record", "clip_norm": CLIP}
         | {"sigma": "nominal", "sampler": "epochs"},
-        "backbone": {"name": "symbols-clip"},
-        "training": {"batch": BATCH},
-        "schedule": {"rounds": rounds, "clients": len(CLIENTS), "per_round": len(CLIENTS)},
-        "seed": seed,
+        "backbone": {"name": "symbols-clip"}, "training": {"batch": BATCH},
+        "schedule": {"rounds": rounds, "clients": len(CLIENTS), "per_round": len(CLIENTS)}, "seed": seed,
         "attack": None,
-    }
+    }  # fmt: skip
     return Evidence(
         label, seed, None, "glyphs", [asdict(f) for f in found], tables, setting, ["Intervals are over clients."]
     )
@@ -278,13 +270,10 @@ def records_table(attacks: tuple[str, ...], epsilon: float, rng: np.random.Gener
             held_out = np.sort(share[kind == "held-out"])
             below = 100 * np.searchsorted(held_out, share, "left") / len(held_out)
             own = {
-                "label": [LABELS[client][i % 4] for i in range(m)],
-                "kind": kind,
-                "member": kind == "member",
-                "rank": share.rank(ascending=False),
-                "percentile": np.where(share.notna(), below, np.nan),
+                "label": [LABELS[client][i % 4] for i in range(m)], "kind": kind, "member": kind == "member",
+                "rank": share.rank(ascending=False), "percentile": np.where(share.notna(), below, np.nan),
                 "exposure": share,
-            }
+            }  # fmt: skip
             frames.append(pd.DataFrame(who | own | drawn))
     return pd.concat(frames, ignore_index=True)
 

@@ -48,15 +48,9 @@ def row(
         adjusted = min(1.0, p * (1.25 if family == "primary" else 790))
         verdict = NO_LEAK_FOUND if adjusted > 0.05 else LEAK if value > 0.5 else REVERSED
         tests = {
-            "z": 2.0,
-            "t": 2.0,
-            "part": WHOLE_RANKING,
-            "p": p,
-            "family": family,
-            "family_n": SIZES[family],
-            "p_adjusted": adjusted,
-            "verdict": verdict,
-        }
+            "z": 2.0, "t": 2.0, "part": WHOLE_RANKING, "p": p, "family": family, "family_n": SIZES[family],
+            "p_adjusted": adjusted, "verdict": verdict,
+        }  # fmt: skip
     return Finding(**{
         "run": method, "method": method, "task": "t", "seed": 0, "attack": "maxrenyi", "threat_model": threat_model,
         "way": way, "population": population, "nonmembers": "held-out", "signal": signal, "headline": True,
@@ -73,13 +67,12 @@ def lora() -> Said:
     rows = [
         row("released-model, final, all members", "renyi/2/10/caption", 0.631, 0.46),
         row("released-model, final, all members", "loss/base", 0.737, 0.0005),
-        row(last, "renyi/2/10/caption", 0.529, 0.94, **of_last),
-        row(last, "loss/base", 0.786, 0.001, **of_last),
+        row(last, "renyi/2/10/caption", 0.529, 0.94, **of_last), row(last, "loss/base", 0.786, 0.001, **of_last),
         row("server, server-fill, own members", "renyi/2/10/caption", None, None, status="not measurable (1)"),
         row("server, server-fill, own members", "modrenyi/inf/instruction", 0.259, 0.0005, base_value=None),
         row("owner, true state, own members", "renyi/2/10/caption", 0.642, 0.09, alarm=alarm),
         row("owner, true state, own members", "loss/base", 1.0, 0.0005, family="secondary"),
-    ]
+    ]  # fmt: skip
     return [asdict(f) for f in rows], "maxrenyi"
 
 
@@ -143,12 +136,8 @@ def messages() -> Said:
     found = canaries("dpfpl:epsilon=8")
     wide = {"value": 10.234, "ceiling": 10.234, "guesses": 1500, "correct": 1499, "claimed": 8.0, "provable": 7.9712}
     from_messages = {
-        "metric": MEASURED_SCORES,
-        "mechanism": "Gaussian",
-        "value": 6.7312,
-        "guesses": None,
-        "correct": None,
-    }
+        "metric": MEASURED_SCORES, "mechanism": "Gaussian", "value": 6.7312, "guesses": None, "correct": None,
+    }  # fmt: skip
     return [*(f | wide for f in found), found[0] | wide | from_messages], None
 
 

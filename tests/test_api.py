@@ -62,23 +62,19 @@ class TestVariants:
 
 
 class TestPresets:
-    def test_paper(self):
+    def test_paper_and_flags_and_files_that_win(self, tmp_path):
         """FedRand, section 4.1."""
         plan = plan_of("--preset", "paper")
         assert (plan.rounds, plan.clients, plan.per_round) == (30, 12, 4)
         s = plan.settings
         assert (s.rank, s.learning_rate, s.weight_decay, s.batch, s.local_epochs) == (8, 3e-4, 1e-6, 8, 1)
         assert s.target_modules == "attention"
-
-    def test_flags_and_files_win(self, tmp_path):
         (tmp_path / "mine.yaml").write_text("preset: paper\nrounds: 5\nrank: 4\n")
         plan = plan_of("--config", str(tmp_path / "mine.yaml"), "--rank", "2")
         assert (plan.rounds, plan.settings.rank, plan.settings.local_epochs) == (5, 2, 1)
 
-    def test_embedded_changes_nothing(self):
+    def test_embedded_changes_nothing_and_fedrands_tables_have_every_row(self):
         assert plan_of("--preset", "embedded").cells[0].training_key == plan_of().cells[0].training_key
-
-    def test_every_row_of_fedrands_tables(self):
         plan = plan_of("--preset", "fedrand-tables", "--task", "vqa")
         assert len(plan.cells) == len({cell.training_key for cell in plan.cells}) == 9
         assert plan.task == "vqa"
@@ -126,12 +122,10 @@ class TestAudit:
         with pytest.raises(InputError, match="no such folder"):
             _ = lost.verdicts
 
-    def test_gates_are_answered(self, kept):
+    def test_gates_are_answered_and_said_by_the_command_with_its_exit_code(self, kept, capsys):
         crossed = fedaudit.audit(fail_if=["auroc >= 0", "auroc > 1"], out=kept.out, **TWO).crossed
         assert crossed
         assert all(sentence.startswith("auroc >= 0: ") for sentence in crossed)
-
-    def test_the_command_finds_it_done_and_says_the_gates_with_its_exit_code(self, kept, capsys):
         words = words_of({name: word for name, word in TWO.items() if name != "quiet"} | {"out": kept.out})
         assert cli.main([*words, "--fail-if", "server auroc.high >= 0"]) == 1
         said = capsys.readouterr()
@@ -142,13 +136,11 @@ class TestAudit:
         assert cli.main([*words, "--fail-if", "tpr@0.1% > 0.5"]) == 2
         assert "nothing in this run can answer it (not measurable" in capsys.readouterr().err
 
-    def test_a_dry_run_is_a_text_and_trains_nothing(self, tmp_path):
+    def test_what_is_dry_trains_nothing(self, tmp_path):
         said = fedaudit.dry_run(method="promptfl", out=tmp_path / "new", **OF_ALL)
         assert "1 training to run" in said
         assert "report: " in said
         assert not list((tmp_path / "new").glob("r*"))
-
-    def test_an_audit_that_should_be_dry(self, tmp_path):
         file = tmp_path / "dry.yaml"
         file.write_text("dry_run: true\n")
         for options in ({"dry_run": True}, {"config": file}):
@@ -173,7 +165,7 @@ class TestAudit:
             fedaudit.audit(**options)
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.slow
+    @pytest.mark.slow  # with workers; quick: threads given back in one process (test_executor)
     def test_the_callers_threads_are_given_back(self, tmp_path):
         """In a process that has computed with several threads before, with workers."""
         assert exit_code(_audits_after_computing, tmp_path) == 0

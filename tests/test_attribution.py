@@ -1,7 +1,5 @@
 """Whose record it is, as a table: by hand, over ways of rebuilding, without anything to tell apart."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -58,9 +56,6 @@ def test_shares_by_hand() -> None:
     half = t.ppf(0.975, 4) * np.std([1, 1, 1, 1, 0], ddof=1) / 5**0.5
     assert (mean.accuracy, mean.n, mean.chance) == (pytest.approx(0.8), 50, 1 / OWNERS)
     assert (mean.low, mean.high) == (pytest.approx(0.8 - half), 1.0)
-
-
-def test_there_is_no_mean_of_clients_that_were_chosen() -> None:
     found = attribution_table(named(members_of_all_but_the_last, few=True), CONFIDENCE)
     assert sorted(set(found.client)) == [f"client-{k:02d}" for k in range(TARGETS)]
 

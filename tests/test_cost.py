@@ -72,53 +72,20 @@ class TestEqualUtility:
         found = rows(run("b", poor, metric=metric), run("c", ruined, metric=metric))
         assert found.target.tolist() == [turn * 29] * 2
 
-    def test_where_nothing_gets_better_the_worst_end_is_common(self):
-        found = rows(run("a", [20, 10]), run("b", [20, 16]))
-        assert found.target.tolist() == [10, 10]
+    def test_utilities_that_are_reached_at_once_or_never(self):
+        """Where nothing gets better the worst end is common; what was good before training needs nothing."""
+        assert rows(run("a", [20, 10]), run("b", [20, 16])).target.tolist() == [10, 10]
+        never = rows(run("a", [10, 20]), run("b", [10, 40]), reach=35)
+        assert never.loc["a", ["rounds_to_target", "sent_to_target"]].isna().all()
+        assert never.loc["b"].rounds_to_target == 1
+        at_once = rows(run("a", [50, 50]), run("b", [10, 40]))
+        assert (at_once.loc["a"].rounds_to_target, at_once.loc["a"].sent_to_target) == (0, 0)
 
-    def test_another_utility_may_not_be_reached(self):
-        found = rows(run("a", [10, 20]), run("b", [10, 40]), reach=35)
-        assert math.isnan(found.loc["a"].rounds_to_target)
-        assert math.isnan(found.loc["a"].sent_to_target)
-        assert found.loc["b"].rounds_to_target == 1
-
-    def test_what_was_good_before_training_needs_nothing(self):
-        found = rows(run("a", [50, 50]), run("b", [10, 40]))
-        assert (found.loc["a"].rounds_to_target, found.loc["a"].sent_to_target) == (0, 0)
-
-    def test_seeds_are_averaged(self):
+    def test_seeds_are_averaged_and_seconds_and_memory(self):
         found = rows(run("a", [0, 10, 30]), run("a", [0, 30, 50], seed=1, up=150), run("b", [0, 20, 40]))
         assert found.loc["a"].utility == 40
         assert found.loc["a"].rounds_to_target == 2
         assert (found.loc["a"].sent, found.loc["a"].up) == (800, 100)
-
-    def test_without_a_common_utility_bytes_alone_are_compared(self):
-        found = audit.cost([run("a", [1, 2]), run("b", [1, 2], metric="loss")], audit.Params())
-        assert found.tables["costs"].target.isna().all()
-        assert found.tables["costs"].down.tolist() == [100, 100]
-        assert "no utility of every round" in found.sentences[0]
-        made = section(Page([], map, {"cost": found}))
-        assert not made.drawn
-
-    def test_worlds_are_numbered_task_by_task(self):
-        runs = [run("a", [1, 2]) for _ in range(4)]
-        settings = [
-            r.setting | {"task.name": task, "task.n": n} for r, task, n in zip(runs, "xyxy", (1, 1, 2, 2), strict=True)
-        ]
-        found = world_names(points(replace(r, setting=s) for r, s in zip(runs, settings, strict=True)))
-        assert list(found.values()) == ["x 1", "y 1", "x 2", "y 2"]
-
-    def test_before_training_is_not_the_end(self):
-        assert utilities(run("a", [3, 2], metric="loss"))["loss"]["value"] == 2
-        assert utilities(run("a", [3], metric="loss")) == {}
-
-    def test_what_is_missing_is_named(self):
-        with pytest.raises(InputError, match="no run here has counted bytes"):
-            rows(replace(run("a", [1, 2]), tables={}))
-        with pytest.raises(ValueError, match="reach must be at least 0"):
-            audit.Params(reach=-1)
-
-    def test_seconds_and_memory(self):
         spent = [("clients", 1.0), ("clients", 3.0), ("server", 0.5), ("peak", 5e6), ("peak", 7e6)]
         found = rows(run("a", [1, 2], times=spent), run("b", [1, 2]))
         assert (found.loc["a"].seconds_clients, found.loc["a"].seconds_server) == (2.0, 0.5)
@@ -126,6 +93,12 @@ class TestEqualUtility:
         assert math.isnan(found.loc["b"].peak_bytes)
 
     def test_page(self):
+        found = audit.cost([run("a", [1, 2]), run("b", [1, 2], metric="loss")], audit.Params())
+        assert found.tables["costs"].target.isna().all()
+        assert found.tables["costs"].down.tolist() == [100, 100]
+        assert "no utility of every round" in found.sentences[0]
+        made = section(Page([], map, {"cost": found}))
+        assert not made.drawn
         one = audit.cost([run("a", [1, 2], times=[("clients", 1.0), ("peak", 5e6)]), run("b", [1, 2])], audit.Params())
         files = {}
         build({"cost": one}, files.__setitem__, runs=2, asked={})
@@ -135,6 +108,22 @@ class TestEqualUtility:
         bare = audit.cost([run("a", [1, 2])], audit.Params())
         build({"cost": bare}, files.__setitem__, runs=1, asked={})
         assert "Seconds and memory" not in files["index.html"].decode()
+
+    def test_worlds_are_numbered_task_by_task(self):
+        runs = [run("a", [1, 2]) for _ in range(4)]
+        settings = [
+            r.setting | {"task.name": task, "task.n": n} for r, task, n in zip(runs, "xyxy", (1, 1, 2, 2), strict=True)
+        ]
+        found = world_names(points(replace(r, setting=s) for r, s in zip(runs, settings, strict=True)))
+        assert list(found.values()) == ["x 1", "y 1", "x 2", "y 2"]
+
+    def test_what_is_missing_is_named(self):
+        assert utilities(run("a", [3, 2], metric="loss"))["loss"]["value"] == 2
+        assert utilities(run("a", [3], metric="loss")) == {}
+        with pytest.raises(InputError, match="no run here has counted bytes"):
+            rows(replace(run("a", [1, 2]), tables={}))
+        with pytest.raises(ValueError, match="reach must be at least 0"):
+            audit.Params(reach=-1)
 
 
 class TestSpent:

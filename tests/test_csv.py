@@ -1,7 +1,5 @@
 """Every CSV that is written: a spreadsheet shows its text and computes none of it; numbers stay numbers, and everything can be read back."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -36,21 +34,12 @@ def test_text_that_would_be_computed_is_shown(start: str) -> None:
     assert back.value.tolist() == [-1.5, 2.0, 0.25]
 
 
-def test_numbers_among_text_stay_numbers() -> None:
+def test_text_and_numbers_that_stay_as_they_are() -> None:
     assert templates.csv(pd.DataFrame({"x": ["none", -0.5, -3, True]})) == b"x\nnone\n-0.5\n-3\nTrue\n"
-
-
-def test_a_printed_number_stays_as_it_is_printed() -> None:
     table = pd.DataFrame({"value": ["-0.30", "7", "-1+1", "-0.30 ", "-"]})
     assert templates.csv(table).decode() == "value\n-0.30\n7\n'-1+1\n'-0.30 \n'-\n"
-
-
-def test_ordinary_text_stays_as_it_is() -> None:
     table = pd.DataFrame({"client": ["client-00", "a=b", "", 'say "hi", twice']})
     assert templates.csv(table).decode() == 'client\nclient-00\na=b\n""\n"say ""hi"", twice"\n'
-
-
-def test_a_carriage_return_ends_no_cell() -> None:
     assert list(cells(templates.csv(pd.DataFrame({"x": ["a\r=1+1"]})))) == ["x", "a\n=1+1"]
 
 

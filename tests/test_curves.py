@@ -1,7 +1,5 @@
 """Curves of leakage against utility: intervals over seeds and records, Pareto fronts, points, the best attack, runs on disk."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -41,32 +39,26 @@ Z = norm.ppf(0.975)
 
 
 class TestOverSeeds:
-    def test_one_training_keeps_its_interval(self):
+    def test_shared_records_add_to_what_seeds_spread(self):
         found = over_seeds([OfTraining(0.6, 0.5, 0.8)], confidence=0.95)
         assert (found.value, found.low, found.high) == pytest.approx((0.6, 0.5, 0.8))
-
-    def test_shared_records_add_to_what_seeds_spread(self):
-        """By hand: values 1, 2, 3 (s^2 / S = 1/3, two degrees of freedom), half-width 1 by records."""
+        # by hand: values 1, 2, 3 (s^2 / S = 1/3, two degrees of freedom), half-width 1 by records
         found = over_seeds([OfTraining(v, v - 1, v + 1) for v in (1.0, 2.0, 3.0)], confidence=0.95)
         reach = math.sqrt(student.ppf(0.975, 2) ** 2 / 3 + 1)
         assert (found.low, found.high) == pytest.approx((2 - reach, 2 + reach))
         assert found.se == pytest.approx(math.sqrt(1 / 3 + 1 / Z**2))
 
-    def test_trainings_each_on_their_data_have_records_in_their_spread(self):
+    def test_trainings_each_on_their_data(self):
         found = over_seeds([OfTraining(v, v - 0.1, v + 0.1, data=v) for v in (1.0, 2.0, 3.0)], confidence=0.95)
         reach = student.ppf(0.975, 2) / math.sqrt(3)
         assert (found.low, found.high) == pytest.approx((2 - reach, 2 + reach))
-
-    def test_no_less_than_records_alone(self):
         found = over_seeds([OfTraining(2.0, 1.0, 3.0, data=i) for i in range(4)], confidence=0.95)
         assert (found.low, found.high) == pytest.approx((1.5, 2.5))
 
-    def test_ends_are_made_one_by_one_and_cut(self):
+    def test_ends_are_cut_and_without_any_interval_seeds_alone_speak(self):
         found = over_seeds([OfTraining(0.98, 0.8, 0.99), OfTraining(0.98, 0.8, 0.99)], confidence=0.9999, most=1.0)
         assert found.high == pytest.approx(0.98 + 0.01 * norm.ppf(0.99995) / Z)
         assert over_seeds([OfTraining(0.98, 0.8, 1.0)], confidence=0.9999, most=1.0).high == 1.0
-
-    def test_without_any_interval_seeds_alone_speak(self):
         assert over_seeds([OfTraining(3.0)], confidence=0.95).low is None
         two = over_seeds([OfTraining(3.0), OfTraining(5.0)], confidence=0.95)
         assert two.high - 4 == pytest.approx(student.ppf(0.975, 1))
@@ -93,12 +85,10 @@ def slow_front(utility, leakage):
 
 
 class TestFront:
-    def test_as_the_slow_one(self):
+    def test_as_the_slow_one_and_sure_without_errors(self):
         for seed in range(20):
             u, leak = np.random.default_rng(seed).integers(0, 5, (2, 12))  # with ties
             assert on_front(u, leak).tolist() == slow_front(u, leak)
-
-    def test_without_errors_it_is_sure(self):
         u, leak = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.7, 0.6])
         found = front_probability(u, np.zeros(3), leak, np.zeros(3))
         assert found.tolist() == on_front(u, leak).astype(float).tolist()
@@ -128,8 +118,7 @@ def varied(runs, entries, **renamed):
     """Every run with a setting of its own, the entries of `entries(i)`; findings of attacks under other names."""
     return [
         replace(
-            run,
-            setting=run.setting | entries(i),
+            run, setting=run.setting | entries(i),
             findings=[f | {"attack": renamed.get(f["attack"], f["attack"])} if "attack" in f else f for f in run.findings],
         )
         for i, run in enumerate(runs)
@@ -147,26 +136,20 @@ class TestPoints:
         assert {len(p.runs) for p in found} == {2}
         assert {p.swept for p in found} == {("method.rank", "privacy.epsilon")}
         assert found[0].name == "dpfpl rank=4 epsilon=none"
-
-    def test_a_method_that_lacks_a_parameter_and_one_value_of_it_sweep_nothing(self):
         found = run_comparison.points(runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf,)))
         assert {p.swept for p in found} == {("method.name",)}
         assert [p.name for p in found] == ["promptfl", "dpfpl"]
-
-    def test_without_noise_nothing_else_of_privacy_counts(self):
         clear, noisy = runs(epsilons=(math.inf, 0.4), seeds=1)
         other = replace(clear, setting=clear.setting | {"privacy.clip_norm": 1.8}, key="x")
         assert len(run_comparison.points([clear, other, noisy])) == 2
 
-    def test_the_last_of_two_analyses_of_one_training_counts(self):
+    def test_the_last_analysis_counts_and_other_settings_are_other_attacks(self):
         (one,) = runs(epsilons=(math.inf,), seeds=1)
         found = [f | {"value": 0.9} if f["metric"] == "auroc" else f for f in one.findings]
         rows = table([one, *runs(epsilons=(0.4,)), replace(one, key="later", findings=found)])
         first = rows[rows.point == "dpfpl epsilon=none"]
         assert set(first.auroc) == {0.9}
         assert set(first.auroc_seeds) == {1}
-
-    def test_attacks_of_other_settings_are_other_attacks(self):
         few, noisy = runs(epsilons=(math.inf, 0.4), seeds=1)
         many = replace(few, key="many", setting=few.setting | {"adversary.shadows": 99})
         found = audit.curves([few, many, noisy], audit.Params())
@@ -211,13 +194,11 @@ class TestPoints:
         assert all(hasattr(attacks[0].facts, user) for user in users - {"rows"})
         assert not hasattr(attacks[0].facts, "rows")
 
-    def test_shared_trajectories_count_only_where_they_are_shared(self):
+    def test_what_labels_of_attacks_leave_out(self):
         for entry in ({"adversary.shadow_kind": "federations"}, {"adversary.trajectory": "observed"}):
             of_run = runs(seeds=1, attacks=("lira",))
             found = varied(of_run, lambda i, entry=entry: entry | {"adversary.shadow_trajectories": i})
             assert set(attack_labels(found).values()) == {"lira"}
-
-    def test_all_settings_of_an_attack_that_is_gone_count(self):
         found = varied(runs(seeds=1, attacks=("loss",)), lambda i: {"adversary.shadows": i}, loss="gone")
         assert set(attack_labels(found).values()) == {f"gone:shadows={i}" for i in range(3)}
 
@@ -255,6 +236,9 @@ class TestCurves:
         local = [next(f["value"] for f in one.findings if f["metric"] == "accuracy/local") for one in e]
         assert row.utility == pytest.approx(np.mean(local))
         assert (row.auroc_seeds, row.utility_seeds, row.utility_metric) == (2, 2, "local")
+        unknown = {"value": None, "low": None, "high": None, "status": "not measurable (96)"}
+        few = [replace(r, findings=[f | unknown if f["metric"] == "tpr@1%" else f for f in r.findings]) for r in runs()]
+        assert set(table(few).tpr_1_status) == {"not measurable"}
 
     def test_the_best_by_the_coins_has_an_interval_for_all(self):
         """The second attack has the lower AUROC and the larger statistic."""
@@ -266,18 +250,9 @@ class TestCurves:
         assert best["auroc"] == loss["auroc"] < lira["auroc"]
         wider = norm.ppf(1 - 0.025 / 2) / Z
         assert best["auroc_high"] - best["auroc"] == pytest.approx(wider * (loss["auroc_high"] - loss["auroc"]))
-
-    def test_a_reversed_score_is_not_the_best(self):
         rows = table(runs(seeds=1, z={"lira": -9.0, "loss": 0.1}))
         assert set(rows[rows.best_of.notna()].attack) == {"loss"}
-
-    def test_without_coins_the_highest_auroc_is(self):
         assert set(table(runs(seeds=1)).dropna(subset="best_of").attack) == {"lira"}
-
-    def test_what_was_not_measurable_is_said(self):
-        unknown = {"value": None, "low": None, "high": None, "status": "not measurable (96)"}
-        few = [replace(r, findings=[f | unknown if f["metric"] == "tpr@1%" else f for f in r.findings]) for r in runs()]
-        assert set(table(few).tpr_1_status) == {"not measurable"}
 
     def test_the_front_is_of_each_adversary(self):
         rows = table(runs(methods=("promptfl", "dpfpl")))
@@ -339,8 +314,6 @@ class TestPage:
         assert text.count("<figure") == 4
         assert "in none of" in text
         assert len(json.loads(files["curves.json"])) == len(found.tables["curves"])
-
-    def test_no_section_where_it_was_not_asked_for(self):
         assert section(Page([], map)) is None
 
 
@@ -356,7 +329,7 @@ class TestCommand:
         with pytest.raises(InputError, match=said):
             cli.read_command(["--method", *words.split()])
 
-    def test_it_is_in_no_analysis_but_in_the_page(self):
+    def test_it_is_in_no_analysis_but_in_the_page_of_several_settings(self):
         words = "--method dpfpl --epsilon none,1 --attack loss".split()
         plain, asked = (cli.read_command([*words, *more]).plan for more in ([], ["--audit", "curves"]))
         assert [c.analysis_key for c in plain.cells] == [c.analysis_key for c in asked.cells]
@@ -364,8 +337,6 @@ class TestCommand:
         assert list(asked.across) == ["curves", "differences"]
         assert list(plain.across) == ["differences"]  # by default
         assert "curves" not in asked.audits
-
-    def test_all_audits_of_one_setting_are_those_that_fit_it(self):
         for words, compared in (("dpfpl --epsilon none", False), ("dpfpl,promptfl", True)):
             plan = cli.read_command(f"--method {words} --attack loss --audit all".split()).plan
             assert ("curves" in plan.across) == compared

@@ -1,8 +1,6 @@
 """Differences between methods: against slow versions and by hand, null calibration, a planted difference, and where
 nothing can be paired."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -30,9 +28,6 @@ def shared(a: AuditedRun, b: AuditedRun) -> Shared:
     found = shared_records((a, b), (a.findings[0], b.findings[0]))
     assert isinstance(found, Shared), found
     return found
-
-
-# rates on the same records
 
 
 def called(only_a: int, only_b: int, both: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,16 +59,10 @@ def test_records_of_one_client_that_all_agree_count_as_one():
     clients = np.repeat(np.arange(4), 10)
     by_record, by_client = rate_difference(a, b, np.arange(40)), rate_difference(a, b, clients)
     assert by_record.ends(0.95)[0] > 0 > by_client.ends(0.95)[0]
-
-
-def test_nothing_to_compare_is_refused():
     with pytest.raises(ValueError, match="one length"):
         rate_difference([], [], [])
     with pytest.raises(ValueError, match="one length"):
         rate_difference([True], [True], ["a", "b"])
-
-
-# p-values by intervals
 
 
 def test_p_by_interval_is_that_of_the_law_of_the_interval():
@@ -82,9 +71,6 @@ def test_p_by_interval_is_that_of_the_law_of_the_interval():
     for value, se, dof in ((0.1, 0.05, 7), (-0.3, 0.1, 11), (0.01, 0.5, 3)):
         found = p_by_interval(lambda c, v=value, s=se, d=dof: (v - quantile(d, c) * s, v + quantile(d, c) * s))
         assert found == pytest.approx(2 * t.sf(abs(value) / se, dof), rel=1e-4)
-
-
-def test_p_by_interval_at_the_ends():
     assert p_by_interval(lambda level: (-level, level)) == 1.0
     assert p_by_interval(lambda level: (0.0, 0.0)) == 1.0
     assert p_by_interval(lambda level: (0.5, 0.6)) == LEAST
@@ -116,7 +102,7 @@ def wins_of(c, i, j, name):
     return float(a > b) + 0.5 * float(a == b)
 
 
-def test_paired_auroc_over_clients_is_students_of_their_own_differences():
+def test_paired_auroc_over_clients_is_students_and_its_p_near_that_of_every_exchange():
     a, b = World().run("a", 1, 0.2, spread=0.4), World().run("b", 2, 0.6, spread=0.4)
     own = [
         [roc_auc_score(rows.member, rows[SIGNAL]) for _, rows in candidates(run).groupby("client")] for run in (a, b)
@@ -125,10 +111,7 @@ def test_paired_auroc_over_clients_is_students_of_their_own_differences():
     assert row.p == pytest.approx(ttest_rel(*own).pvalue, rel=1e-4)
     assert (row.value_a, row.value_b) == pytest.approx([np.mean(x) for x in own])
     assert row.difference == pytest.approx(row.value_b - row.value_a)
-
-
-def test_the_p_value_is_near_that_of_every_exchange_of_the_two_methods_in_each_client():
-    """The exact test of a difference that is symmetric in each client: all 2 ** 12 ways to exchange the two."""
+    # the exact test of a difference that is symmetric in each client: all 2 ** 12 ways to exchange the two
     for noise in range(5):
         a, b = World(seed=noise).run("a", 1, 0.2), World(seed=noise).run("b", 2, 0.5)
         own = [
@@ -160,23 +143,20 @@ def test_tpr_and_named_records_by_hand():
     assert one.named(10).b == pytest.approx(one.named(8).b + third["b"] / 2)  # four records share two places
 
 
-# what it promises
-
-
 def test_two_copies_of_one_method_differ_as_often_as_chance_allows():
-    """Both leak, by the same amount in each client, with noise of their own: at most 22 of 240 p-values below .05, but
-    for once in 500; the AUROC's not fewer than 4, as it is no cautious one."""
+    """Both leak, by the same amount in each client, with noise of their own: at most 8 of 60 p-values below .05, but
+    for once in 500; the AUROC's not none, as it is no cautious one."""
     found = [
         table(w.run("a", 1, 0.5, spread=0.5), w.run("b", 2, 0.5, spread=0.5)).set_index("metric").p
-        for w in (World(seed=s, records=24, reference=60) for s in range(240))
+        for w in (World(seed=s, records=24, reference=60) for s in range(60))
     ]
     below = (pd.DataFrame(found) <= 0.05).sum()
     assert set(below.index) == {"auroc", "tpr@10%", "named@8"}
-    assert below.max() <= 22
-    assert below["auroc"] >= 4
+    assert below.max() <= 8
+    assert below["auroc"] >= 1
 
 
-def test_a_planted_difference_is_found_and_said():
+def test_a_planted_difference_is_found_and_turned_round_its_negative():
     found = audit.differences([World().run("weak", 1, 0.2), World().run("strong", 2, 1.2)], audit.Params())
     rows = found.tables["differences"].set_index("metric")
     assert (rows.p_adjusted[["auroc", "tpr@10%"]] < 0.01).all()
@@ -184,9 +164,6 @@ def test_a_planted_difference_is_found_and_said():
     assert rows.difference["named@8"] > 0
     assert rows.paired.all()
     assert found.sentences[0].startswith("strong leaks more than weak to the server: ")
-
-
-def test_a_difference_turned_round_is_its_negative():
     a, b = World().run("a", 1, 0.2), World().run("b", 2, 0.9)
     there, back = table(a, b), table(b, a)
     assert there.difference.tolist() == pytest.approx((-back.difference).tolist())
@@ -200,14 +177,8 @@ def test_p_values_are_corrected_for_all_differences_of_a_page():
     found = table(*(World().run(name, i, 0.1 * i) for i, name in enumerate("abc")))
     assert len(found) == 9
     assert found.p_adjusted.tolist() == pytest.approx(holm(found.p).tolist())
-
-
-def test_more_settings_are_each_compared_with_the_first():
     found = table(*(World().run(name, i) for i, name in enumerate("abcde")))
     assert set(zip(found.a, found.b, strict=True)) == {("a", other) for other in "bcde"}
-
-
-def test_no_difference_is_said():
     same = audit.differences([World().run("a", 1), World().run("b", 1)], audit.Params())
     assert same.tables["differences"].p.tolist() == [1, 1, 1]
     assert same.sentences == ["No difference was shown: of 3 the smallest corrected p is 1."]
@@ -228,16 +199,13 @@ def test_further_trainings_count_as_such():
     assert table(*apart).seeds.tolist() == [3, 3, 3]
 
 
-# where nothing can be paired
-
-
 def without(run: AuditedRun, **changed: object) -> AuditedRun:
     from dataclasses import replace
 
     return replace(run, **changed)
 
 
-def test_other_coins_are_not_paired_and_said():
+def test_other_coins_and_other_thresholds_are_not_paired_and_other_tasks_not_compared():
     a, b = World().run("a", 1), World().run("b", 2)
     records = b.tables["records"].copy()
     candidate = records.kind.isin(["member", "held-out"])
@@ -246,6 +214,19 @@ def test_other_coins_are_not_paired_and_said():
     assert not found.paired.any()
     assert set(found.why) == {"their coins fell differently"}
     assert found.metric.tolist() == ["auroc", "tpr@10%"]  # named records need the same coins
+    a, b = World().run("a", 1), World().run("b", 2)
+    elsewhere = [
+        f | {"interval": f["interval"].replace("reference records", "models of the adversary")} for f in b.findings
+    ]
+    found = table(a, without(b, findings=elsewhere)).set_index("metric")
+    assert found.paired.to_dict() == {"auroc": True, "tpr@10%": False, "named@8": True}
+    assert "adversaries' own models" in found.why["tpr@10%"]
+    b = World().run("b", 2)
+    found = audit.differences(
+        [World().run("a", 1), without(b, setting={**b.setting, "task.name": "vqa"})], audit.Params()
+    )
+    assert found.empty
+    assert found.tables["differences"].columns.tolist() == audit.COLUMNS
 
 
 @pytest.mark.parametrize(
@@ -267,28 +248,6 @@ def test_why_nothing_is_paired(change, why):
     assert (auroc.low, auroc.high) == pytest.approx((0.4 - math.hypot(0.1, 0.1), 0.4 + math.hypot(0.05, 0.1)))
 
 
-def test_thresholds_of_other_models_are_not_paired():
-    a, b = World().run("a", 1), World().run("b", 2)
-    elsewhere = [
-        f | {"interval": f["interval"].replace("reference records", "models of the adversary")} for f in b.findings
-    ]
-    found = table(a, without(b, findings=elsewhere)).set_index("metric")
-    assert found.paired.to_dict() == {"auroc": True, "tpr@10%": False, "named@8": True}
-    assert "adversaries' own models" in found.why["tpr@10%"]
-
-
-def test_other_tasks_are_not_compared():
-    b = World().run("b", 2)
-    found = audit.differences(
-        [World().run("a", 1), without(b, setting={**b.setting, "task.name": "vqa"})], audit.Params()
-    )
-    assert found.empty
-    assert found.tables["differences"].columns.tolist() == audit.COLUMNS
-
-
-# utility
-
-
 def useful(name: str, by_client: list[float], seed: int = 0) -> AuditedRun:
     rows = [(0, f"client-{k}", "local", x) for k, x in enumerate(by_client)]
     rows.append((0, "mean", "local", float(np.mean(by_client))))
@@ -303,9 +262,6 @@ def test_accuracies_are_compared_client_by_client():
     (row,) = table(useful("a", a), useful("b", b)).to_dict("records")
     assert (row["metric"], row["difference"], row["clients"], row["paired"]) == ("local", 3.0, 4, True)
     assert row["p"] == pytest.approx(ttest_rel(a, b).pvalue, rel=1e-4)
-
-
-def test_accuracies_that_differ_alike_in_all_clients_have_no_interval():
     (row,) = table(useful("a", [50.0, 60.0]), useful("b", [52.0, 62.0])).to_dict("records")
     assert row["difference"] == 2
     assert math.isnan(row["p"])

@@ -1,8 +1,6 @@
 """All that a terminal of 80 columns shows fits it: help, lists, checks, estimates, progress and results. Paths and commands
 stand in one piece."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -34,8 +32,8 @@ def too_wide(lines: list[str]) -> list[str]:
     [
         "--help", "--method dpfpl --attack all --help", "--paper dpfpl:table2 --help", "--paper dpfpl --help",
         "--nightly matrix.yaml --help", "--list --threads 2", "--list attacks --quiet", "--version --debug",
-        "--paper list --threads 1", "--method fedavg --records 4 --reference 4 --novel 4 --test 2 --check",
-        pytest.param("--method dpfpl --check --threads 1", marks=pytest.mark.slow),
+        "--paper list --threads 1", f"--method promptfl {PROMPTS} --check",
+        pytest.param(f"--method fedavg {LORA} --check", marks=pytest.mark.slow),  # of prompts is quicker
     ],
 )  # fmt: skip
 def test_what_runs_nothing(words: str, tmp_path: Path) -> None:
@@ -44,7 +42,7 @@ def test_what_runs_nothing(words: str, tmp_path: Path) -> None:
     assert too_wide(lines) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # whole runs; quick: what runs nothing, and tables of made-up findings (test_terminal)
 @pytest.mark.parametrize(
     "words",
     [

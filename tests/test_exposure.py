@@ -63,15 +63,9 @@ def test_records_by_hand():
     assert found.percentile.tolist()[:6] == [100, 100, 0, 50, 100, 0]
     assert found[["rank", "percentile"]].tail(2).isna().all(axis=None)
     assert found.shadow.tolist() == SHADOW
-
-
-def test_ties_share_the_better_rank():
     found = tables(by_hand([1, 1, 0, 0, 1, 0, 0, 0], [1, 1, 0, 0, 1, 0, 0, 0]))["records"]
     assert found["rank"].tolist()[:6] == [1, 1, 4, 4, 1, 4]
     assert found.percentile.tolist()[:6] == [100, 100, 0, 0, 100, 0]
-
-
-def test_only_an_attacks_first_score_ranks():
     run = by_hand(SHADOW, [0, 1, 2, 3, 4, 5, 6, 7])
     second = changed(run, signals={"shadow": "shadow", "loss": "shadow"}, headlines={"shadow": ("shadow",)})
     one = tables(second)["records"]
@@ -90,6 +84,11 @@ def test_classes_by_hand():
     assert (found.signal == "shadow").all()
     zero = tables(by_hand([0, *SHADOW[1:]], LOSS))["classes"]
     assert zero.success.tolist() == [0.5, 0.0, 0.25]  # 0 says: no member
+    run = by_hand(SHADOW, LOSS)
+    cat = tables(changed(run, group=run.group | {"h1": "cow"}))["classes"]
+    assert cat.label.tolist() == ["cat", "mean"]
+    assert "classes" not in tables(by_hand([math.nan] * 8, LOSS))
+    assert "classes" not in tables(by_hand(SHADOW, LOSS, names=("lira", "loss")))
 
 
 def test_success_weighs_members_and_held_out_records_alike_and_classes_too():
@@ -107,14 +106,6 @@ def test_success_weighs_members_and_held_out_records_alike_and_classes_too():
     truth, group = ([of[r] for r in own] for of in (run.truth, run.group))
     expected = accuracy_at(scores[own], truth, group, dict.fromkeys(rates, 0.0))
     assert (found.low["mean"], found.high["mean"]) == pytest.approx((expected.low, expected.high))
-
-
-def test_classes_without_both_kinds_or_without_the_attack():
-    run = by_hand(SHADOW, LOSS)
-    cat = tables(changed(run, group=run.group | {"h1": "cow"}))["classes"]
-    assert cat.label.tolist() == ["cat", "mean"]
-    assert "classes" not in tables(by_hand([math.nan] * 8, LOSS))
-    assert "classes" not in tables(by_hand(SHADOW, LOSS, names=("lira", "loss")))
 
 
 def test_agreement_by_hand():
@@ -167,14 +158,8 @@ def test_exposed_members_and_the_reason():
         "In the top tenth by 0 of 2 scores; loss 0.50, where models trained with it have 0.60 and models trained without it 0.90.",
     ]
     assert Image.open(io.BytesIO(found.png[0])).size == (256, 192)
-
-
-def test_a_constant_score_has_no_top():
     found = tables(by_hand(SHADOW, [1] * 8))["exposed"]
     assert found.reason.str.split(" scores").str[0].tolist() == [f"In the top tenth by {n} of 2" for n in (1, 0)]
-
-
-def test_reasons_without_shadows_or_facts():
     bare = {name: FACTS[name] for name in ("loss", "base_loss")}
     assert tables(by_hand(SHADOW, LOSS, bare))["exposed"].reason[0].endswith("loss 0.10, 3.00 before training.")
     assert tables(by_hand(SHADOW, LOSS))["exposed"].reason[0] == "In the top tenth by 1 of 2 scores."
@@ -194,7 +179,7 @@ def test_the_strongest_adversary_is_fixed_beforehand():
         assert (mine["rank"] <= 12).all()
 
 
-def test_figures_hold_the_first_score_of_every_attack():
+def test_figures_hold_the_first_score_of_every_attack_that_says_something():
     run = made_up(3, leak=4.0, canaries=10)
     found = tables(run)
     headline = set(run.headline)
@@ -212,9 +197,6 @@ def test_figures_hold_the_first_score_of_every_attack():
     scores = next(m for m in run.models if (m.threat_model, m.client) == ("server", 1)).scores.loss
     pairs = itertools.product(*([r for r in run.records[1] if run.truth[r] == used] for used in (True, False)))
     assert one.auroc.item() == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
-
-
-def test_a_score_that_says_nothing_is_in_no_figure():
     run = with_scores(made_up(4, held=HELD[:1]), lambda t: t.assign(loss=np.nan))
     found = tables(run)
     assert set(found["curves"].signal) == {"shadow", "lira/online"}
@@ -222,15 +204,21 @@ def test_a_score_that_says_nothing_is_in_no_figure():
     assert found["records"]["rank"].notna().any()
 
 
-def test_changing_the_truth_changes_no_rank():
-    run = made_up(5, leak=4.0)
+def test_changing_the_truth_changes_no_rank_and_tables_survive_the_disk(tmp_path):
+    run = made_up(5, leak=4.0, held=HELD[:1])
     swapped = changed(run, truth={r: not used for r, used in run.truth.items()})
     assert tables(run)["records"]["rank"].equals(tables(swapped)["records"]["rank"])
+    from fedaudit.machinery.store import claim
+
+    folder = claim(tmp_path)
+    for name, table in tables(made_up(6, canaries=6, held=HELD[:1])).items():
+        folder.write_table(f"{name}.parquet", table)
+        assert folder.read_table(f"{name}.parquet").columns.tolist() == table.columns.tolist()
 
 
 def test_records_that_are_neither_members_nor_held_out_count_nowhere():
     """A training record that was in no batch is left out of `records`; every model was asked about it all the same."""
-    run = made_up(7, leak=4.0, each=30)
+    run = made_up(7, leak=4.0, each=30, held=HELD[:1])
     gone = {r for k in run.records for r in run.records[k][:20]}
     records, others = (
         {k: [r for r in own if r not in gone] for k, own in part.items()} for part in (run.records, run.others)
@@ -245,15 +233,6 @@ def test_records_that_are_neither_members_nor_held_out_count_nowhere():
         membership.findings(made, membership.Params(), names=names, epsilon=lambda _: {}) for made in (less, rest)
     )
     assert one == other
-
-
-def test_tables_survive_the_disk(tmp_path):
-    from fedaudit.machinery.store import claim
-
-    folder = claim(tmp_path)
-    for name, table in tables(made_up(6, canaries=6)).items():
-        folder.write_table(f"{name}.parquet", table)
-        assert folder.read_table(f"{name}.parquet").columns.tolist() == table.columns.tolist()
 
 
 def together(ways=(("released-model", "final"),), extra=None):
@@ -295,12 +274,13 @@ def test_one_model_for_all_clients_ranks_each_clients_records_among_themselves()
     assert shown[["asked", "label"]].iloc[0].tolist() == ["what is m10?", "a m10"]
     assert found["scores"].set_index("record").kind[["m00", "h00", "n0"]].tolist() == ["member", "held-out", "novel"]
     assert (found["scores"].kind == "novel").sum() == 2
-
-
-def test_clients_that_never_took_part_are_not_listed():
     run = changed(together(extra=[]), cohorts=[[0], [0]])
     found = evidence(run, pictured(run), confidence=0.95)
     assert set(found["records"].client) == {"client-00"}
+    run = together(extra=[])
+    found = evidence(run, pictured(run), confidence=0.95)
+    assert panels(found) == {"member": "m10", "non-member": "h10"}
+    assert panels({}) == {}
 
 
 def test_the_freshest_way_that_reaches_half_of_the_clients_is_shown():
@@ -309,10 +289,3 @@ def test_the_freshest_way_that_reaches_half_of_the_clients_is_shown():
     for ways, way in ((both, "server-fill"), (((new, (1,)), *both), "newest")):
         run = changed(together(ways=ways), novel=[])
         assert set(evidence(run, pictured(run), confidence=0.95)["exposed"].way) == {way}
-
-
-def test_words_of_the_heatmap_are_of_the_most_exposed_member_and_of_a_held_out_record_of_its_client():
-    run = together(extra=[])
-    found = evidence(run, pictured(run), confidence=0.95)
-    assert panels(found) == {"member": "m10", "non-member": "h10"}
-    assert panels({}) == {}

@@ -1,7 +1,5 @@
 """Findings that say what they are of: of several reports under each other, told apart, and joined with their runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -71,17 +69,10 @@ class TestEveryFinding:
             seen |= set(one.findings.run)
         assert seen == keys
 
-    def test_of_two_attacks_on_one_training_is_of_two_runs(self, kept: KeptRuns) -> None:
-        table = fedaudit.runs(kept.out)
-        own = table[table.method == "promptfl"]
-        assert sorted(own.attacks) == ["entropy", "loss"]
-        assert own["keys.training"].nunique() == 1
-        assert own.run.nunique() == 2
-
-    @pytest.mark.parametrize("kind", FIELDS)
-    def test_keeps_its_fields_within_a_schema(self, kind: type) -> None:
+    def test_keeps_its_fields_within_a_schema(self) -> None:
         assert SCHEMA == 4
-        assert {"schema", "run", "method", "task", "seed", *FIELDS[kind].split()} <= {f.name for f in fields(kind)}
+        for kind, names in FIELDS.items():
+            assert {"schema", "run", "method", "task", "seed", *names.split()} <= {f.name for f in fields(kind)}
 
     def test_does_not_contradict_itself(self, kept: KeptRuns) -> None:
         for one in kept.audits.values():
@@ -99,21 +90,21 @@ class TestRuns:
         table = fedaudit.runs(out).set_index("run")
         assert table.index.is_unique
         assert sorted(table.method) == ["local", "promptfl", "promptfl"]
+        two = table[table.method == "promptfl"]  # attacks on one training
+        assert (sorted(two.attacks), two["keys.training"].nunique()) == (["entropy", "loss"], 1)
         row = table.loc[found["entropy"].findings.run[0]]
         plain = {"schema": SCHEMA, "task": "glyphs", "seed": 0, "attacks": "entropy", "fedaudit": fedaudit.__version__}
         plain |= {"task.train": 12, "schedule.rounds": 2, "schedule.clients": 3, "schedule.per_round": 3}
-        plain |= {
-            "method.name": "promptfl",
-            "privacy.epsilon": "inf",
-            "backbone.name": "symbols-clip",
-            "adversary.targets": 0,
-        }
+        plain |= {"method.name": "promptfl", "privacy.epsilon": "inf", "backbone.name": "symbols-clip"}
+        plain["adversary.targets"] = 0
         assert {name: row[name] for name in plain} == plain
         assert row["versions.pandas"] == pd.__version__
         (training,) = (out / "runs").glob(f"promptfl-seed0-{row['keys.training']}")
         assert training.is_dir()
         assert row["keys.analysis"] == row.name
         assert re.fullmatch("[0-9a-f]{16}", row.code)
+        nested = {"a": 1, "b": {"c": [2, 3], "d": {"e": None}}, "f": {}}
+        assert entries(nested) == {"a": 1, "b.c": [2, 3], "b.d.e": None}
 
     def test_the_files_of_a_report_hold_its_runs_and_no_path(self, kept: KeptRuns) -> None:
         out, found = kept.out, kept.audits
@@ -126,10 +117,6 @@ class TestRuns:
         assert str(out) not in (folder / "runs.json").read_text() + (folder / "findings.json").read_text()
         names = {"findings.json", "findings.csv", "runs.json", "runs.csv"}
         assert names <= held(found["both"].report.read_bytes()).keys()
-
-    def test_paths_of_nested_entries(self) -> None:
-        nested = {"a": 1, "b": {"c": [2, 3], "d": {"e": None}}, "f": {}}
-        assert entries(nested) == {"a": 1, "b.c": [2, 3], "b.d.e": None}
 
 
 class TestAllFindings:
@@ -151,16 +138,16 @@ class TestAllFindings:
         for one in own:
             assert lines(parts[one.run[0]]) == lines(one)
 
-    @pytest.mark.parametrize("on", ["run", None])
-    def test_joined_with_runs_have_one_row_each(self, on: str | None, kept: KeptRuns) -> None:
-        out = kept.out
-        found, table = fedaudit.findings(out), fedaudit.runs(out)
-        joined = found.merge(table, on=on, how="left", validate="many_to_one", indicator=True)
-        assert len(joined) == len(found)
-        assert (joined._merge == "both").all()
-        attacked = joined.dropna(subset="attack")
-        assert (attacked.attack == attacked.attacks).all()
-        assert set(attacked.attack) == {"loss", "entropy"}
+    def test_joined_with_runs_have_one_row_each(self, kept: KeptRuns) -> None:
+        found, table = fedaudit.findings(kept.out), fedaudit.runs(kept.out)
+        for on in ("run", None):
+            joined = found.merge(table, on=on, how="left", validate="many_to_one", indicator=True)
+            assert len(joined) == len(found)
+            assert (joined._merge == "both").all()
+            attacked = joined.dropna(subset="attack")
+            assert (attacked.attack == attacked.attacks).all()
+            assert set(attacked.attack) == {"loss", "entropy"}
+        assert set(found) & set(table) == {"schema", "run", "method", "task", "seed"}  # and mean the same in both
 
     def test_are_joined_as_the_docs_do(self, kept: KeptRuns, capsys: pytest.CaptureFixture[str]) -> None:
         out, audits = kept.out, kept.audits
@@ -177,15 +164,13 @@ class TestAllFindings:
         place = ("owner", "true state", "own members", "loss", 2, "promptfl")
         assert means[place] == pytest.approx(kept.value.mean())
 
-    def test_of_two_folders_are_those_of_one(self, kept: KeptRuns, copy: Path) -> None:
+    def test_of_two_folders_are_those_of_one_and_reading_changes_nothing(self, kept: KeptRuns, copy: Path) -> None:
         """As the docs put them under each other."""
         both = pd.concat([fedaudit.findings(kept.out), fedaudit.findings(copy)]).drop_duplicates()
         assert lines(both) == lines(fedaudit.findings(copy))
-
-    def test_no_column_of_runs_means_something_else_in_findings(self, kept: KeptRuns) -> None:
-        out = kept.out
-        shared = set(fedaudit.findings(out)) & set(fedaudit.runs(out))
-        assert shared == {"schema", "run", "method", "task", "seed"}
+        before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+        fedaudit.findings(copy)
+        assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
     def test_of_a_run_under_two_labels_have_the_first(self, tmp_path: Path) -> None:
         first = prompt_evidence("dpfpl", 0.1)
@@ -229,19 +214,16 @@ def before_schemas(report: Folder) -> None:
 
 
 BAD: dict[Callable[[Folder], None], str] = {
-    unfinished: "is not finished",
-    flipped: "was damaged since it was written",
-    lost: "was damaged since it was written",
-    another_schema: f"findings of schema {SCHEMA + 1}, not {SCHEMA}",
+    unfinished: "is not finished", flipped: "was damaged since it was written",
+    lost: "was damaged since it was written", another_schema: f"findings of schema {SCHEMA + 1}, not {SCHEMA}",
     before_schemas: f"findings of schema none, not {SCHEMA}",
-}
+}  # fmt: skip
 
 
 class TestBadFolders:
     @pytest.mark.parametrize("harm", BAD)
-    def test_a_report_that_cannot_be_read_is_named_and_left_out(
-        self, harm: Callable[[Folder], None], kept: KeptRuns, copy: Path
-    ) -> None:
+    def test_a_report_that_cannot_be_read_is_left_out(self, harm: Any, kept: KeptRuns, copy: Path) -> None:
+        """It is named; if all are such that is an error."""
         victim = Folder(copy / kept.audits["entropy"].report.parent.relative_to(kept.out))
         before = fedaudit.findings(copy)
         harm(victim)
@@ -252,37 +234,25 @@ class TestBadFolders:
             assert str(victim.path) in str(warning.message)
             assert warning.filename == __file__
             assert set(before.run) - set(found.run) == set(kept.audits["entropy"].findings.run)
-
-    @pytest.mark.parametrize("harm", BAD)
-    def test_if_all_are_such_that_is_an_error(self, harm: Callable[[Folder], None], copy: Path) -> None:
-        for place in (copy / "reports").iterdir():
+        for place in {*(copy / "reports").iterdir()} - {victim.path}:
             harm(Folder(place))
-        with (
-            warnings.catch_warnings(record=True) as said,
-            pytest.raises(InputError, match=f"no finished report.*{BAD[harm]}"),
-        ):
+        all_bad = pytest.raises(InputError, match=f"no finished report.*{BAD[harm]}")
+        with warnings.catch_warnings(record=True) as said, all_bad:
             fedaudit.findings(copy)
         assert not said
 
-    @pytest.mark.parametrize("read", [fedaudit.findings, fedaudit.runs])
-    def test_a_folder_without_reports(self, read: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
+    def test_a_folder_without_reports(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").write_text("no folder")
-        for name in ("nowhere", "file"):
-            with pytest.raises(InputError, match=f"{name}: no such folder; name the one that was out="):
-                read(tmp_path / name)
-        with pytest.raises(InputError, match="no finished report of this version lies here; name the folder"):
-            read(tmp_path)
+        for read in (fedaudit.findings, fedaudit.runs):
+            for name in ("nowhere", "file"):
+                with pytest.raises(InputError, match=f"{name}: no such folder; name the one that was out="):
+                    read(tmp_path / name)
+            with pytest.raises(InputError, match="no finished report of this version lies here; name the folder"):
+                read(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-    def test_the_default_is_the_commands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         with pytest.raises(InputError, match="fedaudit-runs: no such folder"):
             fedaudit.findings()
-
-    def test_reading_changes_nothing(self, copy: Path) -> None:
-        before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-        fedaudit.findings(copy)
-        assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
 def test_importing_is_light() -> None:

@@ -10,19 +10,13 @@ import fedaudit
 from fedaudit.command import cli
 from fedaudit.command.gates import parse
 from fedaudit.machinery.errors import InputError
+from tests.kept_runs import LORA
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 ROOT = Path(__file__).parent.parent
 
-COMMON = {
-    "method": "fedavg",
-    "seed": 0,
-    "way": "final",
-    "population": "all members",
-    "signal": "loss",
-    "status": "ok",
-}
+COMMON = {"method": "fedavg", "seed": 0, "way": "final", "population": "all members", "signal": "loss", "status": "ok"}
 
 
 def finding(threat, metric, value, low, high, **more):
@@ -31,12 +25,15 @@ def finding(threat, metric, value, low, high, **more):
 
 
 FINDINGS = [
-    finding("released-model", "auroc", 0.62, 0.55, 0.69),
-    finding("server", "auroc", 0.90, 0.85, 0.95),
+    finding("released-model", "auroc", 0.62, 0.55, 0.69), finding("server", "auroc", 0.90, 0.85, 0.95),
     finding("server", "auroc", 0.99, 0.98, 1.00, nonmembers="novel objects", verdict="confounded"),
     finding("owner", "auroc", 0.97, 0.96, 0.99, headline=False),
     finding("server", "tpr@1%", 0.30, 0.10, 0.50, verdict=None),
     finding("server", "tpr@0.1%", None, None, None, status="not measurable (75)", verdict=None),
+]  # fmt: skip
+ACCURACIES = [
+    {"method": "dpfpl", "seed": 1, "metric": "accuracy/local", "value": 40.0, "low": 33.75, "high": 46.25},
+    {"method": "dpfpl", "seed": 1, "metric": "accuracy/neighbour", "value": 30.0, "low": None, "high": None},
 ]
 
 
@@ -56,50 +53,22 @@ FINDINGS = [
         ("tpr@1% > 0.2", 1),
         ("tpr@1%.low > 0.2", 0),
         ("  tpr@1%.high>=5e-1 ", 1),
+        ("accuracy/local < 50", 1),
+        ("accuracy/local.low < 33.7", 0),
+        ("accuracy/local.low < 33.8", 1),
+        ("accuracy/neighbour >= 30", 1),
     ],
 )
-def test_counts_headline_rows_against_held_out_records(gate, crossed):
-    assert len(parse(gate).crossed(FINDINGS)) == crossed
+def test_counts_accuracies_and_headline_rows_against_held_out_records(gate, crossed):
+    assert len(parse(gate).crossed([*FINDINGS, *ACCURACIES])) == crossed
 
 
 def test_the_reason_names_gate_row_and_numbers():
     (reason,) = parse("auroc.low > 0.6").crossed(FINDINGS)
     wanted = ("auroc.low > 0.6", "fedavg", "server", "loss", "0.900 [0.850, 0.950]", "leak")
     assert all(word in reason for word in wanted)
-
-
-def accuracy(split, value, half):
-    ends = {"low": None if half is None else value - half, "high": None if half is None else value + half}
-    return {"method": "dpfpl", "seed": 1, "metric": f"accuracy/{split}", "value": value} | ends
-
-
-ACCURACIES = [accuracy("local", 40.0, 6.25), accuracy("neighbour", 30.0, None)]
-
-
-@pytest.mark.parametrize(
-    ("gate", "crossed"),
-    [
-        ("accuracy/local < 50", 1),
-        ("accuracy/local.low < 33.7", 0),
-        ("accuracy/local.low < 33.8", 1),
-        ("accuracy/neighbour >= 30", 1),
-        ("auroc > 0.9", 0),
-    ],
-)
-def test_accuracies_need_no_headline(gate, crossed):
-    assert len(parse(gate).crossed([*FINDINGS, *ACCURACIES])) == crossed
-
-
-def test_the_reason_names_the_accuracy():
-    assert parse("accuracy/local < 50").crossed(ACCURACIES) == [
-        "accuracy/local < 50: dpfpl (seed 1): accuracy/local 40.0 [33.8, 46.2]"
-    ]
-
-
-@pytest.mark.parametrize("gate", ["accuracy/neighbour.low < 50", "accuracy/overall < 50"])
-def test_an_accuracy_that_is_not_there_is_an_error_and_no_pass(gate):
-    with pytest.raises(InputError, match="nothing in this run can answer it"):
-        parse(gate).crossed(ACCURACIES)
+    (reason,) = parse("accuracy/local < 50").crossed(ACCURACIES)
+    assert reason == "accuracy/local < 50: dpfpl (seed 1): accuracy/local 40.0 [33.8, 46.2]"
 
 
 @pytest.mark.parametrize(
@@ -120,15 +89,13 @@ def test_leak_goes_by_the_verdicts_of_headline_rows(gate, verdicts, crossed):
     assert len(parse(gate).crossed([*found, *rest])) == crossed
 
 
-def test_no_verdict_at_all_is_an_error_and_no_pass():
+def test_a_gate_that_nothing_answers_is_an_error_and_no_pass():
+    gates = ("tpr@0.1% > 0", "owner auroc > 0.5", "balanced_accuracy > 0.5")
+    for gate in (*gates, "accuracy/neighbour.low < 50", "accuracy/overall < 50"):
+        with pytest.raises(InputError, match="nothing in this run can answer it"):
+            parse(gate).crossed([*FINDINGS, *ACCURACIES])
     with pytest.raises(InputError, match=r"nothing in this run can answer it .not measurable .9"):
         parse("leak").crossed([finding("server", "auroc", None, None, None, verdict=None, status="not measurable (9)")])
-
-
-@pytest.mark.parametrize("gate", ["tpr@0.1% > 0", "owner auroc > 0.5", "balanced_accuracy > 0.5"])
-def test_a_gate_that_nothing_answers_is_an_error_and_no_pass(gate):
-    with pytest.raises(InputError, match="nothing in this run can answer it"):
-        parse(gate).crossed(FINDINGS)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +138,11 @@ def test_a_gate_of_the_docs_can_be_answered(line):
         assert rate is None or command.plan.task_params.reference * float(rate[1]) >= 100
 
 
-def test_a_run_answers_the_gates_of_the_docs(tmp_path):
+def test_a_run_answers_the_gates_of_the_docs(kept_lora):
     lines = [line for line in lines_with_gates() if "fedrand" in line]
     texts = {gate.text for line in lines for gate in cli.read_command(shlex.split(line)).gates}
     assert len(texts) >= 2
-    tiny = "rounds=2 clients=2 per_round=2 records=4 reference=10 novel=8 test=2 local_steps=1 threads=1"
-    options = dict(word.split("=") for word in tiny.split())
-    found = fedaudit.audit(method="fedrand", fail_if=sorted(texts), quiet=True, out=tmp_path, **options)
-    assert found.report.is_file()
+    fedaudit.audit(**LORA, fail_if=sorted(texts), out=kept_lora.out)  # raises where there is no answer
 
 
 @pytest.mark.parametrize("kind", ["provable", "claimed"])

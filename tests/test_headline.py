@@ -1,7 +1,5 @@
 """The first sentence of a page says what the verdicts say, on findings that are made up for every kind of answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -41,16 +39,18 @@ COULD = (
     "power of 80 %"
 )
 QUIET = auroc(0.52, NO_LEAK)
+
+
+def tells(who: str, often: str, how: str = "") -> str:
+    known = f"{who} can tell who was in FedAvg's training data"
+    return f"{known}, and picks the member out of a pair {often} times in 100 (guessing: 50){how}."
+
+
 BEFORE = "By the loss, the strongest score that was named beforehand."
 DIFFER = "members and non-members differ in more than membership"
 
 ONE: dict[str, tuple[dict[str, list[dict[str, Any]]], str, list[str]]] = {
-    "a leak": (
-        {"server": [auroc(0.731, LEAK)]},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 73 times in 100 "
-        "(guessing: 50).",
-        [BEFORE],
-    ),
+    "a leak": ({"server": [auroc(0.731, LEAK)]}, tells("The server", "73"), [BEFORE]),
     "two adversaries": (
         {"released_model": [auroc(0.64, LEAK)], "server": [auroc(0.73, LEAK)]},
         "Anyone with the released model and the server can tell who was in FedAvg's training data, and the server picks "
@@ -58,15 +58,11 @@ ONE: dict[str, tuple[dict[str, list[dict[str, Any]]], str, list[str]]] = {
         [BEFORE],
     ),
     "a leak to one of two": (
-        {"released_model": [QUIET], "server": [auroc(0.73, LEAK)]},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 73 times in 100 "
-        "(guessing: 50).",
+        {"released_model": [QUIET], "server": [auroc(0.73, LEAK)]}, tells("The server", "73"),
         [BEFORE, f"No leak found: anyone with the released model; {COULD}."],
     ),
     "the owner beside others": (
-        {"server": [auroc(0.6, LEAK)], "owner": [auroc(0.94, LEAK)]},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 60 times in 100 "
-        "(guessing: 50).",
+        {"server": [auroc(0.6, LEAK)], "owner": [auroc(0.94, LEAK)]}, tells("The server", "60"),
         [BEFORE, "The holder of a client's true model (the upper bound) picks the member out of a pair 94 times in 100 "
                  "(guessing: 50)."],
     ),
@@ -78,14 +74,10 @@ ONE: dict[str, tuple[dict[str, list[dict[str, Any]]], str, list[str]]] = {
     ),
     "named beforehand before what was picked": (
         {"server": [auroc(0.9, LEAK, family="secondary", signal="entropy"), auroc(0.7, LEAK)]},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 70 times in 100 "
-        "(guessing: 50).",
-        [BEFORE],
+        tells("The server", "70"), [BEFORE],
     ),
     "picked scores alone": (
-        {"server": [auroc(0.9, LEAK, family="secondary", family_n=948), QUIET]},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 90 times in 100 "
-        "(guessing: 50).",
+        {"server": [auroc(0.9, LEAK, family="secondary", family_n=948), QUIET]}, tells("The server", "90"),
         ["By the loss, which was not named beforehand: its p is corrected for all 948 such scores."],
     ),
     "named records": (
@@ -101,21 +93,14 @@ ONE: dict[str, tuple[dict[str, list[dict[str, Any]]], str, list[str]]] = {
         [BEFORE],
     ),
     "highest scores and the ranking": (
-        {"server": [auroc(0.94, LEAK, part=EIGHT.partition(";")[0])]},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 94 times in 100 "
-        "(guessing: 50).",
-        [BEFORE],
+        {"server": [auroc(0.94, LEAK, part=EIGHT.partition(";")[0])]}, tells("The server", "94"), [BEFORE],
     ),
     "a reversed score": (
-        {"server": [auroc(0.2, REVERSED)]},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 80 times in 100 "
-        "(guessing: 50), by the lower score.",
-        [BEFORE],
+        {"server": [auroc(0.2, REVERSED)]}, tells("The server", "80", ", by the lower score"), [BEFORE],
     ),
     "none": (
         {"released_model": [QUIET], "server": [auroc(0.49, NO_LEAK)]},
-        f"Nobody was shown to tell who was in FedAvg's training data; {COULD}.",
-        [],
+        f"Nobody was shown to tell who was in FedAvg's training data; {COULD}.", [],
     ),
     "none, the weakest test counts": (
         {"released_model": [QUIET], "server": [auroc(0.49, NO_LEAK, detectable=0.81, detectable_named=None)]},
@@ -130,15 +115,11 @@ ONE: dict[str, tuple[dict[str, list[dict[str, Any]]], str, list[str]]] = {
         [],
     ),
     "a leak elsewhere, of several attacks": (
-        {"server": [elsewhere(0.8, LEAK, best_of=4)]},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair 80 times in 100 "
-        "(guessing: 50).",
+        {"server": [elsewhere(0.8, LEAK, best_of=4)]}, tells("The server", "80"),
         ["By the loss, the best of 4 attacks, its interval corrected for picking it."],
     ),
     "confounded": (
-        {"server": [elsewhere(0.8, CONFOUNDED)]},
-        f"Nothing can be said about leaks of FedAvg: {DIFFER}.",
-        [],
+        {"server": [elsewhere(0.8, CONFOUNDED)]}, f"Nothing can be said about leaks of FedAvg: {DIFFER}.", [],
     ),
     "confounded beside none": (
         {"server": [elsewhere(0.8, CONFOUNDED)], "released_model": [QUIET]},
@@ -147,18 +128,14 @@ ONE: dict[str, tuple[dict[str, list[dict[str, Any]]], str, list[str]]] = {
     ),
     "inconclusive": (
         {"server": [auroc(0.5, INCONCLUSIVE, detectable=None)]},
-        "Undecided, for leaks of FedAvg: no score can be told from a control, or none differs between records.",
-        [],
+        "Undecided, for leaks of FedAvg: no score can be told from a control, or none differs between records.", [],
     ),
     "not measurable": (
         {"server": [auroc(None, None, detectable=None)]},
-        "Not measured: no headline score has a number for leaks of FedAvg.",
-        [],
+        "Not measured: no headline score has a number for leaks of FedAvg.", [],
     ),
     "not measured beside a leak": (
-        {"server": [auroc(0.99995, LEAK)], "owner": []},
-        "The server can tell who was in FedAvg's training data, and picks the member out of a pair over 99 times in 100 "
-        "(guessing: 50).",
+        {"server": [auroc(0.99995, LEAK)], "owner": []}, tells("The server", "over 99"),
         [BEFORE, "The holder of a client's true model (the upper bound): not measured, as no headline score has a number."],
     ),
 }  # fmt: skip
@@ -194,29 +171,19 @@ def test_the_first_sentence_of_several_runs() -> None:
     quiet = several(A=QUIET, B=QUIET, C=auroc(0.9, CONFOUNDED), D=auroc(None, None))
     assert quiet.sentence == f"Nobody was shown to tell members from others in any of 4 runs; {COULD}."
     assert quiet.rest == [
-        f"C: nothing can be said, as {DIFFER}.",
-        f"D: {NOT_MEASURED}, as no headline score has a number.",
-    ]
-
-
-def test_the_owner_of_several_runs() -> None:
+        f"C: nothing can be said, as {DIFFER}.", f"D: {NOT_MEASURED}, as no headline score has a number.",
+    ]  # fmt: skip
     found = headline({run: {"server": [QUIET], "owner": [auroc(v, LEAK)]} for run, v in (("A", 0.7), ("B", 0.8))})
     assert found is not None
     assert found.sentence.startswith(
         "Only the holder of a client's true model (the upper bound) was shown to tell members"
     )
     assert ", in 2 of 2 runs; in B, " in found.sentence
-
-
-def test_nothing_was_attacked() -> None:
     assert headline({"FedAvg": {}}) is None
 
 
-def test_every_adversary_has_a_name_in_the_singular() -> None:
+def test_names_and_values_in_words() -> None:
     assert all(words.short[0].islower() and not words.short.endswith((".", ",")) for words in SENTENCES.values())
-
-
-def test_a_value_beside_guessing_or_certainty_is_not_rounded_onto_it() -> None:
     assert [times(v) for v in (0.5, 0.504, 0.731, 0.996, 1.0, 0.0, 0.002)] == [
         "50 times in 100", "50.4 times in 100", "73 times in 100", "over 99 times in 100", "100 times in 100",
         "0 times in 100", "under 1 times in 100",

@@ -33,22 +33,16 @@ def standard(values):
     return [(v - centre) / spread if spread > 1e-9 else 0.0 for v in values]
 
 
-def test_sizes_by_hand():
+def test_by_hand():
     assert sizes(672) == [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 336]
     assert sizes(26) == [4, 6, 8, 12, 13]
     assert sizes(16) == [4, 6, 8]
     assert (sizes(8), sizes(7), sizes(1)) == ([4], [], [])
-
-
-def test_shares_by_hand():
-    """Two of the four highest have equal scores and one place left: half each."""
+    # two of the four highest have equal scores and one place left: half each
     values = np.array([[5.0, 1.0], [4, 1], [3, 1], [2, 1], [2, 1], [np.inf, 1], [-np.inf, 1], [1, 1]])
     first, second = shares(values, [4, 5])
     assert first.tolist() == [[1, 1, 1, 0, 0, 1, 0, 0], [1, 1, 1, 0.5, 0.5, 1, 0, 0]]
     assert second.tolist() == [[4 / 8] * 8, [5 / 8] * 8]
-
-
-def test_places_within_clients_by_hand():
     values, client = np.array([[3.0], [9], [9], [7], [5]]), [0, 0, 0, 1, 1]
     assert within(values, client)[:, 0].tolist() == pytest.approx([0.5 / 3, 2 / 3, 2 / 3, 0.75, 0.25])
 
@@ -67,13 +61,10 @@ def test_it_is_the_slow_loop_with_ties_copies_infinities_and_constants(entries):
             np.testing.assert_allclose(found.statistic, slow(members, some, column, inside=inside), atol=1e-9)
 
 
-def test_a_constant_score_knows_nothing():
+def test_a_constant_score_knows_nothing_and_many_are_what_each_is_alone():
     members = exchanged([True, False] * 10, [0] * 20, seed=(0,), times=50)
     (found,) = highest(members, np.ones((20, 1)))
     assert (found.statistic.any(), found.full) == (False, {})
-
-
-def test_many_scores_are_what_each_is_alone():
     rng = np.random.default_rng(1)
     values = rng.normal(size=(50, 37))  # more than one product's
     member = exchanged(rng.random(50) < 0.5, np.zeros(50), seed=(1,), times=30)
@@ -97,15 +88,13 @@ def test_what_all_of_the_highest_would_give():
 
 
 def test_records_that_share_the_border_are_all_said():
-    """The highest of each of three clients is a member: four places are three records and a third of the next three."""
+    """The highest of each of three clients is a member: four places are three records and a third of the next
+    three."""
     member, client = np.array([True, False, False, True] * 3), np.repeat([0, 1, 2], 4)
     members = exchanged(member, client, seed=(3,), times=500)
     ((found, _),) = of_each(members, Scored(-np.arange(12.0)[:, None], client, np.arange(12)))
     assert (found.records, found.members, list(found.full)) == (6, 3, [6])
     assert found.expected == pytest.approx(3, abs=0.2)
-
-
-def test_words():
     found = Highest(np.zeros(1), 8, 7, 4.04, {})
     assert found.words(within=False) == "of the 8 highest, 7 were members, where 4.0 are expected"
     assert found.words(within=True) == "of the 8 highest within clients, 7 were members, where 4.0 are expected"
@@ -122,13 +111,13 @@ def test_a_statistic_is_significant_where_it_exceeds_the_critical_value(level):
 def test_its_level_and_power():
     """The shapes of `benchmarks/named_records.py` with fewer trials, each within the limit of its binomial (.001)."""
     for shape in SHAPES:
-        found, of_ranking = share_found(shape, trials=60, exchanges=199, seed=4)
+        found, of_ranking = share_found(shape, trials=30, exchanges=199, seed=4)
         if shape.at_most is not None:
-            assert found * 60 <= level_limit(60)
+            assert found * 30 <= level_limit(30)
         if shape.at_least is not None:
-            assert found * 60 >= power(60, shape.at_least)
+            assert found * 30 >= power(30, shape.at_least)
         if shape.loses:
-            assert of_ranking - found <= LOSES + 3 * math.sqrt(0.05 / 60)
+            assert of_ranking - found <= LOSES + 3 * math.sqrt(0.05 / 30)
 
 
 def test_a_shape_names_as_many_members_as_it_says():

@@ -1,7 +1,5 @@
 """The index of all audits under --out, and the notes on how they were made."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -57,15 +55,8 @@ def test_every_audit_has_a_row_the_latest_first(tmp_path: Path) -> None:
     page = written(tmp_path)
     assert page.rows[1:] == [
         ["dpfpl", "captions nothing was attacked", "3", "0.4", "● leak: server", "2026-01-03 03:05 UTC"],
-        [
-            "fedavg, fedrand",
-            "captions loss, rmia",
-            "3",
-            "no noise",
-            "● leak: server 1 of 2 runs",
-            "2026-01-02 03:05 UTC",
-        ],
-    ]
+        ["fedavg, fedrand", "captions loss, rmia", "3", "no noise", "● leak: server 1 of 2 runs", "2026-01-02 03:05 UTC"],
+    ]  # fmt: skip
     links = [a["href"] for tag, a in page.elements if tag == "a"]
     assert links == ["#main", "reports/two/index.html", "reports/one/index.html"]
 
@@ -84,7 +75,7 @@ def test_a_page_that_is_forwarded_or_read_on_a_phone(tmp_path: Path) -> None:
     assert "max-width: 600px" in text
 
 
-def test_what_was_interrupted_is_named_with_the_command_that_goes_on(tmp_path: Path) -> None:
+def test_what_was_interrupted_is_named_until_it_ends_under_another_name(tmp_path: Path) -> None:
     for name in ("begun", "of-an-earlier-version"):
         claim(tmp_path / "reports" / name)
     provenance.write(tmp_path, "begun", NOTE)
@@ -134,9 +125,6 @@ def test_a_command_for_readers_names_no_folder_of_the_writer() -> None:
     words = "--run /home/me/my-run --out=/home/me/x --data-root /data/coco --fail-if 'a b' --export-run y --no-past"
     assert portable(words.split()) == ["--run", "my-run", "--data-root", "coco", "--fail-if", "'a", "b'", "--no-past"]
     assert portable(["--config=/home/me/run.yaml", "--seeds=3"]) == ["--config=run.yaml", "--seeds=3"]
-
-
-def test_durations() -> None:
     assert [duration(s) for s in (0.4, 59.4, 312, 7810)] == ["0 s", "59 s", "5 min 12 s", "2 h 10 min"]
 
 

@@ -41,11 +41,11 @@ def table(run, **params):
 
 @pytest.mark.parametrize("leak", [0.7, 3.0])
 def test_a_planted_leak_is_measured_within_its_interval(leak):
-    """Of 20 intervals at least 16 hold it (0.995 of the binomial)."""
+    """Of 12 intervals at least 9 hold it (0.998 of the binomial)."""
     exact = closed.shifted_gaussian(leak) * mi.BITS
-    found = [table(world(seed, leak)).loc["loss"] for seed in range(20)]
-    assert sum(row.low <= exact <= row.high for row in found) >= 16
-    assert np.mean([row.bits for row in found]) == pytest.approx(exact, abs=0.03)
+    found = [table(world(seed, leak)).loc["loss"] for seed in range(12)]
+    assert sum(row.low <= exact <= row.high for row in found) >= 9
+    assert np.mean([row.bits for row in found]) == pytest.approx(exact, abs=0.04)
     assert all(row.p_adjusted <= 0.05 and row.bits > row.null_high for row in found[:3]) or leak < 1
     assert all(row.ceiling == pytest.approx(1.0) for row in found)
 
@@ -65,16 +65,13 @@ def test_permuted_membership_holds_nothing():
     assert (found[0].p > 0.01).all()
 
 
-def test_any_rising_function_of_a_score_and_any_scale_of_a_client_are_the_same():
+def test_what_a_score_holds_depends_on_the_order_of_its_values_alone():
     run = world(0, 1.0)
     bent = with_scores(run, lambda scores: np.exp(scores / 3) - 5)
     pd.testing.assert_frame_equal(table(run), table(bent))
     one = dataclasses.replace(run.models[0], scores=run.models[0].scores * 1000 + 50)
     pd.testing.assert_frame_equal(table(run), table(changed(run, models=[one, *run.models[1:]])))
-
-
-def test_a_score_of_two_levels_holds_what_its_table_says():
-    """Half of the members score 1, nobody else: I = H(1/4) - H(1/2) / 2 bits."""
+    # half of the members score 1, nobody else: I = H(1/4) - H(1/2) / 2 bits
     run = world(0)
 
     def half(scores):
@@ -87,20 +84,14 @@ def test_a_score_of_two_levels_holds_what_its_table_says():
     assert row.low <= exact <= row.high
 
 
-def test_the_base_stands_beside_it():
+def test_the_base_stands_beside_it_and_exchanges_are_within_clients():
     row = table(world(3, leak=2.0, base_leak=2.0)).loc["loss"]
     assert row.base_bits == pytest.approx(row.bits, abs=0.15)
     assert table(world(3, leak=2.0)).loc["loss"].base_bits < 0.05
-
-
-def test_without_a_coin_of_ours_candidates_are_exchanged_within_clients():
     with_coins, without = (table(world(5, 2.0, coins=coins)) for coins in (True, False))
     assert without.bits["loss"] == with_coins.bits["loss"]
     assert without.p["loss"] <= 0.01
     assert abs(without.null_high["loss"] - with_coins.null_high["loss"]) < 0.02
-
-
-def test_over_many_clients_the_interval_is_theirs():
     run = changed(world(1, 1.0, targets=8, each=30), few=False)
     assert "of the clients" in table(run).interval["loss"]
     assert "of the clients" not in table(world(1, 1.0)).interval["loss"]
@@ -118,7 +109,7 @@ def test_records_without_a_score_are_left_out():
     assert list(table(gone).index) == ["lira/online"]
 
 
-def test_findings_repeat_the_table_and_know_no_nan():
+def test_findings_and_section_say_what_the_table_says():
     run = world(0, 1.0)
     constant = with_scores(run, lambda base: base * 0 + 1, part="base")
     rows = audit.information(constant, audit.Params())
@@ -127,9 +118,6 @@ def test_findings_repeat_the_table_and_know_no_nan():
     assert {f.metric for f in found} == {INFORMATION}
     assert {f.base_value for f in found} == {None}
     assert all(f.low < f.value < f.high and 0 < f.p <= f.p_adjusted <= 1 for f in found)
-
-
-def test_the_section_says_what_the_table_says():
     assert section(Page([ONE], map)) is None
     rows = audit.information(world(0, 3.0), audit.Params())
     page = Page([dataclasses.replace(ONE, tables={**ONE.tables, "information": rows})], map)
@@ -161,14 +149,12 @@ class TestPrompts:
         prompts = {k: move * share[k] * torch.ones(2, 3) + 0.1 * torch.randn(2, 3, generator=chance) for k in share}
         return audit.of_prompts(Released(prompts), changed(run, group=group), audit.Params())
 
-    def test_prompts_that_follow_classes(self):
+    def test_prompts_that_follow_classes_and_prompts_that_do_not(self):
         row = self.of(1.0).iloc[0]
         assert row.bits > row.null_high
         assert row.p < 0.02
         assert row.clients == 24
         assert row.spread > 0.9
-
-    def test_prompts_that_do_not(self):
         row = self.of(0.0).iloc[0]
         assert row.null_low <= row.bits <= row.null_high
 
@@ -191,8 +177,6 @@ class TestOnRequest:
         assert set(asked.audits) == set(every.audits) == {*usual.audits, "mutual_information"}
         assert asked.cells[0].training_key == usual.cells[0].training_key
         assert asked.cells[0].analysis_key != usual.cells[0].analysis_key
-
-    def test_a_usual_one_may_be_named(self):
         named = read_command("--attack loss --audit communication,membership".split()).plan
         assert named.cells[0].analysis_key == read_command("--attack loss".split()).plan.cells[0].analysis_key
 

@@ -1,7 +1,5 @@
 """Matrices of nightly audits: which cells they give, and what is said of those that are wrong, with the line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -29,35 +27,26 @@ class TestCells:
         assert [cell.plan.seed for cell in found.cells] == [0, 1, 0, 1]
         assert {cell.plan.rounds for cell in found.cells} == {3}
 
-    def test_several_matrices_share_base_and_have_axes_of_their_own(self, tmp_path: Path) -> None:
+    def test_several_matrices_share_base_and_a_cell_of_two_comes_once(self, tmp_path: Path) -> None:
         text = "base: {clients: 5}\nmatrix:\n- {method: fedavg, per-round: 2}\n- {method: dpfpl, epsilon: [none, 1]}"
         found = matrix(tmp_path, text)
         assert names(found) == ["method fedavg, per_round 2", "method dpfpl, epsilon none", "method dpfpl, epsilon 1"]
         assert {cell.plan.clients for cell in found.cells} == {5}
+        assert names(
+            matrix(tmp_path, "matrix: [{method: [fedavg, fedper]}, {method: fedavg}]")
+        ) == "method fedavg|method fedper".split("|")
 
-    def test_a_cell_that_two_matrices_have_comes_once(self, tmp_path: Path) -> None:
-        assert names(matrix(tmp_path, "matrix: [{method: [fedavg, fedper]}, {method: fedavg}]")) == [
-            "method fedavg",
-            "method fedper",
-        ]
-
-    def test_several_attacks_of_one_cell(self, tmp_path: Path) -> None:
+    def test_several_attacks_of_one_cell_anchors_and_merges(self, tmp_path: Path) -> None:
         (cell,) = matrix(tmp_path, "matrix: {method: fedotp, attack: [[loss, cosine]]}").cells
         assert list(cell.plan.attacks) == ["loss", "cosine"]
-
-    def test_anchors_and_merges(self, tmp_path: Path) -> None:
         text = "base: &few {rounds: 2}\nmatrix:\n- {<<: *few, method: fedavg}\n- {<<: *few, method: fedper}"
         assert names(matrix(tmp_path, text)) == ["rounds 2, method fedavg", "rounds 2, method fedper"]
 
-    def test_exclusions(self, tmp_path: Path) -> None:
+    def test_exclusions_may_go_by_base(self, tmp_path: Path) -> None:
         text = "matrix: {method: [fedavg, fedper], seed: [0, 1, 2]}\nexclude:\n- {method: fedavg, seed: [1, 2]}\n- {seed: 0, method: fedper}"
         assert names(matrix(tmp_path, text)) == [
-            "method fedavg, seed 0",
-            "method fedper, seed 1",
-            "method fedper, seed 2",
-        ]
-
-    def test_an_exclusion_may_go_by_base(self, tmp_path: Path) -> None:
+            "method fedavg, seed 0", "method fedper, seed 1", "method fedper, seed 2",
+        ]  # fmt: skip
         text = "base: {rounds: 2}\nmatrix: {method: [fedavg, fedper]}\nexclude: [{rounds: 2, method: fedper}]"
         assert names(matrix(tmp_path, text)) == ["method fedavg"]
 
@@ -69,42 +58,33 @@ class TestLimits:
             "limits: [server auroc.low < 0.6, accuracy/local > 70]"
         )
         found = [[gate.text for gate in cell.limits] for cell in matrix(tmp_path, text).cells]
-        assert found == [
-            ["server auroc.low < 0.6"],
-            ["server auroc.low < 0.6", "accuracy/local > 70"],
-            ["accuracy/local > 70"],
-        ]
-
-    def test_a_limit_of_some_cells_only(self, tmp_path: Path) -> None:
+        auroc, accuracy = "server auroc.low < 0.6", "accuracy/local > 70"
+        assert found == [[auroc], [auroc, accuracy], [accuracy]]
         text = (
             "matrix: {method: dpfpl, epsilon: [none, 1]}\nlimits: [{limit: accuracy/local > 70, only: {epsilon: none}}]"
         )
         assert [len(cell.limits) for cell in matrix(tmp_path, text).cells] == [1, 0]
-
-    @pytest.mark.parametrize(
-        ("limit", "holds", "crosses"),
-        [
-            ("auroc < 0.6", 0.59, 0.6), ("auroc <= 0.6", 0.6, 0.61), ("auroc > 0.4", 0.41, 0.4), ("auroc >= 0.4", 0.4, 0.39),
-        ],
-    )  # fmt: skip
-    def test_what_a_limit_states_holds_or_is_crossed(
-        self, tmp_path: Path, limit: str, holds: float, crosses: float
-    ) -> None:
-        ((gate,),) = [cell.limits for cell in matrix(tmp_path, f"matrix: {{method: fedavg}}\nlimits: [{limit}]").cells]
-        finding = {"metric": "auroc", "headline": True, "nonmembers": "held-out", "threat_model": "server", "method": "fedavg",
-                   "seed": 0, "way": "exact", "population": "all", "signal": "loss", "low": 0.1, "high": 0.9}  # fmt: skip
-        assert gate.crossed([finding | {"value": holds}]) == []
-        (said,) = gate.crossed([finding | {"value": crosses}])
-        assert said.startswith(f"{limit}: fedavg (seed 0)")
-
-    def test_no_leak_and_measured_epsilons(self, tmp_path: Path) -> None:
         text = "matrix: {method: dpfpl, epsilon: 1, attack: loss, canaries: 20}\nlimits: [no leak, server no leak, measured epsilon < claimed]"
         assert [gate.metric for gate in matrix(tmp_path, text).limits] == ["leak", "leak", "measured"]
 
+    def test_what_a_limit_states_holds_or_is_crossed(self, tmp_path: Path) -> None:
+        finding = {"metric": "auroc", "headline": True, "nonmembers": "held-out", "threat_model": "server", "method": "fedavg",
+                   "seed": 0, "way": "exact", "population": "all", "signal": "loss", "low": 0.1, "high": 0.9}  # fmt: skip
+        for limit, holds, crosses in (
+            ("< 0.6", 0.59, 0.6),
+            ("<= 0.6", 0.6, 0.61),
+            ("> 0.4", 0.41, 0.4),
+            (">= 0.4", 0.4, 0.39),
+        ):
+            (cell,) = matrix(tmp_path, f"matrix: {{method: fedavg}}\nlimits: [auroc {limit}]").cells
+            (gate,) = cell.limits
+            assert gate.crossed([finding | {"value": holds}]) == []
+            (said,) = gate.crossed([finding | {"value": crosses}])
+            assert said.startswith(f"auroc {limit}: fedavg (seed 0)")
+
 
 BAD = {
-    "empty": ("", "is empty"),
-    "no mapping": ("[1]", "line 1: the matrix must be a mapping"),
+    "empty": ("", "is empty"), "no mapping": ("[1]", "line 1: the matrix must be a mapping"),
     "no matrix": ("base: {rounds: 2}", "line 1: has no matrix"),
     "an unknown part": ("matrix: {method: fedavg}\nlimit: []", "line 2: 'limit' is nothing that the matrix holds (did you mean 'limits'?)"),
     "an unknown method": ("matrix:\n  method:\n  - fedavg\n  - fedavgg", "line 4: method fedavgg: no such method (did you mean 'fedavg'?)"),
@@ -147,7 +127,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_is_wrong_is_one_sentence_with_the_line_and_nothing_runs(
+def test_what_is_wrong_is_one_sentence_with_the_line(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, said = BAD[what]
@@ -176,35 +156,17 @@ def test_words_that_have_no_place(words: str, said: str, tmp_path: Path, capsys:
     assert said in capsys.readouterr().err
 
 
-def test_a_matrix_is_named_by_the_command_line_alone(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("nightly: m.yaml")
-    with pytest.raises(InputError, match="nightly does not go into a file"):
-        cli.read_command(["--config", str(tmp_path / "c.yaml")])
-
-
 def test_where_workers_run_is_said_beside_the_file(tmp_path: Path) -> None:
     """And wins over the file: the same matrix runs on a laptop and on a cluster."""
     path = tmp_path / "m.yaml"
-    path.write_text(
-        "base: {method: promptfl, epsilon: none, engine: local, keep_rounds: all}\nmatrix: {seed: [0, 1]}\n"
-    )
-    words = [
-        "--nightly",
-        str(path),
-        "--engine",
-        "ray",
-        "--worker-cpus",
-        "2",
-        "--keep-rounds=last",
-        "--out",
-        str(tmp_path),
-    ]
+    path.write_text("base: {method: promptfl, epsilon: none, engine: local, keep_rounds: all}\nmatrix: {seed: [0, 1]}")
+    words = ["--nightly", str(path), *"--engine ray --worker-cpus 2 --keep-rounds=last --out".split(), str(tmp_path)]
     night = nightly.read(words, lambda cell: cli.read_command(cell).plan)
     assert night is not None
     plans = [cell.plan for cell in night.matrix.cells]
-    assert [(p.engine, p.worker_cpus, p.keep_rounds, p.seed) for p in plans] == [
-        ("ray", 2, "last", 0),
-        ("ray", 2, "last", 1),
-    ]
+    assert [(p.engine, p.worker_cpus, p.keep_rounds, p.seed) for p in plans] == [("ray", 2, "last", s) for s in (0, 1)]
     with pytest.raises(InputError, match="--keep-rounds: 'none' must be all, last or every:N"):
         nightly.read([w.replace("=last", "=none") for w in words], lambda cell: cli.read_command(cell).plan)
+    (tmp_path / "c.yaml").write_text("nightly: m.yaml")
+    with pytest.raises(InputError, match="nightly does not go into a file"):
+        cli.read_command(["--config", str(tmp_path / "c.yaml")])

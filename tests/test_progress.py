@@ -13,7 +13,7 @@ from fedaudit.machinery import progress as progress_module
 from fedaudit.machinery.progress import Progress
 
 
-def test_a_stage_is_announced_and_ended_on_stderr(capsys):
+def test_a_stage_is_announced_and_ended_on_stderr_and_quiet_says_nothing(capsys):
     progress = Progress()
     with progress.stage("training fedrand, seed 0", 2, "round") as advance:
         advance()
@@ -22,6 +22,9 @@ def test_a_stage_is_announced_and_ended_on_stderr(capsys):
     assert out.out == ""
     assert out.err.splitlines()[0] == "training fedrand, seed 0: round 1 of 2"
     assert out.err.splitlines()[1].startswith("training fedrand, seed 0: done in")
+    with Progress(quiet=True).stage("work", 1) as advance:
+        advance()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_line_tells_what_is_done_now_and_the_time_elapsed_and_left(capsys, monkeypatch):
@@ -31,10 +34,9 @@ def test_a_line_tells_what_is_done_now_and_the_time_elapsed_and_left(capsys, mon
         advance(4)
         advance(8)
     assert capsys.readouterr().err.splitlines() == [
-        "attacking fedrand: client 1 of 12",
-        "attacking fedrand: client 5 of 12, 30 s elapsed, about 1 min 0 s left",
+        "attacking fedrand: client 1 of 12", "attacking fedrand: client 5 of 12, 30 s elapsed, about 1 min 0 s left",
         "attacking fedrand: done in 1 h 1 min",
-    ]
+    ]  # fmt: skip
 
 
 def test_one_step_has_no_number_and_a_long_one_says_that_it_goes_on(capsys, monkeypatch):
@@ -53,12 +55,6 @@ def test_one_step_has_no_number_and_a_long_one_says_that_it_goes_on(capsys, monk
         advance()
     assert said[:2] == ["writing the report", "writing the report, 0 s elapsed"]
     assert said[-1] == "writing the report: done in 0 s"
-
-
-def test_quiet_says_nothing(capsys):
-    with Progress(quiet=True).stage("work", 1) as advance:
-        advance()
-    assert capsys.readouterr().err == ""
 
 
 def test_a_stage_within_a_stage_is_refused_and_leaves_no_trace():

@@ -1,7 +1,5 @@
 """What a data set was read from is known: whatever changes a federation, pictures aside, changes a file or folder that was recorded."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -65,7 +63,13 @@ def _copied(file: str, to: str) -> None:
     (os.link if file.endswith(PICTURES) else shutil.copy2)(file, to)
 
 
-@pytest.mark.parametrize("layout", SETS)
+SLOW = pytest.mark.slow  # every data set in CoOp's layout, which all read by the same code; quick: three of them
+QUICK_COOP = ("caltech101-coop", "food101-coop", "dtd-coop")
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(s, marks=SLOW) if s.endswith("-coop") and s not in QUICK_COOP else s for s in SETS]
+)
 def test_whatever_changes_a_federation_changes_what_was_recorded(layout: str, tmp_path: Path) -> None:
     make, build = SETS[layout]
     make(tmp_path / "kept")

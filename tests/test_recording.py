@@ -1,8 +1,6 @@
 """Runs that were recorded wrongly elsewhere: every recording of `benchmarks.recordings` is refused or said, and right
 ones are read without a word."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil
@@ -95,13 +93,11 @@ class TestWeights:
         )  # fmt: skip
         assert found @ gram @ found <= other.fun + 1e-7 * np.trace(gram)
 
-    def test_true_weights_are_found(self) -> None:
+    def test_true_weights_and_files_of_other_clients_are_found(self) -> None:
         rows = np.random.default_rng(0).normal(size=(6, 500))
         true = np.array([0.1, 0.0, 0.25, 0.3, 0.05, 0.3])
         rest = rows - true @ rows
         assert explain.simplex_weights(rest @ rest.T) == pytest.approx(true, abs=1e-6)
-
-    def test_files_of_other_clients_are_named(self) -> None:
         stated = {0: 10, 1: 20, 2: 30, 3: 40}
         assert explain.permutation({0: 0.4, 1: 0.2, 2: 0.3, 3: 0.1}, stated) == {0: 3, 1: 1, 2: 2, 3: 0}
 
@@ -115,14 +111,13 @@ class TestFit:
         return explain.fit(tensors)
 
     def test_by_hand(self) -> None:
-        """The mean of both, and 1 in the third number that neither has: a client's root mean square step is sqrt(12.5)."""
+        """The mean of both, and 1 in the third number that neither has: a client's root mean square step is
+        sqrt(12.5)."""
         assert self.round(after=torch.tensor([2.5, 3.0, 1.0])).explained
         found = self.round(after=torch.tensor([2.5, 3.0, 2.0]))
         assert found.unexplained == pytest.approx(1 / 12.5**0.5)
         assert found.weights == pytest.approx({0: 0.5, 1: 0.5})
         assert found.tensor == "w"
-
-    def test_weights_do_not_reach_beyond_one_client(self) -> None:
         found = self.round(after=torch.tensor([7.0, 1.0, 1.0]))
         assert found.weights == pytest.approx({0: 1.0, 1: 0.0}, abs=1e-9)
         assert found.unexplained == pytest.approx(3 / 12.5**0.5)

@@ -1,7 +1,5 @@
 """Attacks on texts, as functions of what an adversary knows: against loops over tokens, with a planted leak and none."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -41,13 +39,10 @@ def test_loss_and_entropy_are_means_over_the_caption():
         ]
         states = [seen.rounds.loss[t, 1, i] for t in range(ROUNDS)]
         expected = {
-            "loss": own.mean(),
-            "loss/base": own.mean() + seen.base.loss[i],
-            "loss/rounds": seen.base.loss[i] - np.mean(states),
-            "entropy": (p * log_p).sum(1).mean(),
-            "entropy/confidence": log_p.max(1).mean(),
-            "entropy/modified": -np.mean(modified),
-        }
+            "loss": own.mean(), "loss/base": own.mean() + seen.base.loss[i],
+            "loss/rounds": seen.base.loss[i] - np.mean(states), "entropy": (p * log_p).sum(1).mean(),
+            "entropy/confidence": log_p.max(1).mean(), "entropy/modified": -np.mean(modified),
+        }  # fmt: skip
         assert {name: score[i] for name, score in found.items()} == pytest.approx(expected, abs=1e-12)
 
 
@@ -88,13 +83,9 @@ def test_scores_of_rounds_equal_their_loops():
         expected = {
             "slope": np.mean([gone.start_loss[t, i] - gone.loss[t, 1, i] for t in (0, 1, 3)]),
             "projres": -np.mean([gone.residual[t, i] for t in (1, 2, 3)]),
-            "quantile/rounds": np.mean(out) - np.mean(own),
-            "reconstruct/rounds": seen.base.loss[i] - np.mean(own),
-        }
+            "quantile/rounds": np.mean(out) - np.mean(own), "reconstruct/rounds": seen.base.loss[i] - np.mean(own),
+        }  # fmt: skip
         assert {name: found[name][i] for name in expected} == pytest.approx(expected, abs=1e-12)
-
-
-def test_without_messages_losses_over_rounds_are_those_of_the_broadcasts():
     seen, *_ = texts(1.0, 30)
     history = np.random.default_rng(0).random((5, 30))
     seen = dataclasses.replace(seen, rounds=None, history=history)

@@ -1,7 +1,5 @@
 """Shadow models of adapters: a shadow in the target's place does what the target did, takes part when it did, and only its own records are compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +8,7 @@ import pytest
 import torch
 
 from fedaudit.command import cli
+from fedaudit.command.argv import words_of
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import shadow_models
 from fedaudit.pipeline.methods import transcript_of
@@ -18,17 +17,16 @@ from fedaudit.pipeline.shadow_trainings import ShadowRecipe, simulate
 from fedaudit.trainers import fedavg, fedpara, fedper, fedrand
 from fedaudit.trainers.base import Schedule, generator
 from fedaudit.trainers.protocols import Bench
+from tests.kept_runs import LORA, KeptRuns
 from tests.toy import ToyLearner
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 SEED = 5
 METHODS: dict[str, Any] = {
-    "fedavg": fedavg.FedAvg(fedavg.Params()),
-    "fedper": fedper.FedPer(fedper.Params(shared_layers=1)),
-    "fedpara": fedpara.FedPara(fedpara.Params()),
-    "fedrand": fedrand.FedRand(fedrand.Params()),
-}
+    "fedavg": fedavg.FedAvg(fedavg.Params()), "fedper": fedper.FedPer(fedper.Params(shared_layers=1)),
+    "fedpara": fedpara.FedPara(fedpara.Params()), "fedrand": fedrand.FedRand(fedrand.Params()),
+}  # fmt: skip
 SCHEDULE = Schedule(rounds=6, clients=4, per_round=2, seed=1)
 CANARIES = frozenset({"0-8", "0-9"})
 CANDIDATES = [[f"{k}-{i}" for i in range(10)] for k in range(4)]
@@ -84,19 +82,13 @@ def test_shadows_take_part_when_the_target_did_and_start_where_it_did(tmp_path: 
     )
 
 
-TINY = (
-    "--method fedavg --rounds 2 --clients 3 --per-round 2 --records 6 --reference 8 --novel 8 --test 2 --local-steps 1 --threads 1 "
-    "--shadows 4 --shadow-trajectories 2 --targets 1 --attack loss,source,lira --quiet"
-)
-
-
 @pytest.fixture(scope="module")
-def finished(without_pages: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    plan = cli.read_command([*TINY.split(), "--out", str(tmp_path_factory.mktemp("runs"))]).plan
+def finished(kept_lora: KeptRuns) -> Any:
+    plan = cli.read_command(words_of(LORA | {"out": kept_lora.out})).plan
     return plan, run(plan, Progress(quiet=True)).findings
 
 
-def test_only_the_targets_records_are_compared(finished: Any) -> None:
+def test_whose_records_are_compared_and_who_may_own_one(finished: Any) -> None:
     plan, found = finished
     rows = [f for f in found if f["metric"] == "auroc"]
     of = {attack: [f for f in rows if f["attack"] == attack] for attack in ("loss", "lira")}
@@ -112,28 +104,20 @@ def test_only_the_targets_records_are_compared(finished: Any) -> None:
     known = table[table.kind == "reference"]
     assert known["lira/online"].isna().all()  # no shadow was ever trained on them
     assert known["lira/offline"].notna().all()
-
-
-def test_the_server_names_the_owner_among_the_clients_that_it_hears(finished: Any) -> None:
-    """Two take part in a round, the other one in the other round, if at all."""
+    # two take part in a round, the other one in the other round, if at all
     plan, _ = finished
     table = pd.read_parquet(plan.cells[0].analysis_folder / "attribution.parquet")
     assert list(zip(table.way, table.client, table.kind, strict=True)) == [
-        ("exact", "client-00", "member"),
-        ("exact", "client-00", "held-out"),
-    ]
+        ("exact", "client-00", "member"), ("exact", "client-00", "held-out"),
+    ]  # fmt: skip
     transcript = transcript_of(plan.cells[0])
     heard = {k for r in transcript.participations(0) for k in transcript.cohort(r)}
     assert list(table.chance) == [1 / len(heard)] * 2
 
 
-def test_without_an_attack_by_shadows_no_shadow_is_trained(tmp_path: Path) -> None:
-    plan = cli.read_command(["--method", "fedavg", "--attack", "loss", "--out", str(tmp_path)]).plan
-    assert not plan.cells[0].needs_shadows
-    assert plan.cells[0].targets == list(range(12))
-
-
-def test_a_bank_serves_one_training_where_only_some_take_part(tmp_path: Path) -> None:
+def test_when_shadows_are_trained_and_whom_a_bank_serves(
+    tmp_path: Path,
+) -> None:
     """Who takes part is the training's: another seed has other shadows; where all do, seeds share them."""
     folders = {}
     for per_round in (2, 4):
@@ -141,3 +125,6 @@ def test_a_bank_serves_one_training_where_only_some_take_part(tmp_path: Path) ->
         cells = cli.read_command([*words.split(), str(tmp_path)]).plan.cells
         folders[per_round] = len({cell.bank_folder for cell in cells})
     assert folders == {2: 2, 4: 1}
+    plan = cli.read_command(["--method", "fedavg", "--attack", "loss", "--out", str(tmp_path)]).plan
+    assert not plan.cells[0].needs_shadows
+    assert plan.cells[0].targets == list(range(12))

@@ -39,19 +39,12 @@ ABOVE, BELOW, COVERS = interval(0.55, 0.7), interval(0.3, 0.45), interval(0.45, 
 MORE, LESS, SAME = interval(0.05, 0.2), interval(-0.2, -0.05), interval(-0.1, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("z", "p", "word"),
-    [
-        (4.0, 0.001, "leak"),
-        (4.0, 0.05, "leak"),
-        (4.0, 0.0501, "no leak found"),
-        (-4.0, 0.001, "leak, score reversed"),
-        (-4.0, 0.0501, "no leak found"),
-        (0.0, 1.0, "no leak found"),
-    ],
-)
-def test_where_coins_decided(z, p, word):
-    assert by_the_coin(z, p, level=0.05) == word
+def test_where_coins_decided():
+    none, turned = "no leak found", "leak, score reversed"
+    cases = [
+        (4, 0.001, "leak"), (4, 0.05, "leak"), (4, 0.0501, none), (-4, 0.001, turned), (-4, 0.0501, none), (0, 1, none),
+    ]  # fmt: skip
+    assert [by_the_coin(z, p, level=0.05) for z, p, _ in cases] == [word for *_, word in cases]
 
 
 TABLE = {  # attack, differences to the controls that there are: verdict where no control is off
@@ -74,6 +67,9 @@ TABLE = {  # attack, differences to the controls that there are: verdict where n
 }
 
 
+assert {*TABLE.values(), "confounded"} == set(VERDICTS), "every word comes up"
+
+
 @pytest.mark.parametrize(("given", "word"), TABLE.items())
 def test_where_no_coin_of_ours_decided(given, word):
     assert by_controls(*given[:1], [], given[1], exchangeable=True) == word
@@ -82,10 +78,6 @@ def test_where_no_coin_of_ours_decided(given, word):
     assert other == ("no leak found" if word == "no leak found" else "confounded")
     for off, alike in itertools.product((["base"], ["blind"], ["base", "blind"]), (True, False)):
         assert by_controls(*given[:1], off, given[1], exchangeable=alike) == "confounded"
-
-
-def test_every_word_comes_up():
-    assert {*TABLE.values(), "confounded"} == set(VERDICTS)
 
 
 def test_a_control_is_off_in_either_direction_and_at_one_percent():
@@ -105,9 +97,6 @@ def test_a_control_that_separates_perfectly_is_off_where_chance_hardly_would():
     few, more = (auroc(np.arange(n), np.arange(n) >= n // 2, np.arange(n) % 2) for n in (6, 14))
     assert control_p_value(few) == pytest.approx(2 / 20)
     assert control_p_value(more) == pytest.approx(2 / 3432)
-
-
-def test_the_blind_classifiers_p_value_is_that_of_its_widened_interval():
     rng, member = np.random.default_rng(1), np.arange(300) % 2 == 0
     plain = auroc(rng.normal(size=300) + 0.75 * member, member, np.arange(300) % 12)
     wide = cross_fitted(plain, 5)
@@ -141,10 +130,7 @@ def test_the_correction_by_hand():
     assert corrected(-9.5, "secondary", largest) == pytest.approx(1.0)
     assert corrected([0.1, -2.0, 3.0], "primary", largest).tolist() == pytest.approx([1.0, 1.0, 0.625])
     assert sum(SHARES.values()) == 1.0
-
-
-def test_several_runs_are_one_maximum():
-    """Each run exchanged its own coins: of every exchange the larger statistic counts."""
+    # each run exchanged its own coins: of every exchange the larger statistic counts
     both = together([table([9.0, 1.0, 0.5]), table([0.0, 0.2, 0.7]), pd.DataFrame()])
     assert both["primary"].tolist() == [9.0, 1.0, 0.7]
     assert together([]) == {}
@@ -177,31 +163,22 @@ def test_words_of_a_report():
     assert "[0.600, 0.800] for these clients" in these["sentence"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "blind", "off"),
-    [
+def test_controls_share_one_percent_of_a_report_and_its_distinct_blind_classifiers_count():
+    largest = {"controls": np.r_[9.0, np.ones(999)]}
+    for fields, blind, off in (
         ({"base_z": 1.5}, 1, {"base": 2 / 1000}),
         ({"base_z": 0.5}, 1, {}),
         ({"blind_p": 0.004}, 1, {"blind": 0.008}),
         ({"blind_p": 0.006}, 1, {}),  # half of 1 % is the base models'
         ({"blind_p": 0.004}, 2, {}),  # and two classifiers share theirs
         ({"blind_p": 0.0001, "base_z": -1.5}, 1, {"base": 2 / 1000, "blind": 0.0002}),
-    ],
-)
-def test_controls_share_one_percent_of_a_report(fields, blind, off):
-    largest = {"controls": np.r_[9.0, np.ones(999)]}
-    assert off_by_the_coin(finding(**fields), largest, blind) == pytest.approx(off)
-
-
-def test_an_alarm_counts_the_distinct_blind_classifiers_of_a_report():
+    ):
+        assert off_by_the_coin(finding(**fields), largest, blind) == pytest.approx(off)
     calm = dict.fromkeys(("primary", "secondary", "controls"), np.r_[9.0, np.ones(999)])
     one = finding(blind_p=0.004, blind_value=0.8)
     assert judged([one, one], calm, SIZES)[0]["alarm"].startswith("Control off: check the pipeline")
     assert judged([one, finding(blind_p=0.9, blind_value=0.5)], calm, SIZES)[0]["alarm"] is None
     assert judged([one, one | {"seed": 1}], calm, SIZES)[0]["alarm"] is None
-
-
-# rows and families of a run
 
 
 def test_primary_rows_are_named_by_adversary_and_order():
@@ -241,13 +218,8 @@ def test_one_row_is_named_by_preference_and_strength():
     ]
     base = [replace(m, base=m.base.assign(decompose=0.0)) for m in solved]
     rows = [c for c in comparisons(replace(run, models=base)) if c.coin]
-    assert named_row(rows, ["loss", "loss/base", "decompose"]) == (
-        "owner",
-        "true state",
-        "own members",
-        "held-out",
-        "decompose",
-    )
+    owner = ("owner", "true state", "own members", "held-out")
+    assert named_row(rows, ["loss", "loss/base", "decompose"]) == (*owner, "decompose")
     assert named_row(rows, ["loss", "loss/base"]) == (*server, "loss/base")
     assert named_row([], ["loss"]) is None
 
@@ -271,9 +243,6 @@ def test_every_row_that_coins_decided_is_in_one_family():
     for row, test in alone.scores.items():  # canaries move no other row
         assert (found.scores[row].p, found.scores[row].family) == (test.p, test.family)
         assert found.scores[row].z == pytest.approx(test.z)
-
-
-def test_no_coin_no_test():
     found = by_coin(replace(made_up(0), coins={}))
     assert (len(found.scores), len(found.base), len(found.largest)) == (0, 0, 0)
 
