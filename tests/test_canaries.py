@@ -118,11 +118,9 @@ def test_canaries_leave_the_candidates(federation, kind):
         assert len(after.records) == len(before.records) - len(after.canaries)
         assert [role[r] for r in after.records] == after.member.tolist(), "whoever stays keeps its role"
         assert [r for r in before.records if r in set(after.records)] == list(after.records), "and its place"
-        for name in ("name", "reference", "background", "classes"):
-            assert getattr(after, name) == getattr(before, name)
+        assert all(getattr(after, n) == getattr(before, n) for n in ("name", "reference", "background", "classes"))
         assert [r.id for r in after.canaries] == [f"{after.name}-canary-{i:04d}" for i in range(len(after.canaries))]
-    for name in ("novel", "test", "novel_test", "classes", "score"):
-        assert getattr(found, name) is getattr(federation, name)
+    assert all(getattr(found, n) is getattr(federation, n) for n in ("novel", "test", "novel_test", "classes", "score"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

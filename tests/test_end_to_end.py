@@ -39,9 +39,8 @@ class Kind:
     """A setting of the command, and what a run of it leaves on the way."""
 
     words: str
-    stages: Mapping[
-        str, str
-    ]  # the first, in which it is stopped, and those in which it is killed: a file that is there by then
+    # the first, in which it is stopped, and those in which it is killed: a file that is there by then
+    stages: Mapping[str, str]
     checkpoints: tuple[str, ...]  # which are damaged and repaired
     to_run: str = ""  # what a dry run says of it, and of its workers
     workers: str = "2 workers"
@@ -101,9 +100,8 @@ KINDS = {
     ),
 }
 QUICKEST = "quickest"
-each = pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=() if k == QUICKEST else pytest.mark.slow) for k in KINDS],  # the same tests
+each = pytest.mark.parametrize(  # the same test of every kind
+    "kind", [pytest.param(k, marks=() if k == QUICKEST else pytest.mark.slow) for k in KINDS]
 )
 each_estimated = pytest.mark.parametrize("kind", [mark for mark in each.args[1] if KINDS[mark.values[0]].to_run])
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -213,7 +211,7 @@ def aurocs(folder: Path) -> list[dict[str, Any]]:
     return [f for f in findings(folder) if f["metric"] == "auroc"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # whole commands; quick: test_api, test_findings, test_finished
 class TestLoRA:
     job = KINDS["LoRA"].job
 
@@ -270,12 +268,6 @@ class TestLoRA:
         assert [f["value"] for f in listed if f["seed"] == 1] != [f["value"] for f in before]
         assert "over 2 seeds" in done.stdout
 
-    def test_a_damaged_finding_is_named_and_repaired(self, run: Whole, tmp_path: Path) -> None:
-        here = copied(run, tmp_path) / run.folder.relative_to(run.out)
-        (here / "findings.json").write_text("[]")
-        assert "findings.json is damaged; computing it again" in self.job.audit(tmp_path).stderr
-        assert contents(here) == contents(run.folder)
-
     def test_canaries(self, tmp_path: Path) -> None:
         done = Job(CANARIES.split()).audit(tmp_path)
         folder = report(done)
@@ -295,7 +287,7 @@ class TestLoRA:
         assert "canaries" in (folder / "index.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # whole commands; quick: test_api, test_findings, test_finished
 class TestPrompts:
     @pytest.fixture
     def run(self, whole: Any) -> Whole:
@@ -336,7 +328,7 @@ class TestPrompts:
         assert (report(done) / "index.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # whole commands; quick: test_api, test_findings, test_finished
 class TestAttacksOnPrompts:
     @pytest.fixture
     def run(self, whole: Any) -> Whole:

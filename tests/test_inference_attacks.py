@@ -15,24 +15,11 @@ from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.knowledge import Knowledge, Shadows, own_class
 from fedaudit.attacks.likelihood import likelihood_ratios
 from fedaudit.contracts import attacks as attack_contracts
-from fedaudit.contracts.knowledge_toy import (
-    auroc,
-    classified,
-    log_probs_of,
-    scores_of,
-    shadows_of,
-    toy_seen,
-)
+from fedaudit.contracts.knowledge_toy import auroc, classified, log_probs_of, scores_of, shadows_of, toy_seen
 from tests import inference_oracle as oracle
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
-EVERY = [plugin for plugin in ATTACKS.values() if "classes" in plugin.facts.records]
-OF_MODELS = [plugin for plugin in EVERY if not plugin.facts.needs]  # what shadow models can stand in for
-OF_SEQUENCES = [ATTACKS[name] for name in ("trajectory", "outputfree")]  # of what shadows say over rounds, or release
-OF_ROUNDS = [plugin for plugin in EVERY if plugin.facts.needs and plugin not in OF_SEQUENCES]
-each = pytest.mark.parametrize("plugin", EVERY, ids=lambda plugin: plugin.name)
-each_of_models = pytest.mark.parametrize("plugin", OF_MODELS, ids=lambda plugin: plugin.name)
 
 
 def with_shadows(seen, **changes):
@@ -70,12 +57,8 @@ GRIDS = grids()
 
 # --- the contract of every attack on prompts --------------------------------------------------------------------------
 
-KEPT = [
-    (p, contract)
-    for p in ATTACKS.values()
-    for contract in attack_contracts.contracts_of(p)
-    if "text" not in contract.__name__
-]
+EVERY = [(plugin, contract) for plugin in ATTACKS.values() for contract in attack_contracts.contracts_of(plugin)]
+KEPT = [(plugin, contract) for plugin, contract in EVERY if "text" not in contract.__name__]
 
 
 @pytest.mark.parametrize(("plugin", "contract"), KEPT, ids=attack_contracts.named)
@@ -236,20 +219,15 @@ def test_one_scale_equals_the_loop_over_models():
     assert np.isnan(slow[:, 5]).all()
 
 
-def test_fewer_known_nonmembers_leave_values_as_they_are():
-    rng = np.random.default_rng(4)
-    values, member, _ = federations(rng, records=40, trajectories=2, each=3, level=2.0, spread=0.7)
-    for count in (0, likelihood.FEWEST - 1):
-        found = likelihood.on_one_scale(values[0], values[1:], member[1:], np.arange(40) < count)
-        np.testing.assert_array_equal(np.vstack(found), values)
-
-
-def test_just_enough_known_nonmembers_set_the_scale():
+def test_just_enough_known_nonmembers_set_the_scale_and_fewer_leave_values_as_they_are():
     rng = np.random.default_rng(4)
     values, member, _ = federations(rng, records=40, trajectories=2, each=3, level=2.0, spread=0.7)
     usable = np.flatnonzero((~member[1:]).any(0))  # some shadow says what they are without the record
-    known = np.isin(np.arange(40), usable[: likelihood.FEWEST])
-    found = np.vstack(likelihood.on_one_scale(values[0], values[1:], member[1:], known))
+    for count in (0, likelihood.FEWEST - 1, likelihood.FEWEST):
+        known = np.isin(np.arange(40), usable[:count])
+        found = np.vstack(likelihood.on_one_scale(values[0], values[1:], member[1:], known))
+        if count < likelihood.FEWEST:
+            np.testing.assert_array_equal(found, values)
     assert (abs(found - values)[:, known] > 0.01).mean() > 0.9
 
 
@@ -258,10 +236,7 @@ class Asked:
     """Answers of which nothing but the confidence, and minus it as the loss, is known."""
 
     confidence: np.ndarray
-
-    @property
-    def loss(self):
-        return -self.confidence
+    loss = property(lambda asked: -asked.confidence)
 
 
 @pytest.mark.parametrize(("factor", "more"), [(1.0, 5.0), (2.5, -3.0), (0.2, 0.0)])

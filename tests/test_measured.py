@@ -69,7 +69,6 @@ class TestWhoGuesses:
         coins = coins_of(3, 20)
         models = [model("prompt-user", "prompt", k, {"loss": told(coins, k)}) for k in coins]
         found = guess(run_of(models), coins, "prompt-user")
-        assert found is not None
         assert (found.canaries, found.clients, found.guesses, found.correct) == (60, 3, 12, 12)
         assert found.inserted == sum(used for own in coins.values() for used in own.values())
         assert guess(run_of(models), coins, "server") is None
@@ -78,7 +77,6 @@ class TestWhoGuesses:
         coins = coins_of(2, 30)
         everybody = {name: score for k in coins for name, score in told(coins, k).items()}
         found = guess(run_of([model("released-model", "final", None, {"loss": everybody})]), coins, "released-model")
-        assert found is not None
         assert (found.guesses, found.correct) == (12, 12)
 
     def test_by_the_first_attack_that_sees_something_there(self) -> None:
@@ -87,7 +85,6 @@ class TestWhoGuesses:
         scores = {"entropy": told(coins, 0, right=False), "loss": told(coins, 0)}
         headlines = {"fedmia": ("fedmia/1",), "entropy": ("entropy",), "loss": ("loss",)}
         found = guess(run_of([model("owner", "true state", 0, scores)], headlines), coins, "owner")
-        assert found is not None
         assert (found.attack, found.signal, found.correct) == ("entropy", "entropy", 0)
 
     def test_from_the_freshest_model_that_reaches_half_of_the_canaries(self) -> None:
@@ -95,16 +92,13 @@ class TestWhoGuesses:
         exact = [model("server", "exact", 0, {"loss": told(coins, 0)})]
         newest = [model("server", "newest", k, {"loss": told(coins, k, right=False)}) for k in coins]
         few, most = guess(run_of(exact + newest), coins, "server"), guess(run_of(newest[1:] + exact), coins, "server")
-        assert few is not None
         assert (few.way, few.correct) == ("newest", 0)
-        assert most is not None
         assert most.way == "exact"
 
     def test_no_canary_is_dropped(self) -> None:
         """Of a client without a model nothing can be said; its canaries count all the same, and are guessed about last."""
         coins = coins_of(4, 10)
         found = guess(run_of([model("owner", "true state", 0, {"loss": told(coins, 0)})]), coins, "owner")
-        assert found is not None
         assert (found.canaries, found.guesses, found.correct, found.clients) == (40, 8, 8, 4)
 
     def test_two_different_models_are_never_compared_by_their_scale(self) -> None:
@@ -114,7 +108,6 @@ class TestWhoGuesses:
             model("owner", "true state", k, {"loss": scores}) for k, scores in enumerate((told(coins, 0), scaled))
         ]
         found = guess(run_of(models), coins, "owner")
-        assert found is not None
         assert found.correct == found.guesses == 20
 
 
@@ -368,7 +361,6 @@ class TestFromMessages:
         assert 3 < one.value < 9.5
         assert (one.guesses, one.correct, one.attack, one.canaries) == (None, None, "whitebox", 120)
         assert one.expected == pytest.approx(6.5, abs=1)
-        assert one.p_provable is not None
         assert one.p_provable > 0.01
         assert one.scale == pytest.approx(1, abs=0.3)
         assert "by a regression of messages on the coins of 120 canaries: epsilon is at least" in one.sentence
@@ -377,7 +369,6 @@ class TestFromMessages:
     def test_a_tenth_of_the_noise_contradicts_what_is_proven_and_names_the_noise(self) -> None:
         one = self.bound(self.STD / 10, Hypothesis(8.0, 8.0, trade_off.GAUSSIAN, self.STD))
         assert one.value > 100
-        assert one.noise is not None
         assert one.noise / self.STD == pytest.approx(0.1, rel=0.2)
         (said,) = contradictions([asdict(one)])
         assert "coins as plain in messages have a probability" in said
@@ -386,7 +377,6 @@ class TestFromMessages:
         """Of a run trained elsewhere nobody knows the noise; what it claims is compared."""
         one = self.bound(self.STD / 10, Hypothesis(claimed=8.0))
         assert (one.ledger_noise, one.expected) == (None, None)
-        assert one.p_claimed is not None
         assert one.p_claimed < 1e-6
 
     def test_is_said_first(self) -> None:

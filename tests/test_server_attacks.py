@@ -22,7 +22,6 @@ ATTACKS: dict[str, Any] = {
     "slope": slope.Slope(slope.Params()),
     "source": source.Source(source.Params()),
 }
-each = pytest.mark.parametrize("name", ATTACKS)
 
 
 def some_seen(rounds: Rounds | None, history: Floats | None = None) -> Knowledge:
@@ -55,9 +54,6 @@ def mean(values: list[float]) -> float:
     """Of what is there; nan if nothing is."""
     there = [v for v in values if not math.isnan(v)]
     return sum(there) / len(there) if there else NAN
-
-
-# --- the slow and obvious way ---------------------------------------------------------------------------------------
 
 
 def slow_fedmia(values: Floats, client: int, i: int) -> float:
@@ -111,9 +107,6 @@ def test_every_score_and_the_attributed_owner_equal_their_loops() -> None:
             assert of_record[owner] == pytest.approx(max(known), abs=1e-12) if known else owner == -1, case
 
 
-# --- by hand --------------------------------------------------------------------------------------------------------
-
-
 def test_others_that_agree_but_for_rounding_of_their_mean_are_a_tie() -> None:
     """The mean of seven times 0.1 is not 0.1 in floating point."""
     assert fedmia.all_for_one(np.full((1, 8, 1), 0.1), 3).tolist() == [0.5]
@@ -139,13 +132,10 @@ def test_the_slope_is_of_the_clients_own_loss_where_messages_are_seen() -> None:
     assert ATTACKS["slope"].score(dataclasses.replace(seen, rounds=None))["slope"].tolist() == [-7]
 
 
-@each
-def test_an_attack_without_what_it_needs_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="rounds"):
-        ATTACKS[name].score(some_seen(None))
-
-
-# --- nothing to find, and something ---------------------------------------------------------------------------------
+def test_an_attack_without_what_it_needs_is_refused() -> None:
+    for attack in ATTACKS.values():
+        with pytest.raises(ValueError, match="rounds"):
+            attack.score(some_seen(None))
 
 
 def test_the_owner_of_what_leaks_is_found() -> None:

@@ -41,6 +41,9 @@ def main():
     print(len(fedaudit.audit(method="promptfl", epsilon="none", rounds=1, clients=2, train=8, test=1, threads=2, out="out").findings))
 """
 GUARDED, BARE = 'if __name__ == "__main__":\n    main()\n', "main()\n"
+in_whole_runs = (
+    pytest.mark.slow
+)  # commands whose workers are spawned; quick: two scripts, and forked workers everywhere
 
 
 def run(script: str, place: Path) -> subprocess.CompletedProcess[str]:
@@ -61,7 +64,7 @@ def test_a_script_without_it_is_explained(tmp_path: Path) -> None:
     assert done.stderr.count("Traceback") == 1
 
 
-@pytest.mark.slow
+@in_whole_runs
 def test_the_library_from_a_script(tmp_path: Path) -> None:
     bare = run(LIBRARY + BARE, tmp_path)
     assert bare.returncode == 1
@@ -77,7 +80,7 @@ def audit(words: str, out: Path, **more: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@in_whole_runs
 @pytest.mark.parametrize("words", [LORA, PROMPTS], ids=["LoRA", "prompts"])
 def test_commands_write_the_same_bytes(words: str, tmp_path: Path) -> None:
     """Of one process; a console of Windows in western Europe cannot print everything."""
@@ -86,13 +89,13 @@ def test_commands_write_the_same_bytes(words: str, tmp_path: Path) -> None:
     assert contents(tmp_path / "spawned") == contents(tmp_path / "alone")
 
 
-@pytest.mark.slow
+@in_whole_runs
 def test_an_own_run(tmp_path: Path) -> None:
     audit(f"{PROMPTS.replace('loss,lira --shadows 4', 'loss')} --export-run {tmp_path / 'run'}", tmp_path / "out")
     audit(f"--run {tmp_path / 'run'} --attack loss --threads 2 --quiet", tmp_path / "own")
 
 
-@pytest.mark.slow
+@in_whole_runs
 def test_an_item_of_a_paper(tmp_path: Path) -> None:
     sizes = "--clients 3 --per-round 2 --records 4 --reference 4 --novel 4 --test 2"
     audit(f"--paper fedrand:figure4 --rounds 1 {sizes} --local-steps 1 --threads 2 --quiet", tmp_path / "paper")
