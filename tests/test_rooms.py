@@ -113,6 +113,11 @@ def test_a_room_imports_only_what_is_under_it(imports):
     assert {module: names for module, names in found.items() if names} == {}
 
 
+def test_no_file_imports_a_room_by_its_short_name(imports):
+    """A user's folder may hold a module of that name (test_shadowing)."""
+    assert [module for module, names in imports.items() if names & {*ROOMS}] == []
+
+
 def test_recipes_stand_above_backbones_and_the_product_imports_none(imports):
     """No wheel holds them."""
     assert [module for module, names in imports.items() if "recipes" in names] == []
