@@ -1,7 +1,7 @@
 """Whatever learners of prompts compute is the same on a GPU as on the processor, and no round waits for the device.
 
 A stand-in GPU (tests/standin.py) computes real numbers and refuses what CUDA refuses. It is registered for a whole
-process, so that its programs (tests/on_standin.py) run beside this one.
+process, so that its programs (tests/on_standin.py) run in forks of this one, which have all libraries.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import multiprocessing
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from tests.on_standin import difference, main
 
 ROOT = Path(__file__).parents[1]
 LEARNERS = ("prompts", "maple")
-needs_standin = pytest.mark.skipif(not standin.available(), reason="torch before 2.10 lets no device be in Python")
+needs_standin = pytest.mark.skipif(
+    not standin.available() or not hasattr(os, "fork"), reason="torch before 2.10 lets no device be in Python"
+)
 
 # tensors that are made without a device, and `.numpy()` without `.cpu()`, by where that is right
 MAKERS = set("tensor zeros ones empty full arange eye linspace from_numpy".split())
@@ -103,7 +106,7 @@ def test_double_precision_is_the_processors(device: str, folder: Path) -> None:
 
 
 @needs_standin
-@pytest.mark.slow
+@pytest.mark.slow  # quick: every method on the stand-in for CUDA, double precision on both
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_every_method_on_apples_gpu(learner: str, folder: Path) -> None:
     check(on_standin(f"apple:{learner}", folder), learner, of_each={"train", "evaluate"})
@@ -116,7 +119,7 @@ def test_numbers_are_those_of_the_processor_and_nothing_waits(learner: str, fold
 
 
 @needs_standin
-@pytest.mark.slow
+@pytest.mark.slow  # quick: every method as it is, the four kinds of messages attacked by who sees most
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_every_variant_clipped_noised_and_attacked_by_everyone(learner: str, folder: Path) -> None:
     check(on_standin(learner, folder, "all"), learner, of_each={"train", "evaluate", "resume"})
@@ -155,7 +158,7 @@ DUAL = "--method dp2fl --attack loss,cosine --rounds 1 --clients 2 --test 1"
 
 
 @needs_standin
-@pytest.mark.slow
+@pytest.mark.slow  # whole audits; quick: what each learner computes, and the choice of a device
 @pytest.mark.parametrize(
     ("what", "device", "words"),
     [

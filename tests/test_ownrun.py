@@ -24,6 +24,7 @@ from fedaudit.external import export as export_module
 from fedaudit.external.adapters import canonical
 from fedaudit.external.export import export_run
 from fedaudit.external.reading import read
+from fedaudit.external.run import OwnRun
 from fedaudit.machinery.closure import closure
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
@@ -491,18 +492,24 @@ def original(request, tmp_path_factory) -> Transcript:
     )
 
 
+@pytest.fixture(scope="module")
+def again(original, tmp_path_factory) -> tuple[OwnRun, Transcript]:
+    """The run exported and read, and its transcript."""
+    place = tmp_path_factory.mktemp("again")
+    found = transcript(exported(original, place / "run"), place / "transcript")
+    return read(place / "run"), found
+
+
 class TestRoundTrip:
-    def test_transcripts(self, original, tmp_path):
-        again = transcript(exported(original, tmp_path / "run"), tmp_path / "again")
-        assert again.schedule == SCHEDULE
-        assert_same_transcripts(original, again)
+    def test_transcripts(self, original, again):
+        """Clients of the toy learn nearly the same, so that uploads may be equal; nothing else is said of them."""
+        own, found = again
+        assert found.schedule == SCHEDULE
+        assert_same_transcripts(original, found)
+        assert {remark.check for remark in own.remarks} <= {"uploads"}
 
-    def test_nothing_is_said_of_a_right_recording(self, original, tmp_path):
-        """Clients of the toy learn nearly the same, so that uploads may be equal; that alone is said."""
-        assert {remark.check for remark in read(exported(original, tmp_path / "run")).remarks} <= {"uploads"}
-
-    def test_federations(self, original, tmp_path):
-        before, after = toy_federation(), read(exported(original, tmp_path / "run")).federation
+    def test_federations(self, again):
+        before, after = toy_federation(), again[0].federation
         assert list(before.records) == list(after.records)
         assert list(before.truth.items()) == list(after.truth.items())
         for client, same in zip(before.clients, after.clients, strict=True):
@@ -513,11 +520,10 @@ class TestRoundTrip:
             assert other.where.partition(" line ")[0].endswith(".jsonl")
             assert plain_fields(one) == plain_fields(other)
 
-    def test_every_adversary_holds_the_same_models(self, original, tmp_path):
+    def test_every_adversary_holds_the_same_models(self, original, again):
         """Weights, records and order by content: an attack's scores, and so the findings, cannot differ."""
-        again = transcript(exported(original, tmp_path / "run"), tmp_path / "again")
         both = []
-        for found, data in ((original, toy_federation()), (again, read(tmp_path / "run").federation)):
+        for found, data in ((original, toy_federation()), (again[1], again[0].federation)):
             asked = Candidates(
                 {k: [r.id for r in client.records] for k, client in enumerate(data.clients)},
                 {k: [r.id for r in client.reference] for k, client in enumerate(data.clients)},
@@ -528,14 +534,11 @@ class TestRoundTrip:
         assert both[0] == both[1]
         assert {way for _, way, *_ in both[0]} >= {"final", "true state"}
 
-    def test_exported_again_it_is_the_same_run(self, original, tmp_path):
-        first = read(exported(original, tmp_path / "run"))
-        again = transcript(first.path, tmp_path / "again")
-        export_run(
-            again, first.federation, tmp_path / "second", about=ABOUT, score=first.score,
-            epsilon={"claimed": first.claimed, "provable": first.provable},
-        )  # fmt: skip
-        assert read(tmp_path / "second").sha256 == first.sha256
+    def test_exported_again_it_is_the_same_run(self, again, tmp_path):
+        own, found = again
+        epsilon = {"claimed": own.claimed, "provable": own.provable}
+        export_run(found, own.federation, tmp_path / "second", about=ABOUT, score=own.score, epsilon=epsilon)
+        assert read(tmp_path / "second").sha256 == own.sha256
 
 
 @pytest.fixture(scope="module")

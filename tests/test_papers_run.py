@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,24 +67,29 @@ def of_fedrand(**metrics: float) -> list[Evidence]:
     return [asked(e) for e in (*CELLS, *variant)]
 
 
+MADE_UP: Mapping[str, Callable[[], list[Evidence]]] = {  # by item, or by its paper
+    "dp2fl": personal,
+    "dp2fl:table3": newcomers,
+    "dp2fl:table4": newcomers,
+    "dpfpl": lambda: [
+        *ablation(),
+        *(prompt_evidence("dpfpl", epsilon, rank=rank) for epsilon in (0.2, 0.05, 0.01) for rank in (1, 8)),
+    ],
+    "dpfpl:table2": sweep,
+    "dpfpl:table3": sweep,
+    "dpfpl:table4": lambda: [of_a_dirichlet_split(prompt_evidence(method)) for method in ("promptfl", "dpfpl")],
+    "dpfpl:figure3": lambda: [attacked(prompt_evidence("dpfpl", e), "shadow", "loss") for e in (math.inf, 0.1)],
+    "fedrand": of_fedrand,
+    "secfpp": lambda: of_secfpp((0,)),
+}
+
+
 def made_up(name: str) -> EvidenceByTask:
     """Evidence of every task of an item that is trained."""
     if name == "fedrand:table1":
         return {"captions": of_fedrand(), "questions": of_fedrand(exact_match=50.0)}
-    dirichlet = [of_a_dirichlet_split(prompt_evidence(method)) for method in ("promptfl", "dpfpl")]
-    of_attacks = [attacked(prompt_evidence("dpfpl", epsilon), "shadow", "loss") for epsilon in (float("inf"), 0.1)]
-    of_item = {"dp2fl:table3": newcomers, "dp2fl:table4": newcomers, "dpfpl:figure3": lambda: of_attacks,
-               "dpfpl:table2": sweep, "dpfpl:table3": sweep, "dpfpl:table4": lambda: dirichlet}  # fmt: skip
-    of_paper = {"dp2fl": personal, "dpfpl": of_all_budgets, "fedrand": of_fedrand, "secfpp": lambda: of_secfpp((0,))}
-    return dict.fromkeys(paper_items.find(name).tasks, of_item.get(name, of_paper[name.partition(":")[0]])())
-
-
-def of_all_budgets() -> list[Evidence]:
-    """DP-FPL's ranks at all budgets of Tables 6 to 11."""
-    return [
-        *ablation(),
-        *(prompt_evidence("dpfpl", epsilon, rank=rank) for epsilon in (0.2, 0.05, 0.01) for rank in (1, 8)),
-    ]
+    make = MADE_UP.get(name) or MADE_UP[name.partition(":")[0]]
+    return dict.fromkeys(paper_items.find(name).tasks, make())
 
 
 def tiny(name: str) -> str:
