@@ -16,7 +16,7 @@ from PIL import Image
 
 from fedaudit.audits.findings import Finding
 from fedaudit.reports.report import TABLES, Evidence, build
-from tests.unprinted import nothing_printed
+from tests.unprinted import nothing_drawn, nothing_printed
 
 Place = tuple[str, str, str, str]  # threat model, way, population and non-members: a row of the leakage table
 
@@ -97,6 +97,12 @@ def built(evidence: list[Evidence], *, printing: bool = False) -> dict[str, byte
     with nothing_printed(but=printing):
         build(evidence, write)
     return files
+
+
+def plain_page(evidence: list[Evidence]) -> bytes:
+    """The page of a report without its figures."""
+    with nothing_drawn():
+        return built(evidence)["index.html"]
 
 
 # a run of LoRA

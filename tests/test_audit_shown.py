@@ -1,11 +1,10 @@
 """What an audit says of itself in Python is what its page says: sentences, strips, verdicts."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from fedaudit.reports.section import Page
 from fedaudit.terms.verdicts import LEAKS, VERDICTS
 from tests.evidence import built, evidence
 from tests.pages import HOSTILE, Reader
-from tests.prompt_evidence import attacked, prompt_evidence, sweep
+from tests.prompt_evidence import attacked, prompt_evidence
+from tests.unprinted import nothing_drawn
 
 KINDS: dict[str, Callable[[], list[Evidence]]] = {
     "one run": lambda: [evidence("fedavg", 0)],
@@ -25,7 +25,7 @@ KINDS: dict[str, Callable[[], list[Evidence]]] = {
     "attacks on prompts, with noise and without": lambda: [
         attacked(prompt_evidence("promptfl", epsilon), "lira", "loss") for epsilon in (math.inf, 0.4)
     ],
-    "many runs": lambda: [attacked(e, "loss") for e in sweep()],
+    "many runs": lambda: [attacked(prompt_evidence("promptfl", epsilon), "loss") for epsilon in (math.inf, 8, 4, 2, 1)],
     "nothing attacked": lambda: [prompt_evidence("promptfl", 0.4)],
 }  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -33,7 +33,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 @cache
 def report(kind: str) -> dict[str, bytes]:
-    return built(KINDS[kind]())
+    """Without tables, of which nothing here is said."""
+    with nothing_drawn():
+        return built([replace(e, tables={}) for e in KINDS[kind]()])
 
 
 @cache
@@ -86,15 +88,12 @@ def test_verdicts_have_a_row_per_run_and_adversary(kind: str) -> None:
         assert (table.reading.str.len() > 10).all()
 
 
-def test_names_of_users_are_escaped() -> None:
-    files = built([attacked(prompt_evidence("promptfl", epsilon), "loss") for epsilon in (math.inf, 8, 4, 2, 1)])
+def test_names_of_users_are_escaped_and_rules_hold_within_their_scope_only() -> None:
+    files = report("many runs")
     findings = [f | {"method": f"{HOSTILE} {f['method']}"} for f in json.loads(files["findings.json"])]
     shown = notebook.picture(notebook.page_of(findings, json.loads(files["runs.json"])), Path("index.html"))
     assert "&lt;script&gt;" in shown
     assert "<script" not in shown
-
-
-def test_rules_hold_within_their_scope_only() -> None:
     style = "<style>\n/* of a, b { } */\n:root { --a: 1; } .a, .b > p { color: red; }\n@media print { .a { margin: 0; } td { top: 0; } }\n</style>"
     assert re.sub(r"(?<=[{}])(?=\S)", " ", " ".join(notebook.scoped(style, ".x").split())) == (
         ".x { --a: 1; } .x .a, .x .b > p { color: red; } @media print { .x .a { margin: 0; } .x td { top: 0; } }"

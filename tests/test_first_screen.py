@@ -1,7 +1,5 @@
 """The first screen of a page: strips on findings of every kind, cards of epsilon, utility, the paragraph, and budgets."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -22,7 +20,7 @@ from fedaudit.reports.strips import place, strips
 from fedaudit.reports.use import before_and_after
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.verdicts import LEAKS, NO_LEAK_FOUND
-from tests.evidence import built, evidence
+from tests.evidence import built, evidence, plain_page
 from tests.pages import Reader
 from tests.prompt_evidence import prompt_evidence
 from tests.test_headline import ONE, auroc
@@ -77,7 +75,7 @@ def test_a_strip_says_what_the_verdict_says_and_never_no_leak_alone(case: str) -
             assert strip["clients"] == "7 of 12 clients"
 
 
-def test_marks_stand_on_the_scale_from_guessing_to_certain() -> None:
+def test_marks_stand_on_the_scale_and_need_no_colour() -> None:
     assert [place(x) for x in (0.4, 0.7, 1.0, 0.1)] == [2.0, 50.0, 98.0, 2.0]
     (strip,) = drawn("a leak")
     at = strip["at"]
@@ -88,23 +86,20 @@ def test_marks_stand_on_the_scale_from_guessing_to_certain() -> None:
     (turned,) = drawn("a reversed score")
     assert turned["at"]["value"] == place(0.8)
     assert turned["at"]["low"] == place(1 - WHOLE["high"])
-
-
-def test_what_could_have_been_shown_may_be_unknown() -> None:
-    quiet = WHOLE | auroc(0.5, NO_LEAK_FOUND, detectable=None)
-    (strip,) = strips({"A": {"server": [quiet]}}, {"A": None})
-    assert strip["reading"] == "what could have been shown is not known"
-    assert strip["clients"] == "7 clients"
-
-
-def test_strips_need_no_colour() -> None:
-    page = built([replace(evidence("fedrand", 0), tables={})])["index.html"].decode()
+    page = plain_page([replace(evidence("fedrand", 0), tables={})]).decode()
     for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
         assert 'role="img" aria-label="' in svg
         assert not re.search(r"#[0-9a-f]{3,6}\b|rgb|style=|fill=|stroke=", svg)
     rows = re.findall(r'<span class="word"><span aria-hidden="true">(.)</span> ([\w ]+)</span>', page)
     assert len(rows) == 3
     assert {word.lower() for _, word in rows} <= {*LEAKS, NO_LEAK_FOUND, "confounded", "inconclusive"}
+
+
+def test_what_could_have_been_shown_may_be_unknown_and_words_in_sight_are_outside_of_closed_details() -> None:
+    quiet = WHOLE | auroc(0.5, NO_LEAK_FOUND, detectable=None)
+    (strip,) = strips({"A": {"server": [quiet]}}, {"A": None})
+    assert strip["reading"] == "what could have been shown is not known"
+    assert strip["clients"] == "7 clients"
 
 
 def lines(name: str, *, of: Page) -> list[tuple[str | None, str, str]]:

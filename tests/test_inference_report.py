@@ -1,13 +1,10 @@
 """The pages about membership inference on prompts, on synthetic evidence: verdicts first, every number beside its controls, nothing invented."""
 
-from __future__ import annotations
-
 import io
 import math
 import re
 from dataclasses import replace
 from itertools import pairwise, product
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -23,7 +20,7 @@ from fedaudit.reports.papers import dpfpl_figure3
 from fedaudit.reports.report import Evidence
 from fedaudit.reports.rows import variants
 from fedaudit.reports.verdict_cards import SYMBOLS, card
-from tests.evidence import WIDTH, built
+from tests.evidence import WIDTH, built, plain_page
 from tests.pages import (
     HOSTILE,
     Reader,
@@ -31,7 +28,6 @@ from tests.pages import (
     check_files,
     check_leakage,
     check_page,
-    check_same_bytes,
     figure,
     with_interval,
     words_of,
@@ -68,35 +64,23 @@ def single(**more: Any) -> dict[str, Any]:
 
 def page_of(*findings: dict[str, Any]) -> Reader:
     e = bare(PAIR[0])
-    return Reader(built([replace(e, findings=[*findings, *prompt_evidence("dpfpl").findings])])["index.html"])
+    return Reader(plain_page([replace(e, findings=[*findings, *prompt_evidence("dpfpl").findings])]))
 
 
-def test_files_hold_the_input_and_pages_need_nothing_else(pair: dict[str, bytes], one: dict[str, bytes]) -> None:
+def test_files_hold_the_input_and_verdicts_come_first(pair: dict[str, bytes], one: dict[str, bytes]) -> None:
     tables = "accuracy privacy noise records classes agreement attribution canaries cells refused"
     check_files(pair, PAIR, tables, "epsilon roc scores-shadow clients classes trajectories utility")
     check_page(pair)
     check_page(one)
-
-
-def test_verdicts_come_first_utility_after(pair: dict[str, bytes]) -> None:
     page = pair["index.html"].decode()
     order = "verdicts leakage utility privacy against figures agreement refused".split()
     assert [part for part in re.findall(r'id="(\w+)"', page) if part in order] == order
     assert "Membership leakage, utility and privacy of DP-FPL" in page
 
 
-@pytest.mark.slow
-def test_same_bytes_in_another_process(one: dict[str, bytes], tmp_path: Path) -> None:
-    imported = "from tests.test_inference_report import PAIR, PARTS, bare, built"
-    check_same_bytes(one, imported, "built([bare(PAIR[0], *PARTS)])", tmp_path)
-
-
-def test_every_auroc_stands_beside_its_controls_and_thresholds(one: dict[str, bytes]) -> None:
+def test_aurocs_controls_non_members_and_the_best_attack(one: dict[str, bytes]) -> None:
     assert sum(f["metric"] == "auroc" and not f["best_of"] for f in PAIR[0].findings) == 3 * (3 * 7 + 9)
     check_leakage(one["index.html"], PAIR[0].findings)  # three populations; attacks by threat model
-
-
-def test_blocks_say_who_the_non_members_are(one: dict[str, bytes]) -> None:
     reader = Reader(one["index.html"])
     blocks = [row[0] for row in reader.rows if len(row) == 1]
     assert "prompt-user, prompt: own members (142, 2 clients) against held-out records (146)" in blocks
@@ -108,9 +92,6 @@ def test_blocks_say_who_the_non_members_are(one: dict[str, bytes]) -> None:
     assert f"{coin} · a fair coin before training said which were inserted" in blocks
     washed = [a for tag, a in reader.elements if tag == "tbody" and a.get("class") == "novel"]
     assert len(washed) == 4  # other clients alone, under four threat models
-
-
-def test_the_best_of_many_attacks_is_quoted_with_its_corrected_interval(one: dict[str, bytes]) -> None:
     value = leak_of("prompt-user", "shadow", INF)
     wide = with_interval(value, value - 1.5 * WIDTH, value + 1.5 * WIDTH)
     reader = Reader(one["index.html"])
@@ -120,15 +101,12 @@ def test_the_best_of_many_attacks_is_quoted_with_its_corrected_interval(one: dic
     assert "Best of 9 attacks shadow models; corrected for picking it" in [row[0] for row in reader.rows if row]
 
 
-def test_a_single_leak_does_not_overrule_the_corrected_best() -> None:
+def test_the_corrected_best_is_quoted_else_the_gravest_headline() -> None:
     best = single(best_of=3, verdict="no leak found", sentence="No leak found: best of three.")
     text = page_of(single(), best).text
     assert "○ No leak found: best of three." in text
     assert "Each of the 3 attacks alone, its interval not corrected for their number: 1 leak." in text
     assert "○ No leak found: best of three." not in page_of(single(), best | {"nonmembers": "other clients"}).text
-
-
-def test_without_a_best_the_gravest_headline_is_quoted() -> None:
     quiet = single(verdict="no leak found", sentence="No leak found: quiet.", signal="loss", attack="loss")
     text = page_of(quiet, single(sentence="Leak: loud.")).text
     assert "● Leak: loud. Gravest of 2 rows of headline scores: 1 leak, 1 no leak found." in text
@@ -139,15 +117,12 @@ def test_without_a_best_the_gravest_headline_is_quoted() -> None:
     assert "Inserted canaries: ● leak, AUROC 0.600 [0.545, 0.655]." in text
 
 
-def test_what_cannot_be_measured_is_said() -> None:
+def test_what_cannot_be_measured_and_p_values_of_canaries_are_said() -> None:
     small = single(value=None, low=None, high=None, status="not measurable (9)", verdict=None, sentence=None)
     reader = page_of(small)
     assert ["shadow models", "not measurable (9)"] in [row[:2] for row in reader.rows]
     assert "Not measured" in reader.text
     assert card([], [])["verdict"] is None
-
-
-def test_the_p_values_of_canaries_stand_on_the_card() -> None:
     tested = {"z": 3.0, "p": 0.001, "p_adjusted": 0.79, "family": "secondary", "family_n": 948}
     canary = single(nonmembers="left-out canaries", population="canaries", verdict="no leak found", **tested)
     said = "Inserted canaries: ○ no leak found, AUROC 0.600 [0.545, 0.655], p 0.001 alone, 0.79 among 948 secondary scores."
@@ -201,10 +176,10 @@ def test_attacks_by_runs(pair: dict[str, bytes]) -> None:
     assert [row[5:] for row in verdicts[1:]] == [[f"{end:.1f}"] for end in ends]
 
 
-def test_many_runs_are_lines_and_only_few_are_unfolded() -> None:
+def test_many_runs_are_lines_and_one_run_or_attack_needs_none(one: dict[str, bytes]) -> None:
     pairs = product(("promptfl", "dpfpl"), (INF, 0.4, 0.2, 0.1, 0.05))
     cells = [bare(attacked(prompt_evidence(*pair), "shadow", "loss")) for pair in pairs]
-    reader = Reader(built(cells)["index.html"])
+    reader = Reader(plain_page(cells))
     tables = [i for i, row in enumerate(reader.rows) if row[:1] == ["Run"]]
     assert reader.rows[tables[1]] == ["Run", "shadow models", "loss", "Best of 2 attacks corrected for picking"]
     lines = reader.rows[tables[1] + 1 : tables[1] + 11]
@@ -213,11 +188,8 @@ def test_many_runs_are_lines_and_only_few_are_unfolded() -> None:
     assert lines[0][0] == "●PromptFL, no noise"
     assert "Of 10 rows those without noise or with ε 0.4 are shown" in reader.text
     assert sum(row[0].startswith("prompt-user, prompt: own") for row in reader.rows if len(row) == 1) == 2 * 4
-
-
-def test_one_run_or_one_attack_needs_no_matrix(one: dict[str, bytes]) -> None:
     assert "Every attack by itself" not in Reader(one["index.html"]).text
-    few = Reader(built([bare(attacked(prompt_evidence("dpfpl", e), "shadow")) for e in (INF, 0.1)])["index.html"])
+    few = Reader(plain_page([bare(attacked(prompt_evidence("dpfpl", e), "shadow")) for e in (INF, 0.1)]))
     assert "Every attack by itself" not in few.text
     assert "the gravest row of a headline score" in few.text
     assert "Best of" not in few.text
@@ -225,7 +197,7 @@ def test_one_run_or_one_attack_needs_no_matrix(one: dict[str, bytes]) -> None:
 
 def test_seeds_stand_beside_the_first() -> None:
     cells = [bare(attacked(prompt_evidence("dpfpl", 0.1, seed), "shadow", "loss"), "classes") for seed in (0, 1, 2)]
-    reader = Reader(built(cells)["index.html"])
+    reader = Reader(plain_page(cells))
     values = [leak_of("server", "loss", 0.1, seed) for seed in (0, 1, 2)]
     best = [leak_of("server", "shadow", 0.1, seed) for seed in (0, 1, 2)]
     first, *means = (with_interval(values[0], values[0] - WIDTH, values[0] + WIDTH),
@@ -257,18 +229,15 @@ def test_records_exposed_agreement_attribution_canaries_and_refused(pair: dict[s
     assert rows.count(refused) == 1  # both runs say the same
 
 
-def test_canaries_too_few_to_show_anything() -> None:
+def test_canaries_too_few_and_runs_that_differ_are_named() -> None:
     e = bare(PAIR[0], "canaries")
     few = {"number": 2, "guesses": 1, "ceiling": 0.0, "gaussian_ceiling": 0.0, "needed": math.inf}
     e.tables["canaries"] = e.tables["canaries"].head(1).assign(**few)
-    row = next(row for row in Reader(built([e])["index.html"]).rows if row[:1] == ["mislabelled"])
+    row = next(row for row in Reader(plain_page([e])).rows if row[:1] == ["mislabelled"])
     assert row[3:] == ["2", "1", "0.00", "0.00", "1e-05", "out of reach"]
-
-
-def test_runs_that_differ_are_named() -> None:
     cells = [bare(e, "refused") for e in PAIR]
     cells[1].tables["refused"] = cells[1].tables["refused"].head(1)
-    rows = Reader(built(cells)["index.html"]).rows
+    rows = Reader(plain_page(cells)).rows
     assert ["DP-FPL, ε 0.1", "fedmia", "prompt-user"] in [row[:3] for row in rows]
     assert ["DP-FPL, no noise", "fedmia", "prompt-user"] in [row[:3] for row in rows]
 
@@ -287,9 +256,12 @@ def test_figures_hold_their_rows(pair: dict[str, bytes]) -> None:
     ticks = [word for word in words_of(pair, "classes") if " · " in word]
     assert ticks[:2] == ["client-00 · mean", "client-00 · glyph 0"]
     assert words_of(pair, "roc").count("DP-FPL, ε 0.1") == 1  # one legend for all panels
+    names = {"most exposed members, one by one", "held-out, mean", "left-out canary, mean"}
+    names |= {f"{kind}, mean (DP-FPL, {noise})" for kind in ("member", "canary") for noise in ("no noise", "ε 0.1")}
+    assert names <= set(words_of(pair, "trajectories"))
 
 
-def test_bars_reach_as_far_as_the_intervals() -> None:
+def test_bars_and_histograms_reach_as_far_as_their_numbers() -> None:
     found = [with_leakage(v, "shadow") for v in variants([bare(e, "classes") for e in PAIR])]
     drawn = against_epsilon(found, ["dpfpl"], ["local", "success"])
     assert drawn is not None
@@ -300,25 +272,22 @@ def test_bars_reach_as_far_as_the_intervals() -> None:
     assert low <= 40
     assert high >= 62
     assert any(line.get_ydata()[0] == 50 for line in panel.lines)  # guessing
-
-
-def test_canaries_have_lines_of_their_own(pair: dict[str, bytes]) -> None:
-    names = {"most exposed members, one by one", "held-out, mean", "left-out canary, mean"}
-    names |= {f"{kind}, mean (DP-FPL, {noise})" for kind in ("member", "canary") for noise in ("no noise", "ε 0.1")}
-    assert names <= set(words_of(pair, "trajectories"))
-
-
-def test_histograms_leave_room_for_what_they_show() -> None:
     e = bare(attacked(prompt_evidence("dpfpl"), "shadow"), "scores")
     strange = e.tables["scores"].head(9).assign(kind="other client", shadow=1e9)
     files = built([replace(e, tables=e.tables | {"scores": pd.concat([e.tables["scores"], strange])})])
     assert figure(files, "scores-shadow").high.max() < 10
 
 
-def test_without_an_attack_epsilon_is_set_against_accuracy_alone() -> None:
+def test_figures_without_an_attack_and_of_many_classes() -> None:
     plain = built([bare(prompt_evidence("dpfpl", epsilon)) for epsilon in (INF, 0.1)])
     assert set(figure(plain, "epsilon").quantity) == {"local", "neighbour"}
     assert "guessing" not in Reader(plain["index.html"]).text.split("Against epsilon", 2)[2].split("Configuration")[0]
+    e = bare(attacked(prompt_evidence("dpfpl"), "shadow"), "classes")
+    few = e.tables["classes"].head(1)
+    e.tables["classes"] = pd.concat([few.assign(label=f"class {i:02d}") for i in range(50)], ignore_index=True)
+    files = built([e])
+    assert "Of 50 rows the first 40 are drawn" in Reader(files["index.html"]).text
+    assert len(figure(files, "classes")) == 50
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -337,7 +306,7 @@ def test_parts_without_rows_are_left_out(empty: bool) -> None:
 def test_one_run_may_lack_what_another_has() -> None:
     poor = bare(attacked(prompt_evidence("dpfpl", 0.1), "loss"))
     poor = replace(poor, attack="all", findings=[f for f in poor.findings if f.get("way") in (None, "rebuilt")])
-    rows = Reader(built([bare(PAIR[0], "records"), poor])["index.html"]).rows
+    rows = Reader(plain_page([bare(PAIR[0], "records"), poor])).rows
     assert matrix(rows, "Run")[2][1:3] == ["n/a", "n/a"]
     attacks = matrix(rows, "Run", 1)
     assert attacks[1][1] == judged(leak_of("prompt-user", "shadow", INF), WIDTH, "leak")
@@ -364,15 +333,6 @@ def test_figures_and_tables_take_degenerate_rows() -> None:
     heads = [row for row in reader.rows if row[:2] == ["rank", "Record"]]
     assert not any("loss" in row for row in heads)  # it says nothing of any record
     assert figure(files, "classes").success.notna().all()
-
-
-def test_classes_beyond_the_figure_stand_in_its_data() -> None:
-    e = bare(attacked(prompt_evidence("dpfpl"), "shadow"), "classes")
-    few = e.tables["classes"].head(1)
-    e.tables["classes"] = pd.concat([few.assign(label=f"class {i:02d}") for i in range(50)], ignore_index=True)
-    files = built([e])
-    assert "Of 50 rows the first 40 are drawn" in Reader(files["index.html"]).text
-    assert len(figure(files, "classes")) == 50
 
 
 def test_hostile_text_stays_text() -> None:
@@ -457,7 +417,7 @@ def rated(*successes: tuple[float, float]) -> str:
     return dpfpl_figure3.reading([with_leakage(v, "shadow") for v in variants(cells)])
 
 
-def test_figure_3_in_words() -> None:
+def test_figure_3_in_words_and_what_it_refuses() -> None:
     for clear, some, much, said in [
         (80, 60, 49, "with ε 0.4 and without noise."),
         (80, 54, 49, "without noise, and with none of the epsilons."),
@@ -467,9 +427,6 @@ def test_figure_3_in_words() -> None:
         assert rated((clear, 5), (some, 5), (much, 5)).startswith(f"The attack beats guessing {said}")
     local = accuracy_of("dpfpl", 0.1, "local", 0, 8, True) - accuracy_of("dpfpl", INF, "local", 0, 8, True)
     assert f"ε 0.1 changes accuracy by −{-local:.1f} points on local classes and" in rated((80, 5), (54, 5), (49, 5))
-
-
-def test_figure_3_refuses_what_it_cannot_draw() -> None:
     cells, others = sweep(), [attacked(prompt_evidence("promptfl", e), "shadow") for e in (INF, 0.1)]
     for given, said in [
         ({}, "at least one task"),

@@ -17,9 +17,10 @@ from fedaudit.audits.permutation_test import by_coin
 from fedaudit.audits.verdicts import SHARES
 from fedaudit.reports.corrected_verdicts import with_verdicts
 from fedaudit.reports.evidence import Evidence
-from fedaudit.reports.report import build
+from tests.evidence import built
 from tests.judged_rows import contradictory
 from tests.test_membership import NAMES, SIGNALS, claims, made_up
+from tests.unprinted import nothing_drawn
 
 
 def evidence(run, seed=0):
@@ -30,8 +31,8 @@ def evidence(run, seed=0):
 
 
 def report(*given):
-    files = {}
-    build(given, lambda name, data: files.update({name: data}))
+    with nothing_drawn():
+        files = built([*given])
     return json.loads(files["findings.json"]), pd.read_csv(io.BytesIO(files["cells.csv"])), files["index.html"].decode()
 
 
@@ -40,17 +41,21 @@ def two():
     return evidence(made_up(0, leak=0.6)), evidence(made_up(1), seed=1)
 
 
-def test_a_report_says_the_words(two):
+@pytest.fixture(scope="module")
+def of_two(two):
+    return report(*two)
+
+
+def test_a_report_says_the_words(two, of_two):
     """By the largest of all rows of a family in all runs, exchange by exchange; a slow loop over exchanges."""
-    found, table, _ = report(*two)
+    found, table, _ = of_two
     largest = [e.tables["permutations"] for e in two]
     coins = [f for f in found if f["z"] is not None]
     assert coins
     assert all(f["verdict"] is None for e in two for f in e.findings if f["z"] is not None)
     for f in coins:
-        reach = 1
-        for t in range(1, len(largest[0])):
-            reach += max(one[f["family"]][t] for one in largest) >= abs(f["t"]) - 1e-9
+        both = zip(*(one[f["family"]] for one in largest), strict=True)
+        reach = 1 + sum(max(statistics) >= abs(f["t"]) - 1e-9 for t, statistics in enumerate(both) if t)
         p = min(1.0, reach / len(largest[0]) / SHARES[f["family"]])
         assert f["p_adjusted"] == pytest.approx(p)
         assert f["verdict"] == ("leak" if p <= 0.05 and f["t"] > 0 else "no leak found" if p > 0.05 else f["verdict"])
@@ -61,18 +66,18 @@ def test_a_report_says_the_words(two):
     assert shown.p_adjusted_x.tolist() == pytest.approx(shown.p_adjusted_y.tolist())
 
 
-def test_a_run_among_others_is_corrected_for_them(two):
+def test_a_run_among_others_is_corrected_for_them(two, of_two):
     alone, together = (
         {(f["signal"], f["threat_model"], f["way"], f["population"]): f["p_adjusted"]
          for f in found if f["seed"] == 0 and f["z"] is not None}
-        for found in (report(two[0])[0], report(*two)[0])
+        for found in (report(two[0])[0], of_two[0])
     )  # fmt: skip
     assert all(together[row] >= p for row, p in alone.items())
     assert any(together[row] > p for row, p in alone.items())
 
 
-def test_the_page_names_its_families(two):
-    text = " ".join(report(*two)[2].split())
+def test_the_page_names_its_families_and_controls_that_are_off(of_two):
+    text = " ".join(of_two[2].split())
     assert "<i>p alone</i> is the share of 2,000 exchanges" in text
     assert "over all 2 runs of this page" in text
     named = "of each adversary's freshest model the first two in the order of the attacks, which of <code>--attack all</code> is"
@@ -83,15 +88,9 @@ def test_the_page_names_its_families(two):
     assert "They have 40 % of the error. The 12 secondary scores, all others, have 10 %." in text
     assert "at most 5 %" in text
     assert "One score a run has half of the error for itself (server calibrated loss)." in text
-
-
-def test_a_control_that_is_off_is_said_on_the_card():
     off, calm = (report(evidence(made_up(4, **planted)))[2] for planted in ({"blind_leak": 2.0}, {}))
     assert "Control off: check the pipeline" in off
     assert "Control off" not in calm
-
-
-def test_without_coins_of_ours_nothing_is_corrected():
     run = dataclasses.replace(made_up(0, leak=2.0), coins={})
     found, _, page = report(evidence(run))
     aurocs = [f for f in found if f["metric"] == "auroc"]
@@ -143,15 +142,14 @@ def test_no_finding_contradicts_itself(made):
 def test_a_finding_that_contradicts_itself_is_named(wrong):
     right = {
         "metric": "auroc", "headline": True, "family": "primary", "family_n": 6, "z": 2.0, "t": 2.0, "p": 0.01, "p_adjusted": 0.1,
-        "part": WHOLE_RANKING,
-        "nonmembers": "held-out", "best_of": None, "verdict": "no leak found",
+        "part": WHOLE_RANKING, "nonmembers": "held-out", "best_of": None, "verdict": "no leak found",
     }  # fmt: skip
     assert contradictory([right]) == []
     assert len(contradictory([right | wrong])) == 1
 
 
-def test_both_p_values_stand_where_a_verdict_does(two):
-    found, table, page = report(*two)
+def test_both_p_values_stand_where_a_verdict_does(of_two):
+    found, table, page = of_two
     text = " ".join(page.split())
     sizes = Counter(test.family for one in (made_up(0, leak=0.6), made_up(1)) for test in by_coin(one).scores.values())
     assert table.family.value_counts().to_dict() == sizes

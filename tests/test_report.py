@@ -1,7 +1,5 @@
 """The report on synthetic evidence: every number arrives, nothing else does, and the same evidence gives the same bytes."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from fedaudit.reports.figures import membership as figures
 from fedaudit.reports.figures import tokens as heatmap
 from fedaudit.reports.formats import number, plain
 from fedaudit.reports.report import TABLES, Evidence, build, rows_as_json
-from tests.evidence import ASKED, ATTACK, CLIENTS, SIBLING, built, evidence
+from tests.evidence import ASKED, ATTACK, CLIENTS, SIBLING, built, evidence, plain_page
 from tests.pages import (
     HOSTILE,
     Reader,
@@ -45,8 +43,8 @@ def one() -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def two() -> dict[str, bytes]:
-    """Two methods with two seeds, and everything."""
-    return built(TWO, printing=True)
+    """Two methods with two seeds, and everything; figures are plotted and not printed."""
+    return built(TWO)
 
 
 def test_files_hold_the_input_and_the_page_needs_nothing_else(two: dict[str, bytes]) -> None:
@@ -54,27 +52,54 @@ def test_files_hold_the_input_and_the_page_needs_nothing_else(two: dict[str, byt
     check_files(two, TWO, "utility cells", drawn)
     check_page(two)
     reader = Reader(two["index.html"])
-    assert (
-        sum(tag == "svg" and "viewbox" in a for tag, a in reader.elements) == 8
-    )  # all but the tokens, which are cells
+    # all but the tokens, which are cells
+    assert sum(tag == "svg" and "viewbox" in a for tag, a in reader.elements) == 8
     assert ASKED in reader.text
 
 
-def test_same_bytes_in_another_process_with_other_settings(two: dict[str, bytes], tmp_path: Path) -> None:
-    check_same_bytes(two, "from tests.test_report import TWO, built", "built(TWO, printing=True)", tmp_path)
+def all_files() -> dict[str, bytes]:
+    """Of a page with everything, and of one with two printed figures: all are printed by the same function."""
+    printed = built([replace(ONE, tables={name: ONE.tables[name] for name in ("clients", "cost")})], printing=True)
+    return built(TWO) | {f"printed/{name}": data for name, data in printed.items()}
+
+
+def test_same_bytes_in_another_process_with_other_settings(tmp_path: Path) -> None:
+    check_same_bytes(all_files(), "from tests.test_report import all_files", "all_files()", tmp_path)
 
 
 def test_every_number_stands_in_its_row(one: dict[str, bytes]) -> None:
     check_leakage(one["index.html"], ONE.findings)
+    cells = ONE.tables["cells"]
+    cells = cells[(cells.threat_model == "owner")]
+    numbers = zip(cells.signal, cells.auroc, cells.p_adjusted, strict=True)
+    shown = {signal: f"{auroc:.3f}" + "*" * (p < 0.05) for signal, auroc, p in numbers}
+    rows = Reader(one["index.html"]).rows
+    assert ["MaxRényi, order inf", *(shown[f"renyi/inf/{k}/image"] for k in range(0, 101, 10))] in rows
+    assert ["Min-K++", "n/a", *(shown[f"minkpp/{k}/caption"] for k in range(10, 101, 10))] in rows
+    assert ["probability gap, caption", shown["gap/caption"]] in [row[:2] for row in rows]
+    page, tokens = Reader(one["index.html"]).text, ONE.tables["tokens"]
+    caption = tokens[(tokens.panel == "member") & (tokens["slice"] == "caption")]
+    expected = " ".join(f"{t.token} {t.entropy:.2f} {t.base_entropy:.2f}" for t in caption.itertuples())
+    assert f"caption {expected}" in page
+    assert "<image>" not in page  # image tokens have no word
+    rows = [row for row in Reader(one["index.html"]).rows if row and row[0] in CLIENTS]
+    filled = "distance 0.87 age n/a: not a message of the client"
+    assert rows[0] == ["client-00", "not reconstructable took part once", "not reconstructable took part once", filled]
+    fresh = "distance 0.31 stale by 1 participation, 2 rounds"
+    assert rows[5] == ["client-05", "distance 0.43 stale by 1 participation, 3 rounds", fresh, filled]
+    reached = "literal: 4 of 6 clients, newest: 4 of 6 clients, server-fill: 6 of 6 clients."
+    assert reached in Reader(one["index.html"]).text
 
 
-def test_novel_rows_say_whose_split_they_are(one: dict[str, bytes]) -> None:
+def test_claims_and_whose_split_it_is_are_said(one: dict[str, bytes]) -> None:
     blocks = [row[0] for row in Reader(one["index.html"]).rows if len(row) == 1 and "against" in row[0]]
     novel = [block for block in blocks if "novel objects" in block]
     assert len(novel) == 2 * 5  # headline and sibling table; released, three ways of the server, owner
     assert all("the papers' own split" in block and "read its controls" in block for block in novel)
     assert not any("split" in block for block in blocks if block not in novel)
     assert "released-model, final: all members (142, 2 clients) against held-out records (146)" in blocks
+    text = Reader(one["index.html"]).text
+    assert "Claimed ε none by the run's own word Provable ε ∞ by the run's own word Measured ε – not measured:" in text
 
 
 def test_seeds_are_averaged_beside_the_first(one: dict[str, bytes], two: dict[str, bytes]) -> None:
@@ -93,7 +118,7 @@ CARD = {"signal": ATTACK, "headline": True, "metric": "auroc", "nonmembers": "he
 def cards(found: list[dict[str, Any]]) -> str:
     """The text between a method's heading and its epsilon line."""
     bare = replace(TWO[0], findings=found, tables={})
-    return Reader(built([bare])["index.html"]).text.split("Limitations", 1)[1].split("ε", 1)[0]
+    return Reader(plain_page([bare])).text.split("Limitations", 1)[1].split("ε", 1)[0]
 
 
 def test_card_quotes_the_gravest_row_of_a_headline_score() -> None:
@@ -114,17 +139,12 @@ def test_card_quotes_the_gravest_row_of_a_headline_score() -> None:
     assert "Not measured:" in cards([quiet | {"headline": False}])
 
 
-def test_claims_stand_in_the_three_cards(one: dict[str, bytes]) -> None:
-    text = Reader(one["index.html"]).text
-    assert "Claimed ε none by the run's own word Provable ε ∞ by the run's own word Measured ε – not measured:" in text
-
-
 def test_doubts_about_a_recording_stand_above_every_number(one: dict[str, bytes]) -> None:
     assert b'id="recording"' not in one["index.html"]
-    doubted = evidence("fedavg", 0)
+    doubted = replace(evidence("fedavg", 0), tables={})
     about = {name: doubted.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
     said = about | {"metric": RECORDING, "check": "weights", "sentence": "Files <b>were</b> exchanged.", "value": 0.1}
-    page = built([replace(doubted, findings=[*doubted.findings, said])])["index.html"].decode()
+    page = plain_page([replace(doubted, findings=[*doubted.findings, said])]).decode()
     assert "<li>Files &lt;b&gt;were&lt;/b&gt; exchanged.</li>" in page[: page.index("<main")]
 
 
@@ -152,14 +172,8 @@ def test_a_section_without_rows_is_not_there(tables: dict[str, pd.DataFrame]) ->
     files = built([replace(ONE, tables=tables, notes=[], setting={})])
     reader = Reader(files["index.html"])
     assert [a["id"] for _, a in reader.elements if "id" in a] == [
-        "main",
-        "verdicts",
-        "assessment",
-        "leakage",
-        "setting",
-        "made",
-        "limits",
-    ]
+        "main", "verdicts", "assessment", "leakage", "setting", "made", "limits",
+    ]  # fmt: skip
     assert "Nothing is shared" in reader.text
     assert "None were stated" in reader.text
     records = {f"{name}.{kind}" for name in ("findings", "runs") for kind in ("json", "csv")}
@@ -170,49 +184,17 @@ def test_one_method_may_lack_what_another_has() -> None:
     full = replace(TWO[0], tables={name: TWO[0].tables[name] for name in ("utility", "cost")})
     released = [f for f in ONE.findings if f["threat_model"] == "released-model"]
     bare = replace(ONE, tables={"utility": ONE.tables["utility"]}, findings=released)
-    reader = Reader(built([full, bare])["index.html"])
+    reader = Reader(plain_page([full, bare]))
     assert sum("strip" in (a.get("class") or "").split() for _, a in reader.elements) == 4  # three of FedAvg
     assert any(row[0].endswith("FedRand") and row[2:4] == ["n/a", "n/a"] for row in reader.rows)  # server and owner
 
 
-def test_a_client_that_cannot_be_rebuilt_has_no_number(one: dict[str, bytes]) -> None:
-    rows = [row for row in Reader(one["index.html"]).rows if row and row[0] in CLIENTS]
-    filled = "distance 0.87 age n/a: not a message of the client"
-    assert rows[0] == ["client-00", "not reconstructable took part once", "not reconstructable took part once", filled]
-    fresh = "distance 0.31 stale by 1 participation, 2 rounds"
-    assert rows[5] == ["client-05", "distance 0.43 stale by 1 participation, 3 rounds", fresh, filled]
-    reached = "literal: 4 of 6 clients, newest: 4 of 6 clients, server-fill: 6 of 6 clients."
-    assert reached in Reader(one["index.html"]).text
-
-
-def test_cells_stand_under_their_k(one: dict[str, bytes]) -> None:
-    cells = ONE.tables["cells"]
-    cells = cells[(cells.threat_model == "owner")]
-    numbers = zip(cells.signal, cells.auroc, cells.p_adjusted, strict=True)
-    shown = {signal: f"{auroc:.3f}" + "*" * (p < 0.05) for signal, auroc, p in numbers}
-    rows = Reader(one["index.html"]).rows
-    assert ["MaxRényi, order inf", *(shown[f"renyi/inf/{k}/image"] for k in range(0, 101, 10))] in rows
-    assert ["Min-K++", "n/a", *(shown[f"minkpp/{k}/caption"] for k in range(10, 101, 10))] in rows
-    assert ["probability gap, caption", shown["gap/caption"]] in [row[:2] for row in rows]
-
-
-def test_configuration_is_shared_or_differs(two: dict[str, bytes]) -> None:
+def test_configuration_is_shared_or_differs_and_histograms_count_what_is_shown(two: dict[str, bytes]) -> None:
     rows = Reader(two["index.html"]).rows
     assert ["task.dirichlet", "0.5"] in rows
     assert ["method.past", "yes"] in rows
     assert ["Entry", "fedavg, seed 0", "fedavg, seed 1", "fedrand, seed 0", "fedrand, seed 1"] in rows
     assert ["method.rho", "none", "none", "0.5", "0.5"] in rows
-
-
-def test_tokens_stand_with_their_entropies(one: dict[str, bytes]) -> None:
-    page, tokens = Reader(one["index.html"]).text, ONE.tables["tokens"]
-    caption = tokens[(tokens.panel == "member") & (tokens["slice"] == "caption")]
-    expected = " ".join(f"{t.token} {t.entropy:.2f} {t.base_entropy:.2f}" for t in caption.itertuples())
-    assert f"caption {expected}" in page
-    assert "<image>" not in page  # image tokens have no word
-
-
-def test_histogram_counts_what_is_shown(two: dict[str, bytes]) -> None:
     data = pd.read_csv(io.BytesIO(two["figures/scores-loss-base.csv"]))
     scores = ONE.tables["scores"]
     for (threat, kind), part in data[data.method == "fedrand"].groupby(["threat_model", "kind"]):
@@ -266,29 +248,23 @@ def test_bad_evidence_is_refused_before_anything_is_written(given: list[Evidence
     assert written == []
 
 
-def test_figures_show_the_freshest_model() -> None:
+def test_figures_show_the_freshest_model_of_most_clients() -> None:
     held = [("a", "server", "literal"), ("a", "server", "newest"), ("a", "owner", "true state")]
     held += [("b", "server", "server-fill"), ("b", "server", "literal")]
     ways = pd.DataFrame(held, columns=["method", "threat_model", "way"]).assign(client="client-00")
     assert list(figures.primary(ways).way) == ["newest", "true state", "server-fill"]
-
-
-def test_figures_show_a_model_of_most_clients() -> None:
-    """`exact` reaches one client of four, `newest` two: half is enough."""
+    # `exact` reaches one client of four, `newest` two: half is enough
     clients = [("exact", "0"), *(("newest", str(k)) for k in range(2)), *(("server-fill", str(k)) for k in range(4))]
     table = pd.DataFrame(clients, columns=["way", "client"]).assign(method="fedper", threat_model="server")
     assert set(figures.primary(table).way) == {"newest"}
     assert set(figures.primary(table.drop(index=2)).way) == {"server-fill"}
 
 
-def test_shades_run_from_confident_to_uncertain() -> None:
+def test_shades_and_small_words() -> None:
     assert heatmap.shade(0.0, 2.0) == (heatmap.CONFIDENT, heatmap.ON_DARK)
     assert heatmap.shade(2.0, 2.0) == heatmap.shade(9.0, 2.0) == (heatmap.UNCERTAIN, heatmap.ON_LIGHT)
     assert heatmap.shade(1.0, 2.0)[0] == "#7f99ab"  # (0b + f3) / 2, (3c + f6) / 2, (5d + f9) / 2
     assert heatmap.shade(np.nan, 2.0)[0] == "#ffffff"
-
-
-def test_small_words() -> None:
     assert [number(x) for x in (0.6125, 1.0, None, np.nan, np.inf)] == ["0.613", "1.000", "n/a", "n/a", "n/a"]
     given = (None, True, False, [1, None], [], 0.5, "x", "inf")
     assert [plain(x) for x in given] == ["none", "yes", "no", "1, none", "empty", "0.5", "x", "∞"]

@@ -33,6 +33,19 @@ def nothing_printed(but: bool = False) -> Iterator[None]:
 
 
 @contextmanager
+def nothing_drawn() -> Iterator[None]:
+    """Within it pages have no figures, which take most of the time of a page."""
+    from fedaudit.reports.figures import drawing
+
+    whole = drawing._draw_one
+    drawing._draw_one = lambda _: None
+    try:
+        yield
+    finally:
+        drawing._draw_one = whole
+
+
+@contextmanager
 def no_pages() -> Iterator[None]:
     """Within it the report of an audit is its findings and runs, with the verdicts that a page has; nothing is drawn."""
     from fedaudit.pipeline import compute
