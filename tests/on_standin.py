@@ -81,20 +81,15 @@ def faults() -> dict[str, str]:
     """What the stand-in makes of things that CUDA refuses, and the reads that it counts."""
     here, there = torch.arange(4.0), torch.arange(4.0, device=standin.NAME)
     tries: dict[str, Callable[[], object]] = {
-        "two devices": lambda: here + there,
-        "a host matrix": lambda: there @ here,
-        "numpy": lambda: there.numpy(),
+        "two devices": lambda: here + there, "a host matrix": lambda: there @ here, "numpy": lambda: there.numpy(),
         "a host generator": lambda: torch.rand(2, generator=torch.Generator(), device=standin.NAME),
-        "a host scalar": lambda: there + torch.tensor(1.0),
-        "a host index": lambda: there[torch.tensor([1, 2])],
-        "a copy": lambda: there.cpu().numpy(),
-        "item": lambda: float(there[1]),
-        "tolist": lambda: there.tolist(),
+        "a host scalar": lambda: there + torch.tensor(1.0), "a host index": lambda: there[torch.tensor([1, 2])],
+        "a copy": lambda: there.cpu().numpy(), "item": lambda: float(there[1]), "tolist": lambda: there.tolist(),
         "a mask": lambda: there[there > 1],
         "gradient": lambda: torch.autograd.grad(
             (there * (leaf := here.clone().requires_grad_()).to(standin.NAME)).sum(), leaf
         ),
-    }
+    }  # fmt: skip
     said = {}
     for name, attempt in tries.items():
         standin.READS.clear()
@@ -111,15 +106,13 @@ def apple_faults() -> dict[str, str]:
     here, there = torch.eye(2), torch.eye(2, device=standin.NAME)
     tries: dict[str, Callable[[], object]] = {
         "made": lambda: torch.zeros(2, dtype=torch.float64, device=standin.NAME),
-        "moved": lambda: here.double().to(standin.NAME),
-        "converted": lambda: there.double(),
+        "moved": lambda: here.double().to(standin.NAME), "converted": lambda: there.double(),
         "converted on the way": lambda: there.to("cpu", torch.float64),
-        "copied into": lambda: here.double().copy_(there),
-        "complex": lambda: there.to(torch.complex128),
+        "copied into": lambda: here.double().copy_(there), "complex": lambda: there.to(torch.complex128),
         "no kernel": lambda: torch.linalg.eig(there),
         "narrowed on the way": lambda: here.double().to(standin.NAME, torch.float32),
         "by a double": lambda: there * np.float64(0.5) @ there,
-    }
+    }  # fmt: skip
     said = {}
     for name, attempt in tries.items():
         try:
@@ -294,13 +287,10 @@ def answers(
     }
     for threat_model in adversaries:
         attacks = {
-            name: plugin.own(plugin.params())
-            for name, plugin in ATTACKS.items()
-            if lacks(plugin, able) is None
-            and not refusal(plugin, threat_model, able)
-            and not plugin.facts.shadows
+            name: plugin.own(plugin.params()) for name, plugin in ATTACKS.items() if lacks(plugin, able) is None
+            and not refusal(plugin, threat_model, able) and not plugin.facts.shadows
             and not (plugin.facts.contents and refusal_of_contents(method))
-        }
+        }  # fmt: skip
         place, more = run.folder.path.with_name(f"asked-{threat_model}"), {"observed_rounds": ROUNDS}
         asking = asking_toy.asking(place, "classes", method, run, [target], {threat_model: attacks}, **more)
         candidates = [list(records) for records in world.training]

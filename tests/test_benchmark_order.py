@@ -18,16 +18,13 @@ def findings(path: Path, *, sign: int, lacks: str = "") -> Path:
     """Accuracies in the order of the paper's means (sign 1) or its reverse; rows with noise and of mu 1 would spoil it."""
     rows = [
         {"method": label, "seed": seed, "metric": f"accuracy/{split}", "epsilon": epsilon, "value": value}
-        for split in ("local", "neighbour")
-        for method in METHODS
-        for seed in range(3)
+        for split in ("local", "neighbour") for method in METHODS for seed in range(3)
         for label, epsilon, value in (
             (method, math.inf, 50 + sign * printed(split)["mean"][method.split(":")[0], math.inf] / 4),
-            (f"{method}:epsilon=0.1", 0.1, 0.0),
-            ("fedpgp", math.inf, 0.0),
+            (f"{method}:epsilon=0.1", 0.1, 0.0), ("fedpgp", math.inf, 0.0),
         )
         if label != lacks
-    ]
+    ]  # fmt: skip
     pd.DataFrame(rows).to_csv(path, index=False)
     return path
 

@@ -76,11 +76,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_stand_in_refuses_what_cuda_refuses_and_counts_what_waits(folder: Path) -> None:
     said = on_standin("faults", folder)
     refused = {
-        "two devices": "same device",
-        "a host matrix": "same device",
-        "numpy": "numpy",
-        "a host generator": "generator",
-    }
+        "two devices": "same device", "a host matrix": "same device", "numpy": "numpy", "a host generator": "generator",
+    }  # fmt: skip
     for name, word in refused.items():
         assert word in said.pop(name)
     waits = {"item": "1 reads", "tolist": "1 reads", "a mask": "1 reads"}
@@ -128,13 +125,10 @@ def test_every_variant_clipped_noised_and_attacked_by_everyone(learner: str, fol
 @pytest.mark.parametrize(
     ("here", "there", "off"),
     [
-        ([1.0, np.nan], [1.0, np.nan], 0.0),
-        ([1.0, 2.0], [1.0, 2.5], 0.5),
-        ([1.0, np.nan], [1.0, 2.0], np.inf),
-        ([0.0, 1.0], [-0.0, 1.0], 5e-324),
-        ([1.0], [1.0, 2.0], np.inf),
+        ([1.0, np.nan], [1.0, np.nan], 0.0), ([1.0, 2.0], [1.0, 2.5], 0.5), ([1.0, np.nan], [1.0, 2.0], np.inf),
+        ([0.0, 1.0], [-0.0, 1.0], 5e-324), ([1.0], [1.0, 2.0], np.inf),
     ],
-)
+)  # fmt: skip
 def test_no_difference_is_overlooked(here: list[float], there: list[float], off: float) -> None:
     for kind in (list, np.array, torch.tensor):
         assert difference({"a": kind(here)}, {"a": kind(there)}) == off

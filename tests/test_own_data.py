@@ -167,22 +167,19 @@ RGB = Image.fromarray(_pixels())
 FORMS: dict[str, tuple[bytes, np.ndarray]] = {
     "bytes behind a PNG": (saved(RGB) + b"\0" * 999, _pixels()),
     "bytes behind a JPEG": (
-        saved(RGB, "JPEG") + b"\0" * 999,
-        np.asarray(Image.open(io.BytesIO(saved(RGB, "JPEG"))).convert("RGB")),
+        saved(RGB, "JPEG") + b"\0" * 999, np.asarray(Image.open(io.BytesIO(saved(RGB, "JPEG"))).convert("RGB")),
     ),
-    "RGBA": (saved(RGB.convert("RGBA")), _pixels()),
-    "CMYK": (saved(RGB.convert("CMYK"), "TIFF"), _pixels()),
+    "RGBA": (saved(RGB.convert("RGBA")), _pixels()), "CMYK": (saved(RGB.convert("CMYK"), "TIFF"), _pixels()),
     "palette": (saved(RGB.quantize(256)), np.asarray(RGB.quantize(256).convert("RGB"))),
     "grey": (saved(Image.fromarray(_pixels()[..., 0])), np.repeat(_pixels()[..., :1], 3, 2)),
     "16 bits": (
-        saved(Image.fromarray(_pixels()[..., 0].astype(np.uint16) * 256 + 77)),
-        np.repeat(_pixels()[..., :1], 3, 2),
+        saved(Image.fromarray(_pixels()[..., 0].astype(np.uint16) * 256 + 77)), np.repeat(_pixels()[..., :1], 3, 2),
     ),
     "16 bits in a TIFF": (
         saved(Image.fromarray(_pixels()[..., 0].astype(np.uint16) * 256 + 200), "TIFF"),
         np.repeat(_pixels()[..., :1], 3, 2),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -276,45 +273,37 @@ def _list(change: Callable[[int, dict[str, object]], object]) -> Callable[[Path]
 WRONG_PAIRS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "nothing": (lambda root: None, {}, "no pairs recognised; it should hold a list of pairs"),
     "two lists": (
-        lambda root: [minilayouts.write_list(root / f"{name}.jsonl", [minilayouts._line(0)]) for name in "ab"],
-        {},
+        lambda root: [minilayouts.write_list(root / f"{name}.jsonl", [minilayouts._line(0)]) for name in "ab"], {},
         "a.jsonl and b.jsonl are lists of one split; name one",
     ),
     "a blank text": (_list(lambda n, line: line.update(text=" ")), {}, "line 1: its text is empty or missing"),
     "a text that is none": (_list(lambda n, line: line.update(text=7)), {}, "line 1: text must be a text, or a list"),
     "a client of some": (_list(lambda n, line: n and line.update(client="a")), {}, "line 1: it names no client, and"),
     "other clients": (
-        _list(lambda n, line: line.update(client=n % 3)),
-        {},
+        _list(lambda n, line: line.update(client=n % 3)), {},
         r"--clients 2: the data name 3 \(0, 1, 2\); give --clients 3",
     ),
     "a small client": (
-        _list(lambda n, line: line.update(client="a" if n < 9 else "b")),
-        {},
+        _list(lambda n, line: line.update(client="a" if n < 9 else "b")), {},
         r"need 13 records of each client \(2 x 4 candidates .*\) and a has 9; lower --records",
     ),
     "a partition of clients": (
-        _list(lambda n, line: line.update(client=n % 2)),
-        {"dirichlet": 0.3},
+        _list(lambda n, line: line.update(client=n % 2)), {"dirichlet": 0.3},
         "--dirichlet 0.3: the data name the client of each record; leave it out",
     ),
     "a partition without groups": (
-        _list(lambda n, line: None),
-        {"dirichlet": 0.3},
+        _list(lambda n, line: None), {"dirichlet": 0.3},
         r"--dirichlet 0.3: there is nothing to partition by, as no record has a class of its own \(group\); leave it",
     ),
     "a prompt that a pair cannot fill": (
-        _list(lambda n, line: None),
-        {"prompt": "<image> {question}"},
+        _list(lambda n, line: None), {"prompt": "<image> {question}"},
         r"line 1: the prompt shows \{question\}, which must be a text, not None",
     ),
     "a picture that is not there": (
-        lambda root: (_list(lambda n, line: None)(root), shutil.rmtree(root / "img")),
-        {},
-        r"img/\d+.png: no such file",
+        lambda root: (_list(lambda n, line: None)(root), shutil.rmtree(root / "img")), {}, r"img/\d+.png: no such file",
     ),
     "too few": (lambda root: minilayouts.write_list(root / "a.jsonl", [minilayouts._line(0)]), {}, "need 32 records"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", WRONG_PAIRS)

@@ -62,7 +62,7 @@ from tests.small_run import (
     raw,
     small_run,
     truncate,
-)
+)  # fmt: skip
 from tests.toy import toy_run
 
 FOLDER, GUIDE = (
@@ -93,10 +93,8 @@ def test_the_federation_of_a_folder(run):
     assert found.clients[1].records == () == found.clients[1].reference
     assert [r.id for r in found.clients[2].reference] == ["r1", "r0"], "in the file's order"
     assert [[r.id for r in part] for part in (found.novel, found.test, found.novel_test)] == [
-        ["v1", "v0"],
-        ["t"],
-        ["u"],
-    ]
+        ["v1", "v0"], ["t"], ["u"],
+    ]  # fmt: skip
     records = found.records
     assert (records["m0"].prompt, records["o2"].prompt) == (PROMPT, "<image> other")
     assert (records["m2"].references, records["m0"].references) == (("one", "two"), ("a m0",))
@@ -159,13 +157,10 @@ class TestNames:
             ("base_model.model.layers.3.mlp.up_proj.lora_B.default.weight", "layers.3.mlp.up_proj.B"),
             ("model.layers.0.mlp.experts.7.w1.A", "layers.0.mlp.experts.7.w1.A"),
             ("transformer.h.3.attn.c_attn.lora_A.weight", "h.3.attn.c_attn.A"),
-            ("layers.0.q_proj.own.B", "layers.0.q_proj.own.B"),
-            ("layers.0.q_proj.weight", None),
-            ("layers.0.q_proj.lora_magnitude_vector", None),
-            ("q_proj.A", None),
-            ("layers.0.A", None),
+            ("layers.0.q_proj.own.B", "layers.0.q_proj.own.B"), ("layers.0.q_proj.weight", None),
+            ("layers.0.q_proj.lora_magnitude_vector", None), ("q_proj.A", None), ("layers.0.A", None),
         ],
-    )
+    )  # fmt: skip
     def test_by_hand(self, given, expected):
         assert canonical(given) == expected
 
@@ -220,13 +215,10 @@ class TestTranscript:
         assert found.initial == {"utility": {}}
         both = {"records": 2, "facts": {}, "bytes": 20, "kept": [], "owner": False}
         assert found.round(0) == {
-            "round": 0,
-            "cohort": [0, 2],
-            "uploads": {"0": both | {"records": 1}, "2": both | {"bytes": 8, "kept": [B]}},
-            "bytes_down": 40,
-            "bytes_up": 28,
-            "utility": {},
-        }
+            "round": 0, "cohort": [0, 2],
+            "uploads": {"0": both | {"records": 1}, "2": both | {"bytes": 8, "kept": [B]}}, "bytes_down": 40,
+            "bytes_up": 28, "utility": {},
+        }  # fmt: skip
         for r in range(3):
             assert_same(found.broadcast(r), MODELS[r])
         assert_same(found.upload(0, 2), {A: adapter(20)[A]})
@@ -435,23 +427,17 @@ def test_hidden_and_other_files_are_no_part_of_the_run(run):
 
 SCHEDULE = Schedule(rounds=5, clients=5, per_round=2, seed=3)
 METHODS = {
-    "fedavg": FedAvg(AvgParams()),
-    "fedrand": FedRand(RandParams()),
-    "fedper": FedPer(PerParams(shared_layers=1)),
+    "fedavg": FedAvg(AvgParams()), "fedrand": FedRand(RandParams()), "fedper": FedPer(PerParams(shared_layers=1)),
     "fedpara": FedPara(ParaParams()),
-}
+}  # fmt: skip
 
 
 def record(name: str, n: int) -> Record:
     pixels = np.random.default_rng(n).integers(0, 256, (5, 4, 3), np.uint8)
     return Record(
-        name,
-        f"group {n % 3}",
-        pixels,
-        f"{n}: <image> “what?”",
-        f"ein Bär, {n}",
+        name, f"group {n % 3}", pixels, f"{n}: <image> “what?”", f"ein Bär, {n}",
         (f"ein Bär, {n}", "two\u2028lines\nof it"),
-    )
+    )  # fmt: skip
 
 
 def plain_fields(record: Record) -> dict[str, object]:
@@ -719,14 +705,11 @@ class TestDocs:
         picture = "x.png"
         Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(tmp_path / "my-run" / picture)
         given = {
-            "model": adapted,
-            "rounds": 2,
-            "cohort": lambda r: [r, r + 1],
-            "train_client": train_client,
+            "model": adapted, "rounds": 2, "cohort": lambda r: [r, r + 1], "train_client": train_client,
             "aggregate": lambda sent: next(iter(sent.values())),
             "trained_on": [(f"m{k}", k, picture, "yes") for k in range(3)],
             "held_out": [(f"o{k}", k, picture, "no") for k in range(3)],
-        }
+        }  # fmt: skip
         start = {canonical(name): tensor.clone() for name, tensor in get_peft_model_state_dict(adapted).items()}
         script = self.blocks()["save_run.py"]
         assert len(script.splitlines()) <= 32

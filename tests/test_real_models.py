@@ -31,14 +31,12 @@ def records(n=4, prompt=PROMPT):
     rng = np.random.default_rng(0)
     return [
         Record(
-            f"r{i}",
-            "g",
-            rng.integers(0, 255, (20 + 4 * i, 30 - 3 * i, 3), dtype=np.uint8),
+            f"r{i}", "g", rng.integers(0, 255, (20 + 4 * i, 30 - 3 * i, 3), dtype=np.uint8),
             prompt if i != 1 else prompt.replace("the picture", "what is on the table"),
             "a small red cat" + " on the table" * i,
         )
         for i in range(n)
-    ]
+    ]  # fmt: skip
 
 
 def close(a, b, tolerance=1e-4):

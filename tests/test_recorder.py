@@ -280,11 +280,9 @@ def test_states_of_any_kind(tmp_path: Path) -> None:
     backwards.flags.writeable = False
     states = [
         OrderedDict({A: torch.nn.Parameter(a), B: torch.nn.Parameter(b)}),
-        {A: shared[:2].reshape(1, 2), B: shared[1:4].reshape(3, 1)},
-        {A: wide.t()[:2, :1].t(), B: wide[:, 2:3]},
-        {A: a.numpy().astype(np.float64), B: backwards},
-        {A: a[:, :1].expand(1, 2), B: b.half()},
-    ]
+        {A: shared[:2].reshape(1, 2), B: shared[1:4].reshape(3, 1)}, {A: wide.t()[:2, :1].t(), B: wide[:, 2:3]},
+        {A: a.numpy().astype(np.float64), B: backwards}, {A: a[:, :1].expand(1, 2), B: b.half()},
+    ]  # fmt: skip
     recording = recorder(tmp_path)
     recording.broadcast(0, states[0])
     for k, state in enumerate(states):
@@ -388,17 +386,12 @@ def test_uploads_that_could_not_be_audited(state: Any, message: str, begun: Reco
 @pytest.mark.parametrize(
     ("client", "message"),
     [
-        (-1, "numbers of clients are 0 to 99999"),
-        (100_000, r"pass larger ones as texts, str\(100000\)"),
-        (1.5, "a client is a whole number or a text, not 1.5"),
-        (None, "a whole number or a text"),
-        ("", "a name is one line"),
-        ("a\nb", "a name is one line"),
-        (" a", "a name is one line"),
-        ("a" * 101, "at most 100 bytes"),
-        ("../a", "holds no /"),
+        (-1, "numbers of clients are 0 to 99999"), (100_000, r"pass larger ones as texts, str\(100000\)"),
+        (1.5, "a client is a whole number or a text, not 1.5"), (None, "a whole number or a text"),
+        ("", "a name is one line"), ("a\nb", "a name is one line"), (" a", "a name is one line"),
+        ("a" * 101, "at most 100 bytes"), ("../a", "holds no /"),
     ],
-)
+)  # fmt: skip
 def test_clients_that_could_not_be_named(client: Any, message: str, begun: Recorder) -> None:
     for call in (begun.upload, begun.owner):
         with pytest.raises(ValueError, match=message):
@@ -500,16 +493,12 @@ def test_an_owner_may_have_another_rank_and_must_have_sent_something(begun: Reco
     [
         ({"kind": "lora"}, "kind must be 'adapters' or 'prompts', not 'lora'"),
         ({"every": 0}, "every must be a whole number, 1 or more, not 0"),
-        ({"method": ""}, "method: a name is one line"),
-        ({"task": 3}, "task: a name is one line"),
+        ({"method": ""}, "method: a name is one line"), ({"task": 3}, "task: a name is one line"),
         ({"alhpa": 3}, r"run.json of adapters has no key 'alhpa'.*valid are aggregation, alpha"),
-        ({"format": 2}, "has no key 'format'"),
-        ({"kind": "prompts"}, "run.json of prompts has no key 'alpha'"),
-        ({"clients": ["a", "b/c\n"]}, "clients: a name"),
-        ({"alpha": NAN}, "alpha"),
-        ({"recipe": object()}, "recipe"),
+        ({"format": 2}, "has no key 'format'"), ({"kind": "prompts"}, "run.json of prompts has no key 'alpha'"),
+        ({"clients": ["a", "b/c\n"]}, "clients: a name"), ({"alpha": NAN}, "alpha"), ({"recipe": object()}, "recipe"),
     ],
-)
+)  # fmt: skip
 def test_what_is_said_wrongly(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         recorder(tmp_path / "run", **changes)
@@ -909,10 +898,8 @@ def test_it_is_one_file_for_old_pythons() -> None:
     tree = ast.parse(FILE.read_text(), feature_version=(3, 8))
     names = {
         (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) else alias.name.split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-    }
+        for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names
+    }  # fmt: skip
     assert names - sys.stdlib_module_names == {"numpy", "torch"}
     assert isinstance(tree.body[1], ast.ImportFrom)
     assert tree.body[1].module == "__future__"

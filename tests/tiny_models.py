@@ -130,11 +130,8 @@ CHAT = (
 
 def _qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
     rope = {
-        "rope_type": "default",
-        "rope_theta": 1e4,
-        "mrope_section": [1, 1, 2],
-        "mrope_interleaved": kind == "Qwen3VL",
-    }
+        "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "mrope_interleaved": kind == "Qwen3VL",
+    }  # fmt: skip
     family = {"Qwen2VL": "qwen2_vl", "Qwen2_5": "qwen2_5_vl", "Qwen3VL": "qwen3_vl"}[kind]
     module = getattr(t.models, family)
     prefix = {"Qwen2VL": "Qwen2VL", "Qwen2_5": "Qwen2_5_VL", "Qwen3VL": "Qwen3VL"}[kind]
@@ -164,13 +161,9 @@ def qwen2_5_vl() -> tuple[Any, Any]:
 def qwen3_vl() -> tuple[Any, Any]:
     """Puts features of several depths into several layers: cannot be cached as input embeddings."""
     return _qwen(
-        "Qwen3VL",
-        hidden_size=16,
-        intermediate_size=24,
-        out_hidden_size=WIDTH,
-        deepstack_visual_indexes=[0, 1],
+        "Qwen3VL", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, deepstack_visual_indexes=[0, 1],
         num_position_embeddings=64,
-    )
+    )  # fmt: skip
 
 
 def mllama() -> tuple[Any, Any]:
@@ -196,19 +189,10 @@ def mllama() -> tuple[Any, Any]:
 FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
     f.__name__: f
     for f in (
-        llava,
-        vipllava,
-        llava_next,
-        llava_onevision,
-        paligemma,
-        gemma3,
-        idefics3,
-        internvl,
-        mistral3,
-        qwen2_vl,
+        llava, vipllava, llava_next, llava_onevision, paligemma, gemma3, idefics3, internvl, mistral3, qwen2_vl,
         qwen2_5_vl,
     )
-}
+}  # fmt: skip
 REFUSED: dict[str, Callable[[], tuple[Any, Any]]] = {f.__name__: f for f in (qwen3_vl, mllama)}
 
 
