@@ -11,8 +11,6 @@ TINY = "--rounds 2 --clients 3 --per-round 2 --records 4 --reference 4 --novel 6
 
 BAD = {
     "unknown method": ("--method fedrnd", ["--method fedrnd", "'fedrand'"]),
-    "unknown attack": ("--attack maxreny", ["--attack maxreny", "'maxrenyi'"]),
-    "unknown task": ("--task caption", ["--task caption", "'captions'"]),
     "unknown option": ("--round 3", ["--round", "--rounds"]),
     "another method's option": ("--method fedavg --rho 0.5", ["--rho", "is of --method fedrand"]),
     "preset unknown": ("--preset papers", ["--preset papers", "'paper'"]),

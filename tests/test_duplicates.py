@@ -68,33 +68,21 @@ def planted(folder: Folder, kind: str) -> None:
         folder.add("train", "Forest/else.bmp", "Forest", pixels(first, "BMP"))
 
 
-PLANTINGS = {  # the sentence, records and test records that are left
-    "listed twice": (
-        "pictures left out as their pixels are those of another one: 1 (twice in training: 1, in training and test: 0, "
-        "twice in test: 0), Forest/0.png = Forest/0.png.",
-        24, 6,
-    ),
-    "train and test": (
-        "pictures left out as their pixels are those of another one: 1 (twice in training: 0, in training and test: 1, "
-        "twice in test: 0), Forest/0.png = Forest/0.png.",
-        24, 6,
-    ),
-    "two classes": (
-        "pictures left out as each stands under two classes, and no class is right for it: 2, "
-        "Forest/0.png = River/else.png.",
-        23, 6,
-    ),
-    "two names": (
-        "pictures left out as their pixels are those of another one: 1 (twice in training: 1, in training and test: 0, "
-        "twice in test: 0), Forest/0.png = Forest/else.png.",
-        24, 6,
-    ),
-    "two formats": (
-        "pictures left out as their pixels are those of another one: 1 (twice in training: 1, in training and test: 0, "
-        "twice in test: 0), Forest/0.png = Forest/else.bmp.",
-        24, 6,
-    ),
-}  # fmt: skip
+def left_out(training: int, across: int, copy: str) -> str:
+    return (
+        f"pictures left out as their pixels are those of another one: 1 (twice in training: {training}, in training and test: "
+        f"{across}, twice in test: 0), Forest/0.png = {copy}."
+    )
+
+
+TORN = "pictures left out as each stands under two classes, and no class is right for it: 2, Forest/0.png = River/else.png."
+PLANTINGS = {  # the sentence, and how many training records are left
+    "listed twice": (left_out(1, 0, "Forest/0.png"), 24),
+    "train and test": (left_out(0, 1, "Forest/0.png"), 24),
+    "two classes": (TORN, 23),
+    "two names": (left_out(1, 0, "Forest/else.png"), 24),
+    "two formats": (left_out(1, 0, "Forest/else.bmp"), 24),
+}
 
 
 def roles(federation: Federation) -> dict[bytes, set[str]]:
@@ -117,10 +105,10 @@ def test_a_planted_copy_is_found_counted_and_named(tmp_path, kind):
     assert folder.federation().remarks == ()
     planted(folder, kind)
     federation = folder.federation()
-    sentence, records, test = PLANTINGS[kind]
+    sentence, records = PLANTINGS[kind]
     assert federation.remarks == (sentence,)
     assert sum(len(c.records) + len(c.reference) for c in federation.clients) == records
-    assert len(federation.test) == test
+    assert len(federation.test) == 6
     assert all(len(one) == 1 for one in roles(federation).values())
 
 

@@ -25,7 +25,10 @@ def run(folder: Path, *words: str, path: str = str(ROOT)) -> subprocess.Complete
     return subprocess.run([sys.executable, *words], cwd=folder, env=where, capture_output=True, text=True)
 
 
-@pytest.fixture(params=["package", pytest.param("module", marks=pytest.mark.slow)])
+MODULE = pytest.param("module", marks=pytest.mark.slow)  # found by the same import as a package
+
+
+@pytest.fixture(params=["package", MODULE])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A user's folder in which every name of ours is taken."""
     for name in ROOMS:
