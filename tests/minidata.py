@@ -120,21 +120,11 @@ def nocaps_rows(n: int = 30) -> list[dict[str, object]]:
 def question(n: int, split: str) -> dict[str, object]:
     """Question n; every third has no picture."""
     return {
-        "question": f"What is shown in {n}?",
-        "choices": [f"wrong {n}", f"right {n}", f"other {n}"],
-        "answer": 1,
-        "hint": f"Hint {n}." if n % 2 else "",
-        "image": "image.png" if n % 3 else None,
-        "task": "closed choice",
-        "grade": "grade4",
-        "subject": "science",
-        "topic": TOPICS[n % 5 % 3],
-        "category": "c",
-        "skill": "s",
-        "lecture": "",
-        "solution": "",
-        "split": split,
-    }
+        "question": f"What is shown in {n}?", "choices": [f"wrong {n}", f"right {n}", f"other {n}"], "answer": 1,
+        "hint": f"Hint {n}." if n % 2 else "", "image": "image.png" if n % 3 else None, "task": "closed choice",
+        "grade": "grade4", "subject": "science", "topic": TOPICS[n % 5 % 3], "category": "c", "skill": "s",
+        "lecture": "", "solution": "", "split": split,
+    }  # fmt: skip
 
 
 def _splits(train: int, test: int) -> dict[str, range]:

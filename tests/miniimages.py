@@ -360,18 +360,8 @@ def office_caltech10_amazon(root: Path, coop: bool) -> Found:
 
 
 BUILDERS: dict[str, Callable[[Path, bool], Found]] = {
-    "caltech101": caltech101,
-    "oxford_pets": oxford_pets,
-    "oxford_flowers": oxford_flowers,
-    "food101": food101,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "dtd": dtd,
-    "eurosat": eurosat,
-    "fgvc_aircraft": fgvc_aircraft,
-    "ucf101": ucf101,
-    "stanford_cars": stanford_cars,
-    "sun397": sun397,
-    "domainnet_clipart": domainnet_clipart,
+    "caltech101": caltech101, "oxford_pets": oxford_pets, "oxford_flowers": oxford_flowers, "food101": food101,
+    "cifar10": cifar10, "cifar100": cifar100, "dtd": dtd, "eurosat": eurosat, "fgvc_aircraft": fgvc_aircraft,
+    "ucf101": ucf101, "stanford_cars": stanford_cars, "sun397": sun397, "domainnet_clipart": domainnet_clipart,
     "office_caltech10_amazon": office_caltech10_amazon,
-}
+}  # fmt: skip

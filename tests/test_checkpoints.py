@@ -77,11 +77,9 @@ def saved(path: Path, state: Any, *, legacy: bool = False, **more: Any) -> Path:
     """A checkpoint with what Dassl saves beside the state dictionary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = {
-        "epoch": 50,
-        "optimizer": {"state": {0: {"momentum_buffer": numbers(B, D)}}, "param_groups": [{"lr": 0.002}]},
-        "scheduler": {"successor": scheduler(), "last_epoch": 50},
-        "val_result": np.float64(81.5),
-    }
+        "epoch": 50, "optimizer": {"state": {0: {"momentum_buffer": numbers(B, D)}}, "param_groups": [{"lr": 0.002}]},
+        "scheduler": {"successor": scheduler(), "last_epoch": 50}, "val_result": np.float64(81.5),
+    }  # fmt: skip
     ordered = collections.OrderedDict(state) if isinstance(state, dict) else state
     if isinstance(state, dict):
         ordered._metadata = collections.OrderedDict({"": {"version": 1}})  # type: ignore[attr-defined]
@@ -215,16 +213,13 @@ def test_the_checkpoint_of_a_folder(tmp_path: Path) -> None:
     assert find(tmp_path) == tmp_path / "MultiModalPromptLearner" / "model.pth.tar-100"
 
 
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "run.json", "model.tar", "pth", "checkpoint"])
-def test_other_files_are_no_checkpoints(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"")
-    assert find(tmp_path / name) is find(tmp_path) is None
-
-
-@pytest.mark.parametrize("name", ["a.pth", "a.pt", "model-best.pth.tar", "dpfpl_8_0.0_1.pth.tar", NAME])
-def test_a_file_goes_by_its_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"")
-    assert find(tmp_path / name) == tmp_path / name
+def test_a_file_goes_by_its_name(tmp_path: Path) -> None:
+    for name in ("adapter_model.safetensors", "run.json", "model.tar", "pth", "checkpoint"):
+        (tmp_path / name).write_bytes(b"")
+        assert find(tmp_path / name) is find(tmp_path) is None
+    for name in ("a.pth", "a.pt", "model-best.pth.tar", "dpfpl_8_0.0_1.pth.tar", NAME):
+        (tmp_path / name).write_bytes(b"")
+        assert find(tmp_path / name) == tmp_path / name
 
 
 def test_a_link_out_of_the_folder_needs_the_flag(tmp_path: Path) -> None:
@@ -455,11 +450,8 @@ def of_coop(**change: Tensor | None) -> dict[str, Tensor]:
 CLIENTS = {"local_weights": [{"prompt_learner.global_ctx": numbers(B, D)}] * 3, "state_dict": None}
 VPT = {"text_encoder.transformer.resblocks.1.VPT_shallow": numbers(B, D)}
 ALL_FOUR = {
-    "global_ctx": numbers(B, D),
-    "local_ctx": numbers(B, D),
-    "local_u_ctx": numbers(B, 2),
-    "local_v_ctx": numbers(2, D),
-}
+    "global_ctx": numbers(B, D), "local_ctx": numbers(B, D), "local_u_ctx": numbers(B, 2), "local_v_ctx": numbers(2, D),
+}  # fmt: skip
 FEDPGP = {"sigma": numbers(1, B, D), "U": numbers(1, B, 2), "V": numbers(1, 2, D)}
 PLACE, LISTED = "where a prompt's tensor ctx, as CoOp saves it, or MaPLe's", "its state_dict holds "
 

@@ -60,11 +60,9 @@ def _content(federation):
 
 
 KINDS = {
-    "pathological": {},
-    "few-shot": {"shots": 12},
-    "dirichlet": {"partition": "dirichlet", "dirichlet": 0.5},
+    "pathological": {}, "few-shot": {"shots": 12}, "dirichlet": {"partition": "dirichlet", "dirichlet": 0.5},
     "dominant": {"partition": "dominant", "shots": 8},
-}
+}  # fmt: skip
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
@@ -401,12 +399,8 @@ each_layout = pytest.mark.parametrize(
 )
 # a split file, lists of a flat folder, no lists, lists of a domain, arrays: what is done alike for all data sets
 SOME = [
-    ("caltech101", True),
-    ("oxford_pets", False),
-    ("eurosat", False),
-    ("domainnet_clipart", True),
-    ("cifar100", False),
-]
+    ("caltech101", True), ("oxford_pets", False), ("eurosat", False), ("domainnet_clipart", True), ("cifar100", False),
+]  # fmt: skip
 some_layouts = pytest.mark.parametrize(("name", "coop"), SOME)
 
 
@@ -717,13 +711,11 @@ def test_split_files_that_are_damaged(data, tmp_path, change, complaint):
         ("cifar10", "batches.meta", pickle.dumps({"x": 1}), r"is no batch of CIFAR's Python version \(label_names\)"),
         ("cifar100", "test", pickle.dumps([1]), r"is no batch of CIFAR's Python version \(data, fine_labels\)"),
         (
-            "cifar100",
-            "test",
-            miniimages.python2_pickle({"data": [[1]], "fine_labels": [0]}),
+            "cifar100", "test", miniimages.python2_pickle({"data": [[1]], "fine_labels": [0]}),
             "pictures and labels do not fit",
         ),
     ],
-)
+)  # fmt: skip
 def test_lists_that_are_damaged(data, tmp_path, name, file, content, complaint):
     shutil.copytree(data[name, False][0], tmp_path, dirs_exist_ok=True)
     path = _base(name, tmp_path) / file

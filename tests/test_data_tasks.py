@@ -210,15 +210,10 @@ def test_rows_that_show_the_same_picture_are_one_record(tmp_path):
 @pytest.mark.parametrize(
     ("value", "group"),
     [
-        ("dog", "dog"),
-        (7, "7"),
-        (["cat", "dog", "dog"], "dog"),
-        ([], "none"),
-        (None, "all"),
-        ({"category": [1, 2, 2], "area": [9.0, 3.0, 4.0]}, "1"),
-        ({"category": [], "area": []}, "none"),
+        ("dog", "dog"), (7, "7"), (["cat", "dog", "dog"], "dog"), ([], "none"), (None, "all"),
+        ({"category": [1, 2, 2], "area": [9.0, 3.0, 4.0]}, "1"), ({"category": [], "area": []}, "none"),
     ],
-)
+)  # fmt: skip
 def test_class_columns_in_their_usual_forms(value, group):
     assert coco_task._group(value, "all", ROW) == group
 
@@ -472,16 +467,11 @@ def test_two_copies_of_a_split_are_not_mixed(tmp_path):
 @pytest.mark.parametrize(
     ("path", "split"),
     [
-        ("data/train-00000-of-00002.parquet", "train"),
-        ("data/validation-0.parquet", "val"),
-        ("coco_val2014.parquet", "val"),
-        ("no_caps-test-00000.parquet", "test"),
-        ("default/test/0000.parquet", "test"),
-        ("train/extra_test.parquet", "test"),
-        ("latest-values.parquet", ""),
-        (".cache/train.parquet", None),
+        ("data/train-00000-of-00002.parquet", "train"), ("data/validation-0.parquet", "val"),
+        ("coco_val2014.parquet", "val"), ("no_caps-test-00000.parquet", "test"), ("default/test/0000.parquet", "test"),
+        ("train/extra_test.parquet", "test"), ("latest-values.parquet", ""), (".cache/train.parquet", None),
     ],
-)
+)  # fmt: skip
 def test_the_split_that_a_parquet_files_name_tells(tmp_path, path, split):
     minidata.write(tmp_path / path, b"")
     assert list(tables.table_files(tmp_path)) == ([] if split is None else [split])

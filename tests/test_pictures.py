@@ -292,10 +292,8 @@ def comparable(findings: str) -> Any:
     for row in rows:
         if row.get("family") == "secondary":
             row |= {
-                "detectable": None,
-                "detectable_named": None,
-                "sentence": row["sentence"].partition("; an AUROC")[0],
-            }
+                "detectable": None, "detectable_named": None, "sentence": row["sentence"].partition("; an AUROC")[0],
+            }  # fmt: skip
     return rows
 
 

@@ -171,10 +171,8 @@ class TestRunsOfOtherCode:
     FOREIGN: Mapping[str, tuple[str, Change, str, dict[str, object]]] = {
         "shared contexts": ("promptfl", removed("private"), "promptfl", {}),
         "contexts called ctx": (
-            "promptfl",
-            both(removed("private"), tensors("*/**/*.safetensors", renamed(p_G="prompt_learner.ctx"))),
-            "promptfl",
-            {},
+            "promptfl", both(removed("private"), tensors("*/**/*.safetensors", renamed(p_G="prompt_learner.ctx"))),
+            "promptfl", {},
         ),
         "shared and own contexts": (
             "fedotp",
@@ -183,12 +181,11 @@ class TestRunsOfOtherCode:
                 tensors("models/*.safetensors", lambda state: {"ctx": state["p_G"]}),
                 edit(uploads="states", aggregation="other"),
             ),
-            "fedotp",
-            {"match": "sum"},
+            "fedotp", {"match": "sum"},
         ),
         "own factors": ("fedpgp", edit(aggregation="other"), "fedpgp", {"rank": 8, "mu": 0.0}),
         "own contexts alone": ("local", removed("uploads"), "local", {}),
-    }
+    }  # fmt: skip
 
     @pytest.mark.parametrize("name", FOREIGN)
     def test_the_names_of_tensors_tell_by_which_rule_they_are_read(self, name: str, tmp_path: Path) -> None:

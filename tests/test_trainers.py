@@ -167,19 +167,16 @@ def halved(path):
 HARMS = {
     "the folder deleted": (shutil.rmtree, r"is not there: manifest\.json does not list it"),
     "the manifest damaged": (
-        lambda run: halved(run / "manifest.json"),
-        r"is not there: manifest\.json does not list it",
+        lambda run: halved(run / "manifest.json"), r"is not there: manifest\.json does not list it",
     ),
     "the start damaged": (
-        lambda run: halved(run / "initial.safetensors"),
-        r"initial\.safetensors is damaged \(its SHA-256",
+        lambda run: halved(run / "initial.safetensors"), r"initial\.safetensors is damaged \(its SHA-256",
     ),
     "the start deleted": (lambda run: (run / "initial.safetensors").unlink(), r"initial\.safetensors is missing"),
     "a round damaged": (
-        lambda run: halved(run / "round-000.safetensors"),
-        r"round-000\.safetensors is damaged \(its SHA-256",
+        lambda run: halved(run / "round-000.safetensors"), r"round-000\.safetensors is damaged \(its SHA-256",
     ),
-}
+}  # fmt: skip
 LAST = SCHEDULE.rounds - 1
 
 

@@ -45,10 +45,8 @@ def learner(federation, tmp_path_factory):
     vlm = load(EMBEDDED)  # its own: adapters are put on it
     records = list(federation.records.values())
     return Learner(
-        vlm,
-        vlm.encode(records, claim(tmp_path_factory.mktemp("cache")), say=print),
-        Settings(local_steps=4),
-    )
+        vlm, vlm.encode(records, claim(tmp_path_factory.mktemp("cache")), say=print), Settings(local_steps=4),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -210,9 +208,8 @@ def test_adapters_are_where_the_paper_has_them(learner):
         assert torch.allclose(layer(x), x @ weight.T, atol=1e-4)
 
 
-def test_attention_only(federation, tmp_path):
-    vlm = load(EMBEDDED)
-    small = Learner(vlm, {}, Settings(target_modules="attention"))
+def test_attention_only():
+    small = Learner(load(EMBEDDED), {}, Settings(target_modules="attention"))
     assert len(small.parameters) == 6 * 4 * 2
     assert all(".self_attn." in name for name in small.parameters)
 
