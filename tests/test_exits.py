@@ -20,6 +20,7 @@ from fedaudit.machinery.executor import WorkerDied
 from tests.whole_runs import ROOT, Job, contents, report
 
 AUDIT = [sys.executable, str(ROOT / "audit.py")]
+LONG = 300  # seconds of a whole command that loads its libraries, beside other work
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of POSIX")
 
 
@@ -174,7 +175,7 @@ def training(out: Path, hangup: Any = signal.SIG_DFL) -> subprocess.Popen[str]:
         TINY.command(out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),
     )  # fmt: skip
-    late = time.monotonic() + 60
+    late = time.monotonic() + LONG
     while not list(out.glob("runs/*/round-000.safetensors")):
         assert running.poll() is None, "ended before its first round"
         assert time.monotonic() < late, "hangs before its first round"
@@ -248,14 +249,14 @@ class TestSignals:
         """As under nohup."""
         running = training(tmp_path, hangup=signal.SIG_IGN)
         os.killpg(running.pid, signal.SIGHUP)
-        running.communicate(timeout=60)
+        running.communicate(timeout=LONG)
         assert running.returncode == 0
 
     def test_a_killed_worker_is_no_crossed_gate(self, tmp_path: Path) -> None:
         running = training(tmp_path)
         worker = next(pid for pid in of_group(running.pid) if pid != running.pid)
         os.kill(worker, signal.SIGKILL)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=LONG)
         assert running.returncode == 0
         assert said.count(AGAIN) == 1
         assert gone(running.pid)
@@ -280,7 +281,7 @@ def test_the_library_leaves_signals_alone_and_ends_its_workers(tmp_path: Path) -
         "assert multiprocessing.active_children() == [own]\n"
         "own.kill()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "interrupted\n"
 
