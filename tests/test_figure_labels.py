@@ -1,8 +1,6 @@
 """Figures that can be read: no text lies on another, hue and dash mean the same everywhere, and what is drawn is the
 table's number."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -47,8 +45,7 @@ def rounds(spread: float) -> pd.DataFrame:
 
 
 class TestPlaces:
-    @pytest.mark.parametrize("n", [1, 2, 12, 24])
-    @pytest.mark.parametrize("spread", [0.0, 1e-6, 0.004, 0.3])
+    @pytest.mark.parametrize(("n", "spread"), [(1, 0.0), (2, 1e-6), (12, 0.3), (24, 0.0), (24, 0.004)])
     def test_notes_stand_beside_their_points_and_on_no_other(self, n: int, spread: float) -> None:
         figure, axes = grid(1, 3, height=2.9, margins=LOW)
         panel = axes[0][1]
@@ -63,13 +60,11 @@ class TestPlaces:
             edges.x0 <= b.x0 and b.x1 <= edges.x1 and edges.y0 <= b.y0 and b.y1 <= edges.y1 for b in shown.values()
         )
 
-    def test_the_same_note_stands_once_at_a_place(self) -> None:
+    def test_the_same_note_stands_once_at_a_place_and_none_without_room(self) -> None:
         figure, axes = grid(1, 1, height=2.9, margins=LOW)
         axes[0][0].plot([0, 2], [0.0, 1.0])
         place_notes(axes[0][0], [("round 1", 1.0, 0.5), ("round 1", 1.0001, 0.5), ("round 1", 1.9, 0.1)])
         assert [text for text, _ in texts(figure)].count("round 1") == 2
-
-    def test_a_note_without_room_is_left_out(self) -> None:
         figure, axes = grid(1, 1, height=0.3, margins=LOW)
         axes[0][0].plot([0, 2], [0.0, 1.0])
         place_notes(axes[0][0], [("long " * 40, 1.0, 0.5)])
@@ -77,13 +72,13 @@ class TestPlaces:
 
 
 class TestTexts:
-    @pytest.mark.parametrize("spread", [0.0, 1e-5, 0.01])
+    @pytest.mark.parametrize("spread", [0.0, 0.01])
     def test_ends_of_twelve_paths(self, spread: float) -> None:
         figure = drawn(membership._tradeoff_plot(rounds(spread), METHODS, SIGNALS))
         assert {"round 1", "round 10"} <= {text for text, _ in texts(figure)}
         assert overlapping(figure) == []
 
-    @pytest.mark.parametrize("spread", [0.0, 0.2, 3.0])
+    @pytest.mark.parametrize("spread", [0.0, 0.2])
     def test_a_front_of_nearly_equal_points(self, spread: float) -> None:
         rows = [
             {"world": "w", "threat_model": threat, "point": f"dpfpl epsilon={i / 10}", "method": "dpfpl",
@@ -109,7 +104,7 @@ class TestTexts:
         assert {title.split()[0] for title in titles} == {*THREATS}
         assert all("MaxRényi" in title or "output-free" in title for title in titles)
 
-    def test_clients_and_rounds_of_twelve_runs(self) -> None:
+    def test_clients_and_rounds_of_twelve_runs_and_a_papers_figure_of_many_panels(self) -> None:
         rows = [
             (method, 0, threat, "true state", f"client-{k:02d}", signal, 0.5, 9, 9)
             for method in METHODS for threat in THREATS for k in range(6) for signal in SIGNALS
@@ -117,8 +112,6 @@ class TestTexts:
         clients = pd.DataFrame(rows, columns=["method", "seed", *TABLES["clients"].split()])
         assert overlapping(drawn(membership._clients_plot(clients, METHODS, SIGNALS))) == []
         assert overlapping(drawn(membership._rounds_plot(rounds(0.001), METHODS, SIGNALS))) == []
-
-    def test_a_papers_figure_of_many_panels(self) -> None:
         assert overlapping(drawn(ablation.plot(ablation.paper("OxfordFlowers")))) == []
 
 

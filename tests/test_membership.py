@@ -114,11 +114,11 @@ def test_a_planted_leak_is_found_everywhere():
 def test_no_leak_no_finding(kind, threat, signal):
     """Null calibration over made-up runs: one row, each verdict; leak at most as often as a 5 % test allows (99.9 % binomial limit)."""
     few = {} if kind == "LoRA" else {"held": prompt_scores.HELD[:1], "shadows": 0, "signals": {"loss": "loss"}}
-    runs = [KINDS[kind](seed, **few) for seed in range(60)]
+    runs = [KINDS[kind](seed, **few) for seed in range(20 if kind == "LoRA" else 30)]
     alone = [dataclasses.replace(r, models=[m for m in r.models if m.threat_model == threat]) for r in runs]
     verdicts = [aurocs(run, nonmembers="held-out", signal=signal)[0].verdict for run in alone]
-    assert verdicts.count("leak") <= 8
-    assert verdicts.count("no leak found") >= 45
+    assert verdicts.count("leak") <= (5 if kind == "LoRA" else 6)
+    assert verdicts.count("no leak found") >= 0.7 * len(runs)
 
 
 @EACH_KIND
@@ -155,8 +155,8 @@ def test_where_coins_decided_a_control_off_one_half_is_an_alarm_and_no_verdict(p
 
 
 def test_novel_objects_never_count_as_a_leak():
-    """Members and novel records differ in distribution by design: whatever the attack scores there is no evidence, and
-    a shift is seen in the base as well."""
+    """Members and novel records differ in distribution by design: whatever the attack scores there is no evidence,
+    and a shift is seen in the base as well."""
     rows = aurocs(made_up(10, leak=3.0), nonmembers="novel objects")
     assert rows
     assert all(f.low > 0.5 and f.verdict == "confounded" for f in rows)
@@ -197,7 +197,7 @@ def test_a_base_model_off_in_either_direction_is_an_alarm(base_leak):
     assert all(f.alarm and (f.base_value > 0.5) == (base_leak > 0) for f in rows)
 
 
-def test_a_control_that_separates_perfectly_is_off_even_with_few_clients():
+def test_controls_that_separate_perfectly_or_whose_score_is_constant():
     few = made_up(11, blind_leak=1000.0)
     some = [m for m in few.models if m.client is None or m.client < 2]
     few = dataclasses.replace(few, models=some)
@@ -205,9 +205,6 @@ def test_a_control_that_separates_perfectly_is_off_even_with_few_clients():
     assert rows
     assert all(f.blind_value == 1.0 and f.verdict == "confounded" for f in rows)
     assert all(f.alarm for f in aurocs(few, threat_model="server", nonmembers="held-out"))
-
-
-def test_a_score_that_is_constant_on_the_base_says_so():
     for f in aurocs(made_up(6), signal="loss/base"):
         assert f.base_value is None
         began = ", where all these clients began" if f.nonmembers == "held-out" else ""
@@ -247,9 +244,6 @@ def test_an_earlier_model_that_knows_members_is_an_alarm_and_confounds_a_run_fro
     rows = aurocs(elsewhere(run), nonmembers="held-out", signal="loss/base")
     assert rows
     assert all(f.verdict == "confounded" for f in rows)
-
-
-def test_an_earlier_model_is_not_asked_about_pictures_that_another_client_holds():
     run = with_earlier(made_up(8))
     twin = {r: run.records[k - 1][i] for k in (1, 3) for i, r in enumerate(run.records[k])}
     shared = dataclasses.replace(run, coins=run.coins | {r: run.coins[first] for r, first in twin.items()})
@@ -257,7 +251,7 @@ def test_an_earlier_model_is_not_asked_about_pictures_that_another_client_holds(
     assert f.base_note == "the released model before each of 2 of 8 clients first took part"
 
 
-def test_thresholds_that_cannot_be_measured_say_so():
+def test_thresholds_and_rows_that_cannot_be_measured_say_so():
     found = findings(made_up(7, leak=2.0), Params(), names=NAMES, epsilon=claims)
     rows = [f for f in found if f.metric.startswith("tpr") and f.population != "last-round members"]
     statuses = {(f.threat_model, f.metric): f.status for f in rows}
@@ -266,18 +260,20 @@ def test_thresholds_that_cannot_be_measured_say_so():
     assert statuses["released-model", "tpr@10%"] == "ok"
     assert statuses["released-model", "tpr@0.1%"] == "not measurable (240)"
     assert all((f.value is None) == f.status.startswith("not") for f in found if f.metric.startswith("tpr"))
+    run = made_up(13)
+    one = next(r for k in run.records for r in run.records[k] if run.truth[r])
+    alone = dataclasses.replace(run, truth={r: r == one for r in run.truth})
+    found = aurocs(alone, threat_model="server", nonmembers="held-out")
+    assert {(f.value, f.status, f.members) for f in found} == {(None, "not measurable (1)", 1)}
 
 
-def test_only_participants_are_members():
+def test_only_participants_are_members_in_every_round():
     """Clients that took part in round 1 alone are compared after round 1; last-round members are the last cohort's."""
     rows = by_round(made_up(8))
     first = next(c for c in rows if c.round == 1 and c.population == "all members")
     assert set(first.client) == {f"client-{k:02d}" for k in range(0, CLIENTS, 2)}
     last = next(c for c in comparisons(made_up(8)) if c.population == "last-round members")
     assert set(last.client) == {f"client-{k:02d}" for k in range(1, CLIENTS, 2)}
-
-
-def test_the_last_round_has_the_very_numbers_of_the_tables():
     run = made_up(8, leak=1.0)
     table = rounds_table(run, Params().confidence)
     last = table[table["round"] == table["round"].max()].set_index(["population", "signal"])
@@ -332,19 +328,12 @@ def test_canaries_have_rows_of_their_own_and_change_no_other():
     assert kept[kept.nonmembers != "left-out canaries"].reset_index(drop=True).equals(cells(plain, 0.95))
 
 
-def test_claims_may_depend_on_the_threat_model():
+def test_claims_may_depend_on_the_threat_model_and_headline_is_fixed_beforehand():
     found = findings(made_up(0), Params(), names=NAMES,
                        epsilon=lambda threat: {"claimed": "c", "provable": threat})  # fmt: skip
     assert {f.provable for f in found if f.metric == "auroc"} == {"released-model", "server", "owner"}
     assert all(f.measured == "not measured: needs canaries" for f in found if f.metric == "auroc")
-
-
-def test_a_row_with_one_member_is_not_measurable():
-    run = made_up(13)
-    one = next(r for k in run.records for r in run.records[k] if run.truth[r])
-    alone = dataclasses.replace(run, truth={r: r == one for r in run.truth})
-    found = aurocs(alone, threat_model="server", nonmembers="held-out")
-    assert {(f.value, f.status, f.members) for f in found} == {(None, "not measurable (1)", 1)}
+    assert all(f.headline == (f.signal != "loss") for f in aurocs(made_up(0)))
 
 
 @EACH_KIND
@@ -358,10 +347,6 @@ def test_cells_of_every_score_of_every_row_are_corrected_for_their_number(made):
     assert table.auroc.between(0, 1).all()
 
 
-def test_headline_is_fixed_beforehand():
-    assert all(f.headline == (f.signal != "loss") for f in aurocs(made_up(0)))
-
-
 def records(n, rng, word):
     images = rng.integers(0, 255, (n, 16, 16, 3)).astype(np.uint8)
     return [
@@ -370,7 +355,7 @@ def records(n, rng, word):
     ]
 
 
-def test_blind_baseline_sees_a_difference_of_records_and_nothing_else():
+def test_blind_baseline_sees_a_difference_of_records_and_is_calibrated_without():
     rng = np.random.default_rng(0)
     same = records(300, rng, "a")
     member = rng.random(300) < 0.5
@@ -382,18 +367,15 @@ def test_blind_baseline_sees_a_difference_of_records_and_nothing_else():
     label = [True] * 60 + [False] * 60
     scores = blind_scores(different, label, [f"c{i % 6}" for i in range(120)], seed=0)
     assert ranking.auroc([scores[r.id] for r in different], label, np.arange(120)).low > 0.9
-
-
-def test_blind_baseline_is_calibrated_on_exchangeable_records():
-    """Over 40 coin flips its mean AUROC is 0.5 within 3 standard errors: cross-fitting leaks nothing."""
+    # over 20 coin flips its mean AUROC is 0.5 within 3 standard errors: cross-fitting leaks nothing
     rng = np.random.default_rng(1)
     found = []
-    for _ in range(40):
+    for _ in range(20):
         sample = records(120, rng, "a")
         member = rng.random(120) < 0.5
         scores = blind_scores(sample, member.tolist(), [f"c{i % 4}" for i in range(120)], seed=0)
         found.append(ranking.auroc([scores[r.id] for r in sample], member, np.arange(120)).value)
-    assert abs(np.mean(found) - 0.5) < 3 * np.std(found) / math.sqrt(40)
+    assert abs(np.mean(found) - 0.5) < 3 * np.std(found) / math.sqrt(20)
 
 
 @pytest.mark.parametrize("confidence", [0.3, float("nan")])

@@ -1,7 +1,5 @@
 """Two reports beside each other, from made-up reports on disk: the page, its table, `found.compare`, and what is refused."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace
@@ -39,28 +37,19 @@ def scored(method: str, strength: float) -> Evidence:
     """A run whose server tells members by a score that is higher for them by `strength`: the same records and coins in
     every run."""
     rng, noise = np.random.default_rng(3), np.random.default_rng([len(method), int(10 * strength)])
-    rows = []
+    tables = []
     for k in range(6):
         coins = rng.permutation(np.arange(40) % 2 == 0)
-        rows += [
-            (
-                "server",
-                way,
-                f"client-{k:02d}",
-                f"r{k}-{i}",
-                "star",
-                "member" if m else "held-out",
-                bool(m),
-                1.0,
-                50.0,
-                s,
-            )
-            for way in ("exact", "literal", "newest", "server-fill")
-            for i, (m, s) in enumerate(zip(coins, strength * coins + noise.normal(size=40), strict=True))
-        ]
-    names = [*"threat_model way client record label kind member rank percentile".split(), SIBLING]
+        own = {
+            "client": f"client-{k:02d}", "record": [f"r{k}-{i}" for i in range(40)], "label": "star",
+            "kind": np.where(coins, "member", "held-out"), "member": coins, "rank": 1.0, "percentile": 50.0,
+        }  # fmt: skip
+        for way in ("exact", "literal", "newest", "server-fill"):
+            scores = {SIBLING: strength * coins + noise.normal(size=40)}
+            tables.append(pd.DataFrame({"threat_model": "server", "way": way} | own | scores))
     e = evidence(method, 0)
-    return replace(e, tables=e.tables | {"records": pd.DataFrame(rows, columns=names)})
+    records = pd.concat(tables, ignore_index=True)
+    return replace(e, tables={"utility": e.tables["utility"], "records": records})
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +100,11 @@ class Quiet:
         """Nothing."""
 
 
-def test_settings_of_one_name_are_compared_with_each_other(tmp_path):
+def test_settings_of_one_name_are_compared_and_a_table_on_disk_is_the_one_that_was_given(tmp_path, two):
     first = report(tmp_path / "a", scored("fedrand", 0.2), scored("fedavg", 0.4))
     second = report(tmp_path / "b", scored("fedavg", 1.5))
     table = two_reports.differences(*(two_reports.read(f, "--compare") for f in (first, second))).tables["differences"]
     assert set(zip(table.a, table.b, strict=True)) == {("A: fedavg", "B: fedavg")}
-
-
-def test_a_table_on_disk_is_the_one_that_was_given(two):
     (run,) = two_reports.read(two[0], "--compare").settings["fedrand"]
     given = scored("fedrand", 0.2).tables["records"]
     pd.testing.assert_frame_equal(run.tables["records"].reset_index(drop=True), given, check_dtype=False)
