@@ -31,7 +31,7 @@ from fedaudit.reports.papers.common import EvidenceByTask
 from fedaudit.reports.printed_table import printed
 from fedaudit.reports.templates import contradictions
 from tests.pages import held
-from tests.prompt_evidence import ablation, attacked, of_a_dirichlet_split, prompt_evidence, sweep
+from tests.prompt_evidence import attacked, of_a_dirichlet_split, prompt_evidence
 from tests.test_papers_dp2fl import newcomers, personal
 from tests.test_papers_fedrand import CELLS
 from tests.test_papers_secfpp import cells as of_secfpp
@@ -67,29 +67,44 @@ def of_fedrand(**metrics: float) -> list[Evidence]:
     return [asked(e) for e in (*CELLS, *variant)]
 
 
-MADE_UP: Mapping[str, Callable[[], list[Evidence]]] = {  # by item, or by its paper
-    "dp2fl": personal,
-    "dp2fl:table3": newcomers,
-    "dp2fl:table4": newcomers,
-    "dpfpl": lambda: [
-        *ablation(),
-        *(prompt_evidence("dpfpl", epsilon, rank=rank) for epsilon in (0.2, 0.05, 0.01) for rank in (1, 8)),
-    ],
-    "dpfpl:table2": sweep,
-    "dpfpl:table3": sweep,
-    "dpfpl:table4": lambda: [of_a_dirichlet_split(prompt_evidence(method)) for method in ("promptfl", "dpfpl")],
-    "dpfpl:figure3": lambda: [attacked(prompt_evidence("dpfpl", e), "shadow", "loss") for e in (math.inf, 0.1)],
-    "fedrand": of_fedrand,
-    "secfpp": lambda: of_secfpp((0,)),
-}
+def of_dpfpl(name: str) -> list[Evidence]:
+    """Evidence of what an item plans for its first task."""
+    found = []
+    for variant in filter(None, plan_of(name).methods.values()):
+        of_rank = {one: getattr(variant.params, one) for one in ("rank", "residual") if variant.method == "dpfpl"}
+        e = prompt_evidence(variant.method, variant.privacy.epsilon if variant.privacy else math.inf, **of_rank)
+        e = attacked(e, "shadow", "loss") if name == "dpfpl:figure3" else e
+        found.append(of_a_dirichlet_split(e) if name == "dpfpl:table4" else e)
+    return found
+
+
+def plan_of(name: str) -> Plan:
+    asked = paper.read(["--paper", name], lambda own, scale: cli.read_command(own, scale).plan)
+    assert asked is not None
+    plans = asked.items[name]
+    assert not isinstance(plans, Exception), plans
+    return next(iter(plans.values()))
 
 
 def made_up(name: str) -> EvidenceByTask:
     """Evidence of every task of an item that is trained."""
     if name == "fedrand:table1":
         return {"captions": of_fedrand(), "questions": of_fedrand(exact_match=50.0)}
-    make = MADE_UP.get(name) or MADE_UP[name.partition(":")[0]]
-    return dict.fromkeys(paper_items.find(name).tasks, make())
+    of_paper: Mapping[str, Callable[[], list[Evidence]]] = {
+        "dp2fl": newcomers if name in ("dp2fl:table3", "dp2fl:table4") else personal, "fedrand": of_fedrand,
+        "dpfpl": lambda: of_dpfpl(name), "secfpp": lambda: of_secfpp((0,)),
+    }  # fmt: skip
+    return dict.fromkeys(paper_items.find(name).tasks, of_paper[name.partition(":")[0]]())
+
+
+@pytest.mark.parametrize("name", [name for name in paper_items.items() if name.startswith("dpfpl:table")])
+def test_what_dpfpls_tables_plan_is_what_they_show(name: str, drawn: Draw) -> None:
+    item = drawn(name, False)
+    assert item.page is not None
+    assert "τ" in item.agreed
+    table = pd.read_csv(item.page.with_name(f"{name.partition(':')[2]}.csv"), keep_default_na=False)
+    ours = table[table.whose == "ours"]
+    assert len({*zip(ours.row, ours.level, strict=True)}) == len([*filter(None, plan_of(name).methods.values())])
 
 
 def tiny(name: str) -> str:
