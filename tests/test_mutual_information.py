@@ -185,17 +185,17 @@ class TestTiesAndScale:
         assert alone == pytest.approx(mi.ross(bit, score), abs=1e-9)
 
 
-QUICK, WHOLE = (40, 200, 34), (200, 1000, 179)  # intervals, points of each, how many hold the truth at least
+QUICK, WHOLE = (150, 100, 135), (200, 1000, 179)  # intervals, points of each, how many hold the truth at least
 
 
 class TestIntervals:
-    """A correct 95 % interval covers the truth in at least 179 of 200; quick: 34 of 40 (0.995 of the binomial)."""
+    """A correct 95 % interval covers the truth in at least 179 of 200; quick: 135 of 150 (0.995 of the binomial),
+    which one that covers 85 % reaches once in 20."""
 
     @pytest.mark.parametrize(
         ("bits", "strength", "size"),
         [
-            (False, 0.5, QUICK),
-            (True, 1.0, QUICK),
+            (True, 1.0, QUICK),  # slow: more of them, of more points and of both estimators; quick: this one
             *(pytest.param(False, rho, WHOLE, marks=pytest.mark.slow) for rho in (0.0, 0.5, 0.95)),
             *(pytest.param(True, shift, WHOLE, marks=pytest.mark.slow) for shift in (0.0, 1.0, 3.0)),
         ],
