@@ -8,16 +8,7 @@ import pytest
 
 from fedaudit.tasks import scenes
 from fedaudit.tasks.metrics import answer_scores
-from fedaudit.tasks.questions import (
-    CHARACTER,
-    HABITAT,
-    PRIVATE,
-    SEASON,
-    TOPICS,
-    VISUAL,
-    draw_question,
-    question_prompt,
-)
+from fedaudit.tasks.questions import CHARACTER, HABITAT, PRIVATE, SEASON, TOPICS, VISUAL, draw_question, question_prompt
 from fedaudit.tasks.vqa import Params, vqa
 from recipes.vlm_model import CAPTION_WORDS, UNK, WORDS, build_tokenizer
 

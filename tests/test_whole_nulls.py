@@ -21,7 +21,7 @@ from fedaudit.trainers.protocols import Bench
 
 BY_HEART = {
     "dp2fl": "--method dp2fl --shots 12 --train 18 --test 1 --clients 3 --rounds 1 --local-epochs 20 --rate 0.1"
-    " --targets 2 --canaries 6 --attack loss,lira --shadows 8 --seed 200 --threads 1",
+    " --targets 2 --canaries 6 --attack loss,lira --shadows 8 --seed 200 --threads 1"
 }
 
 
