@@ -24,7 +24,7 @@ from fedaudit.trainers.lora import Learner, Settings
 from fedaudit.trainers.transcript import Transcript
 
 SLOW = ("fedavg", "fedpara")  # whose messages hold what those of the others do
-METHODS = [*("fedper", "fedrand"), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+METHODS = [*("fedper", "fedrand"), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]  # as the others
 CLIENT, STEPS = 1, 2
 
 
@@ -48,10 +48,6 @@ def run(request: Any, world: Any, tmp_path_factory: pytest.TempPathFactory) -> T
     return found
 
 
-def loss(learner: Learner, state: State, record: str) -> torch.Tensor:
-    return learner.loss(state, [record])
-
-
 def slow_began(run: Transcript, r: int) -> State:
     """By hand: the broadcast; what is not sent in round 1 is of the message of round 0, if that held it."""
     found = dict(run.broadcast(r))
@@ -62,7 +58,7 @@ def slow_began(run: Transcript, r: int) -> State:
 
 def slow_cosine(learner: Learner, start: State, change: State, record: str) -> float:
     leaves = {name: t.clone().requires_grad_(name in change) for name, t in start.items()}
-    loss(learner, leaves, record).backward()
+    learner.loss(leaves, [record]).backward()
     dot, own, other = 0.0, 0.0, 0.0
     for name, t in change.items():
         gradient = leaves[name].grad
@@ -99,7 +95,7 @@ def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, 
     assert all(torch.equal(t, expected[name]) for name, t in start.items())
     changes = {k: {n: t - run.broadcast(r)[n] for n, t in run.upload(r, k).items()} for k in run.cohort(r)}
     for i, record in enumerate(records):
-        assert heard.start_loss[0, i] == pytest.approx(float(loss(learner, start, record)), abs=1e-5)
+        assert heard.start_loss[0, i] == pytest.approx(float(learner.loss(start, [record])), abs=1e-5)
         assert heard.residual[0, i] == pytest.approx(
             slow_residual(learner, start, changes[CLIENT], record), abs=1e-5, nan_ok=True
         )
@@ -110,7 +106,7 @@ def test_every_number_of_a_message_equals_its_loop(world: Any, run: Transcript, 
             losses = Rounds.of(CLIENT, 3, way, [found]).loss[0]
             for k in range(3):
                 state = rebuild(view, k, way, until=r + 1).state
-                slow = math.nan if state is None else float(loss(learner, state, record))
+                slow = math.nan if state is None else float(learner.loss(state, [record]))
                 assert losses[k, i] == pytest.approx(slow, abs=1e-5, nan_ok=True)
 
 
@@ -148,13 +144,8 @@ def test_rounds_are_those_of_the_client_among_the_observed_ones(run: Transcript)
 
 def test_rounds_hold_what_each_said() -> None:
     rng = np.random.default_rng(0)
-    shapes = {
-        "heard/loss/newest": (3, 2),
-        "heard/cosine": (3, 2),
-        "heard/residual": (2,),
-        "own/loss/newest": (2,),
-        "own/began": (2,),
-    }
+    of_all = dict.fromkeys(("heard/loss/newest", "heard/cosine"), (3, 2))
+    shapes = of_all | dict.fromkeys(("heard/residual", "own/loss/newest", "own/began"), (2,))
     heard = [{name: rng.random(shape) for name, shape in shapes.items()} for _ in range(4)]
     found = Rounds.of(1, 3, "newest", heard)
     for t, one in enumerate(heard):

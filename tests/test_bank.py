@@ -31,7 +31,7 @@ SCHEDULES = {
     "some": Schedule(rounds=5, clients=3, per_round=2, seed=1),  # the target is there at first and in the end
 }
 PRIVACIES = {"clear": prompt_toy.NONE, "private": PRIVATE}
-CASES = [  # quick: every method, both schedules and both privacies
+CASES = [  # quick: every method once, DP-FPL with each of the two schedules and privacies; slow: all of them
     pytest.param(name, who, how, marks=() if (who, how) == pair or name == "dpfpl" else pytest.mark.slow)
     for name, pair in zip(TRAINED, itertools.cycle(itertools.product(SCHEDULES, PRIVACIES)))
     for who in SCHEDULES

@@ -141,17 +141,13 @@ def test_the_server_rebuilds_clients_and_solves_messages(
     """Exactly, but for the local prompt of a transport, which stays at its start; of the batch's records nothing is left."""
     world, method = federation(), with_contexts(name, params)
     transcript = run(tmp_path, method, world, SCHEDULE)
-    learner, messages = (
-        world.learner(SETTINGS),
-        ReplayedMessages(View(transcript, "server"), method, world.learner(SETTINGS)),
-    )
+    learner = world.learner(SETTINGS)
+    messages = ReplayedMessages(View(transcript, "server"), method, learner)
     for k in range(3):
         found, true = messages.rebuilt(k).state, View(transcript, "owner").private(k)
         assert found is not None
-        close(
-            *(state["prompt"][0] if params.get("match") == "ot" else state["prompt"] for state in (found, true)),
-            atol=1e-6,
-        )
+        own, theirs = (s["prompt"][0] if params.get("match") == "ot" else s["prompt"] for s in (found, true))
+        close(own, theirs, atol=1e-6)
     exchange, listed = messages.exchanges[0], world.training[0]
     arrays = messages.round(0, 0, listed, {"heard"}, 0, True)
     assert all(np.isfinite(array).all() for array in arrays.values())

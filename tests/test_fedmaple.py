@@ -113,10 +113,8 @@ def test_the_attacks_on_dp2fl_run_on_it() -> None:
     ):
         dual, mean = read_command([*words, attack]).plan.cells
         for threat_model in ("prompt-user", "released-model", "server", "owner"):
-            assert (
-                permitted.refusal_reasons(mean, threat_model)[attack]
-                == (permitted.refusal_reasons(dual, threat_model)[attack])
-            )
+            reasons = [permitted.refusal_reasons(cell, threat_model)[attack] for cell in (mean, dual)]
+            assert reasons[0] == reasons[1]
         assert permitted.refusal_reasons(mean, "peer")[attack]
     assert not METHOD.by_client
     assert DP2FL(ParamsOfDP2FL()).by_client

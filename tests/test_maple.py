@@ -267,7 +267,7 @@ def test_any_vit(tmp_path: Path) -> None:
     steps_on(str(tiny_clip.save(tmp_path / "tiny", tiny_clip.config(vision=tiny_clip.VIT | {"layers": 4}))))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a model of full size; quick: a tiny one, in test_any_vit
 def test_vit_b_16() -> None:
     steps_on("ViT-B-16", "random")
 

@@ -261,9 +261,8 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(
                     away += 1
                     assert np.isnan(found.cosine[t, k, i])
                 else:
-                    down = -prompt_oracle.record_gradient(
-                        federation(), began(method, transcript, r, target), record
-                    ).flatten()
+                    start = began(method, transcript, r, target)
+                    down = -prompt_oracle.record_gradient(federation(), start, record).flatten()
                     update = updates(transcript, r, k).flatten().double()
                     expected = torch.cosine_similarity(update, down, dim=0)
                     assert found.cosine[t, k, i] == pytest.approx(float(expected), abs=1e-5)

@@ -120,15 +120,12 @@ class TestFedPara:
         name = "layers.0.q"
         return {f"{name}.A": a, f"{name}.B": b, f"{name}.own.A": a2, f"{name}.own.B": b2}
 
-    def test_personal_form_against_the_dense_formula(self):
+    def test_both_forms_against_the_dense_formula(self):
         state = self.pairs()
-        plain, (a, b, a2, b2) = self.method.model(state), state.values()
-        assert torch.allclose(plain["layers.0.q.B"] @ plain["layers.0.q.A"], (b @ a) * (1 + b2 @ a2))
-
-    def test_product_form_against_the_dense_formula(self):
-        state = self.pairs()
-        plain, (a, b, a2, b2) = FedPara(ParaParams(form="product")).model(state), state.values()
-        assert torch.allclose(plain["layers.0.q.B"] @ plain["layers.0.q.A"], (b @ a) * (b2 @ a2))
+        a, b, a2, b2 = state.values()
+        for form, factor in (("personal", 1 + b2 @ a2), ("product", b2 @ a2)):
+            plain = FedPara(ParaParams(form=form)).model(state)
+            assert torch.allclose(plain["layers.0.q.B"] @ plain["layers.0.q.A"], (b @ a) * factor)
 
     def test_the_servers_model_is_the_shared_pair(self):
         shared = {n: t for n, t in self.pairs().items() if ".own" not in n}

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from scipy.optimize import linprog
 from torch import Tensor
 
 from fedaudit.machinery.errors import InputError
@@ -88,10 +87,6 @@ def schedule_of(privacy: str) -> Schedule:
 # --- training equals the slow oracles -------------------------------------------------------------------------------
 
 
-def test_every_slow_oracle_is_of_a_method() -> None:
-    assert prompt_oracle.ORACLES.keys() <= METHODS.keys()
-
-
 @pytest.mark.parametrize(("name", "params", "privacy"), NOISED, ids=named)
 def test_training_equals_clients_and_records_one_by_one(
     whole: Any, name: str, params: dict[str, Any], privacy: str
@@ -102,10 +97,8 @@ def test_training_equals_clients_and_records_one_by_one(
     slow = prompt_oracle.oracle_of(name)(federation(), method.params, SETTINGS, PRIVACY[privacy], schedule).run()
     prompt_oracle.same(fast, slow, atol=2e-5)
     if method.local or method.shared:  # what was compared is not a prompt that stood still
-        before, last = (
-            fast.broadcast(0),
-            fast.broadcast(schedule.rounds) | fast.private(schedule.rounds - 1, fast.cohort(schedule.rounds - 1)[0]),
-        )
+        end = schedule.rounds - 1
+        before, last = fast.broadcast(0), fast.broadcast(end + 1) | fast.private(end, fast.cohort(end)[0])
         constant = ("hard", "p_0", "cluster")
         moved = [float((last[n] - t).abs().max()) for n, t in before.items() if n not in constant]
         assert min(moved) > 0.002
@@ -173,6 +166,9 @@ def test_carriers_are_orthonormal_for_every_client(k: int) -> None:
     assert v.shape == (4, k, 11)
     close(u.mT @ u, torch.eye(k).expand(4, k, k), atol=1e-12)
     close(v @ v.mT, torch.eye(k).expand(4, k, k), atol=1e-12)
+    u, v = power_iteration(torch.zeros(1, 4, 9), gaussian(1, 9, 2).float())  # of a prompt of zeros, too
+    close(u.mT @ u, torch.eye(2)[None])
+    close(v @ v.mT, torch.eye(2)[None])
 
 
 def test_carriers_span_the_top_directions_of_a_decaying_spectrum() -> None:
@@ -182,12 +178,6 @@ def test_carriers_span_the_top_directions_of_a_decaying_spectrum() -> None:
     u, v = power_iteration(left @ torch.diag(values) @ right, gaussian(12, 2, seed=4))
     close(u @ u.T, left[:, :2] @ left[:, :2].T, atol=3e-3)
     close(v.T @ v, right[:2].T @ right[:2], atol=1e-6)
-
-
-def test_a_prompt_of_zeros_has_carriers() -> None:
-    u, v = power_iteration(torch.zeros(1, 4, 9), gaussian(1, 9, 2).float())
-    close(u.mT @ u, torch.eye(2)[None])
-    close(v @ v.mT, torch.eye(2)[None])
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
@@ -248,18 +238,6 @@ def test_a_plan_is_the_optimum_of_its_problem(M: int, P: int, seed: int) -> None
     assert float(spare.min()) >= -1e-9
     assert float((spare * f).abs().max()) < 1e-8
     close(transport_plan(cost), plan, atol=0.01 / M)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_sharp_costs_give_the_plan_of_linear_programming(seed: int) -> None:
-    """Costs a hundred times as large are an entropic term of a hundredth: the plan's cost comes near the cheapest there is."""
-    M, P = 4, 2
-    cost = costs(M, P, seed)
-    give, receive = np.kron(np.eye(M), np.ones(P)), np.kron(np.ones(M), np.eye(P))
-    found = linprog(cost.numpy().ravel(), A_ub=give, b_ub=[1 / M] * M, A_eq=receive, b_eq=[0.8 / P] * P)
-    slow = torch.tensor(prompt_oracle.slow_plan(cost.tolist(), regularisation=0.004, rounds=20_000, still=0))
-    assert float((slow * cost).sum()) == pytest.approx(found.fun, abs=0.004)
-    assert float((transport_plan(cost) * cost).sum()) == pytest.approx(found.fun, abs=0.1)  # eps = 0.1
 
 
 def test_one_prompt_and_cheap_patches_by_hand() -> None:
@@ -339,7 +317,7 @@ def test_transport_scores_equal_loops_and_the_plan_is_a_constant() -> None:
 # --- FedPGP: the contrastive term -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("privacy", ["none", "record", "batch"])
+@pytest.mark.parametrize("privacy", ["none", "record"])
 def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) -> None:
     """What mu changes in a round is mu times the gradient of the term, whole, though the clip norm is a hundredth of it and less."""
     settings = PRIVACY[privacy] if privacy == "none" else Privacy(epsilon=20, clip_norm=1e-5, clip=privacy)
@@ -355,13 +333,8 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
         for p in (start["hard"].double(), leaves["p_G"], leaves["p_G"] + leaves["u"] @ leaves["v"])
     )
     toward, away = ((t_0 * t_G).sum(1) / 0.2).exp(), ((t_G * t_i).sum(1) / 0.2).exp()
-    expected = dict(
-        zip(
-            leaves,
-            torch.autograd.grad(-100 * (toward / (toward + away)).log().mean(), list(leaves.values())),
-            strict=True,
-        )
-    )
+    term = -100 * (toward / (toward + away)).log().mean()
+    expected = dict(zip(leaves, torch.autograd.grad(term, list(leaves.values())), strict=True))
     for without, with_term in zip(found[0.0], found[100.0], strict=True):
         close(with_term.upload["gradient"] - without.upload["gradient"], expected["p_G"])
         for name in ("u", "v"):

@@ -303,83 +303,57 @@ def all_of(*changes: Change) -> Change:
 
 
 REFUSED: dict[str, tuple[Change, str]] = {
-    "an upload of another rank": (
-        exchanged(UPLOAD, pair(2)),
+    "an upload of another rank": (exchanged(UPLOAD, pair(2)),
         rf'client-02.safetensors: {A} has rank 2 where the global model .*round-000.safetensors\) has 1; where ranks differ, '
-        r'run.json \("format": 2\) must say what alpha is divided by: "scale", "own rank" or "global rank"',
-    ),
+        r'run.json \("format": 2\) must say what alpha is divided by: "scale", "own rank" or "global rank"'),
     "a model of another rank": (
-        exchanged("models/round-001.safetensors", pair(2)), rf'round-001.safetensors: {A} has rank 2 .*"scale"',
-    ),
+        exchanged("models/round-001.safetensors", pair(2)), rf'round-001.safetensors: {A} has rank 2 .*"scale"'),
     "layers of several ranks": (
         exchanged(MODEL, pair(1) | {"layers.1.q_proj.A": torch.ones(2, 2), "layers.1.q_proj.B": torch.ones(3, 2)}),
-        'all layers of a run have one rank, unless .*"scale"',
-    ),
+        'all layers of a run have one rank, unless .*"scale"'),
     "scale in format 1": (edit("run.json", scale=OWN), r'the key .scale. needs "format": 2'),
     "another scale": (edit("run.json", format=2, scale="rank"), 'scale must be "own rank" or "global rank", not "rank"'),
     "a scale of prompts": (
         edit("run.json", format=2, kind="prompts", classes=["a"], scale=OWN, alpha=None, prompt=None),
-        "unknown key 'scale'",
-    ),
+        "unknown key 'scale'"),
     "factors of two ranks": (
         all_of(edit("run.json", format=2, scale=OWN), exchanged(UPLOAD, {A: torch.ones(2, 2), B: torch.ones(3, 3)})),
-        f"client-02.safetensors: {A} has rank 2 and {B} has 3; the factors of a layer have one rank",
-    ),
+        f"client-02.safetensors: {A} has rank 2 and {B} has 3; the factors of a layer have one rank"),
     "a model's factors of two ranks": (
         all_of(edit("run.json", format=2, scale=OWN), exchanged(MODEL, {A: torch.ones(2, 2), B: torch.ones(3, 3)})),
-        f"round-000.safetensors: {A} has rank 2 and {B} has 3",
-    ),
-    "an upload of another width": (
-        all_of(edit("run.json", format=2, scale=OWN), exchanged(UPLOAD, pair(2, width=3))),
-        rf"{A} has shape \[2, 3\] where the global model has \[1, 2\]",
-    ),
+        f"round-000.safetensors: {A} has rank 2 and {B} has 3"),
+    "an upload of another width": (all_of(edit("run.json", format=2, scale=OWN), exchanged(UPLOAD, pair(2, width=3))),
+        rf"{A} has shape \[2, 3\] where the global model has \[1, 2\]"),
     "changes of another rank": (
         all_of(edit("run.json", format=2, scale=OWN, uploads="changes"), exchanged(UPLOAD, pair(2))),
-        rf"client-02.safetensors: {A} is a change of rank 2 of a model of rank 1 .*uploads are states",
-    ),
+        rf"client-02.safetensors: {A} is a change of rank 2 of a model of rank 1 .*uploads are states"),
     "a base in format 1": (exchanged("base/round-001.safetensors", pair(2)), r'my-run/base: a base needs "format": 2'),
     "a base and a mean": (
         all_of(TWO, exchanged("base/round-001.safetensors", pair(2)), exchanged("base/round-002.safetensors", pair(2))),
-        '"aggregation" must name the rule: "stacking", or "other"',
-    ),
+        '"aggregation" must name the rule: "stacking", or "other"'),
     "a base and a partial mean": (
         all_of(edit("run.json", format=2, aggregation="partial mean"), exchanged("base/round-002.safetensors", pair(2))),
-        "takes no mean that could be checked",
-    ),
-    "a base of no round": (
-        all_of(STACKING, exchanged("base/round-003.safetensors", pair(2))),
-        "base/round-003.safetensors has no model: .*models/round-003.safetensors is missing",
-    ),
-    "a base that vanishes": (
-        all_of(STACKING, exchanged("base/round-001.safetensors", pair(2))),
-        "base/round-002.safetensors is missing; what was merged before round 1 is still in the model",
-    ),
+        "takes no mean that could be checked"),
+    "a base of no round": (all_of(STACKING, exchanged("base/round-003.safetensors", pair(2))),
+        "base/round-003.safetensors has no model: .*models/round-003.safetensors is missing"),
+    "a base that vanishes": (all_of(STACKING, exchanged("base/round-001.safetensors", pair(2))),
+        "base/round-002.safetensors is missing; what was merged before round 1 is still in the model"),
     "a base of another layer": (
         all_of(STACKING, exchanged("base/round-002.safetensors", {"layers.9.q_proj.A": torch.ones(1, 2)})),
-        "base/round-002.safetensors: layers.9.q_proj.A is not in the global model",
-    ),
-    "half a base": (
-        all_of(STACKING, exchanged("base/round-002.safetensors", {A: torch.ones(1, 2)})),
-        f"base/round-002.safetensors: {A} is there without {B}; a base has both",
-    ),
-    "a base of another width": (
-        all_of(STACKING, exchanged("base/round-002.safetensors", pair(2, out=4))),
-        rf"base/round-002.safetensors: {B} has shape \[4, 2\] where the global model has \[3, 1\]",
-    ),
+        "base/round-002.safetensors: layers.9.q_proj.A is not in the global model"),
+    "half a base": (all_of(STACKING, exchanged("base/round-002.safetensors", {A: torch.ones(1, 2)})),
+        f"base/round-002.safetensors: {A} is there without {B}; a base has both"),
+    "a base of another width": (all_of(STACKING, exchanged("base/round-002.safetensors", pair(2, out=4))),
+        rf"base/round-002.safetensors: {B} has shape \[4, 2\] where the global model has \[3, 1\]"),
     "a base of two ranks": (
         all_of(STACKING, exchanged("base/round-002.safetensors", {A: torch.ones(1, 2), B: torch.ones(3, 2)})),
-        "base/round-002.safetensors: .* the factors of a layer have one rank",
-    ),
+        "base/round-002.safetensors: .* the factors of a layer have one rank"),
     "a strange file": (
-        all_of(STACKING, exchanged("base/merged.safetensors", pair(2))), "base/merged.safetensors is not expected here",
-    ),
-    "a base of a large rank": (
-        all_of(STACKING, exchanged("base/round-002.safetensors", pair(4096))),
-        "my-run: the adapters of the run, with their base, have rank 4097, 4096 at most; a base can be written as",
-    ),
+        all_of(STACKING, exchanged("base/merged.safetensors", pair(2))), "base/merged.safetensors is not expected here"),
+    "a base of a large rank": (all_of(STACKING, exchanged("base/round-002.safetensors", pair(4096))),
+        "my-run: the adapters of the run, with their base, have rank 4097, 4096 at most; a base can be written as"),
     "a base elsewhere": (
-        all_of(STACKING, linked("base/round-002.safetensors", "/etc/hostname")), "lies outside of the run's folder",
-    ),
+        all_of(STACKING, linked("base/round-002.safetensors", "/etc/hostname")), "lies outside of the run's folder"),
 }  # fmt: skip
 
 

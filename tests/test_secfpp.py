@@ -49,7 +49,9 @@ def secfpp(**params: Any) -> SecFPP:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
-    return run(tmp_path_factory.mktemp("secfpp"), secfpp(), federation(SIZES), SCHEDULE)
+    done = run(tmp_path_factory.mktemp("secfpp"), secfpp(), federation(SIZES), SCHEDULE)
+    assert max(len(done.broadcast(r + 1)["p_G"]) for r in range(ROUNDS)) == 2, "else the tests below would say little"
+    return done
 
 
 def first_updates(start: dict[str, Tensor]) -> list[Update]:
@@ -69,11 +71,6 @@ def equal(one: Transcript, other: Transcript, atol: float) -> None:
             assert found.keys() == expected.keys()
             for name, tensor in found.items():
                 torch.testing.assert_close(tensor, expected[name], atol=atol, rtol=0)
-
-
-def test_there_is_a_round_with_two_clusters(whole: Transcript) -> None:
-    """Else the tests below would say little."""
-    assert max(len(whole.broadcast(r + 1)["p_G"]) for r in range(ROUNDS)) == 2
 
 
 def test_the_secure_path_is_the_plaintext_path(
@@ -174,10 +171,9 @@ def test_the_metric_shows_a_domain_that_classes_hide() -> None:
 
     assert told(seen) == users
     assert told(F.normalize(mean)) < 15  # a guess is right of 10, of 15 in 2 of 100 cases
-
-
-def test_without_classes_to_compare_the_metric_is_the_plain_one() -> None:
-    assert (_inverse_root(torch.zeros(3, 3).double()) == torch.eye(3)).all()
+    assert (
+        _inverse_root(torch.zeros(3, 3).double()) == torch.eye(3)
+    ).all()  # without classes to compare, the plain one
 
 
 @pytest.mark.parametrize("steps", [{"local_epochs": 2}, {"local_steps": 3}], ids=str)

@@ -24,7 +24,7 @@ from tests.whole_runs import contents
 
 KINDS = ("none", "record", "batch", "poisson")
 CASES = [  # every method, and every way to noise, in a quick case; tests/test_local_steps.py has several steps
-    pytest.param(name, privacy, marks=() if i % 4 == j else pytest.mark.slow)
+    pytest.param(name, privacy, marks=() if i % 4 == j else pytest.mark.slow)  # in all ways
     for i, name in enumerate(TRAINING)
     for j, privacy in enumerate(KINDS)
 ]
