@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import safetensors.torch
@@ -13,6 +14,7 @@ import torch
 from fedaudit.backbones import EMBEDDED, vlm
 from fedaudit.command.cli import main
 from fedaudit.contracts import tiny_clip
+from fedaudit.contracts.check import _why
 from fedaudit.tasks.base import Record
 from tests import miniimages, small_run
 
@@ -171,3 +173,10 @@ def test_a_run_that_is_damaged_or_names_no_model_of_here(tmp_path: Path, capsys:
     code, out, err = check(["--run", str(folder)], capsys)
     assert (code, out) == (2, [])
     assert "members.jsonl" in err[0]
+
+
+def test_a_broken_contract_says_why() -> None:
+    assert _why("It holds.", lambda: None) == ""
+    assert _why("It holds.", mock.Mock(side_effect=AssertionError("1 > 2"))) == "It holds. Here: 1 > 2"
+    assert _why("It holds.", mock.Mock(side_effect=AssertionError)) == "It holds."
+    assert _why("It holds.", mock.Mock(side_effect=KeyError("x"))).startswith("It holds. Here: KeyError: ")

@@ -18,6 +18,7 @@ import yaml
 import fedaudit
 from benchmarks import presets
 from fedaudit.command import cli, config, listing
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop, make_bench
@@ -171,3 +172,9 @@ def test_what_a_preset_at_a_papers_scale_sets_is_in_the_table() -> None:
 def test_the_list_says_what_each_preset_is() -> None:
     said = listing.listing()
     assert all(re.search(rf"^  {name} +\S.*\.$", said, re.MULTILINE) for name in config.presets())
+
+
+def test_a_preset_may_speak_of_attacks_that_do_not_run_and_of_nothing_unknown() -> None:
+    cli._parse(cli._parser(), {}, {"--preset own": ["--shadows=4"]})
+    with pytest.raises(InputError, match=r"^--preset own: .*--nonsense"):
+        cli._parse(cli._parser(), {}, {"--preset own": ["--nonsense=4"]})

@@ -53,6 +53,12 @@ def test_a_view_gives_what_its_threat_model_sees_and_refuses_the_rest_by_name(fe
             CALLS[capability](view)
 
 
+def test_what_single_clients_sent_is_seen_by_those_whom_it_is_passed_on_to(fedavg):
+    run = dataclasses.replace(fedavg, by_client=(B,))
+    seen = {name: {*View(run, name).broadcast(1)} for name in ("released-model", "peer", "server")}
+    assert seen == {"released-model": {A}, "peer": {A, B}, "server": {A, B}}
+
+
 def test_who_took_part_is_the_servers_knowledge(fedrand):
     with pytest.raises(LacksCapability, match="uploads"):
         View(fedrand, "released-model").participations(0)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones import vlm_prefix as prefix
-from fedaudit.backbones.vlm import load
+from fedaudit.backbones.vlm import IGNORE, load
 from fedaudit.backbones.vlm_prefix import shared
 from fedaudit.machinery.store import claim
 from fedaudit.tasks import questions
@@ -92,6 +92,19 @@ def test_features_are_read_back_from_the_cache(vlm, federation, tmp_path):
     assert all(torch.equal(first[r.id].features, again[r.id].features) for r in records)
     vlm.encode(records[:1], claim(tmp_path), say=print)
     assert len(claim(tmp_path).names()) == 2  # other content, other name
+
+
+def test_the_labels_of_a_batch_are_the_texts(vlm, data, federation):
+    records = list(federation.records)[:3]
+    labels = vlm.batch([data[r] for r in records]).labels.tolist()
+    for row, one in zip(labels, (data[r] for r in records), strict=True):
+        text = one.ids[one.prompt :].tolist()
+        assert row == [IGNORE] * one.prompt + text + [IGNORE] * (len(row) - len(one.ids))
+
+
+def test_features_are_of_the_picture(vlm, federation):
+    one, other = list(federation.records.values())[:2]
+    assert vlm._key([one]) != vlm._key([dataclasses.replace(one, picture=other.picture)])
 
 
 def test_progress_counts_the_files_that_are_missing(vlm, federation, tmp_path):
