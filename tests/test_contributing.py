@@ -23,12 +23,10 @@ CODE = [name for name in EXAMPLES if name.endswith(".py")]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with the examples in it."""
+    """A copy of the project's code with the examples in it."""
     place = copied(tmp_path_factory.mktemp("copy") / "code")
-    for folder in ("tests", "docs"):
-        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("node_modules"))
-    shutil.copy(ROOT / "pyproject.toml", place)
     for name, source in EXAMPLES.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(source)
     return place
 
@@ -39,18 +37,14 @@ def run(place: Path, words: str, *more: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def listing(place: Path) -> str:
-    return run(place, "audit.py --list")
-
-
-@pytest.mark.parametrize("name", CODE)
-def test_an_example_is_short_and_listed(name: str, listing: str) -> None:
-    source = EXAMPLES[name]
-    assert len(source.splitlines()) < 60
-    assert all(len(line) <= 120 for line in source.splitlines())
-    first = source.removeprefix('"""').partition(": ")[2].partition("\n")[0].removesuffix('"""')
-    assert first in listing
+def test_examples_are_short_and_listed(place: Path) -> None:
+    listing = run(place, "audit.py --list")
+    for name in CODE:
+        source = EXAMPLES[name]
+        assert len(source.splitlines()) < 60, name
+        assert all(len(line) <= 120 for line in source.splitlines()), name
+        first = source.removeprefix('"""').partition(": ")[2].partition("\n")[0].removesuffix('"""')
+        assert first in listing, name
 
 
 def test_there_are_methods_of_both_learners_and_attacks_on_both_kinds_of_records() -> None:
@@ -60,7 +54,7 @@ def test_there_are_methods_of_both_learners_and_attacks_on_both_kinds_of_records
     assert said == {('"lora"',), ('"prompts"',), ('("texts",)',), ('("classes",)',), ()}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # in a whole run of an example; quick: what a method refuses (test_method_contracts)
 def test_a_refusal_is_shown_where_the_attack_did_not_run(place: Path, tmp_path: Path) -> None:
     words = f"--method scaffold --attack decompose,cosine --epsilon none --train 12 {SMALL} --out {tmp_path}"
     done = Started(words.split(), place, printing=False).finish()
@@ -71,8 +65,13 @@ def test_a_refusal_is_shown_where_the_attack_did_not_run(place: Path, tmp_path: 
     assert all("its control variate plus the server's" in row for row in rows)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # contracts and tests of all examples; quick: that of a prompt attack runs, below
 def test_they_pass_the_projects_checks(place: Path) -> None:
+    for folder in ("tests", "docs"):
+        shutil.copytree(
+            ROOT / folder, place / folder, ignore=shutil.ignore_patterns("node_modules"), dirs_exist_ok=True
+        )
+    shutil.copy(ROOT / "pyproject.toml", place)
     names = " ".join(CODE)
     run(place, f"-m ruff check {names}")
     run(place, f"-m ruff format --check {names}")
@@ -88,7 +87,7 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "method", "attack"),
-    [
+    [  # slow: the examples on adapters; quick: the one on prompts
         pytest.param(
             "--method fedmedian --records 6 --reference 8 --novel 8 --local-steps 2 --per-round 3",
             "fedmedian",
@@ -112,7 +111,7 @@ def test_they_run_from_training_to_report(words: str, method: str, attack: str, 
     assert said == {(method, name) for name in attack.split(",")}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # in a whole run of an example; quick: sections of made-up findings (test_sections)
 def test_an_audit_shows_its_table_by_its_section(place: Path, tmp_path: Path) -> None:
     words = "--method fedavg --attack loss --records 10 --reference 8 --novel 8 --local-steps 2 --per-round 3"
     done = Started([*words.split(), *SMALL.split(), "--out", str(tmp_path)], place, printing=False).finish()
@@ -126,7 +125,7 @@ def test_an_audit_shows_its_table_by_its_section(place: Path, tmp_path: Path) ->
     assert "Whose records rank first?" in (folder / "index.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # of an example; quick: papers' tables with few methods (test_papers_run)
 def test_a_table_of_a_paper_is_drawn(place: Path, tmp_path: Path) -> None:
     words = f"--paper fifth --rounds 1 --clients 2 --train 4 --test 1 --threads 1 --out {tmp_path}"
     done = Started(words.split(), place, printing=False).finish()
