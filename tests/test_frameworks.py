@@ -257,7 +257,7 @@ def superlink(flower: Path, place: Path) -> Iterator[dict[str, str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # Flower itself, in an environment that pip makes; quick: a made-up grid, above
 def test_flower(checkout: Path) -> None:
     """The tutorial, a client that fails in a simulation, and the workflow's audit."""
     install, copy, data, train, audit, gate = scripts(FLOWER)
@@ -300,7 +300,7 @@ def test_flower(checkout: Path) -> None:
     assert "does not change in rounds 1 and 2" in own.remarks[1].sentence  # Flower's wrapper waits for all replies
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # NVFlare itself, in an environment that pip makes; quick: its Python is the example's, above
 def test_nvflare(checkout: Path) -> None:
     (script,) = scripts(FLARE)
     flare = environment("nvflare", installed(script, "nvflare="))

@@ -104,7 +104,7 @@ def own_number() -> dict[str, str]:
     return {"process": str(os.getpid())}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # on Ray itself; quick: the handshake on made-up nodes, above
 def test_rays_traps(tmp_path: Path, handler: Any) -> None:
     """The handler of SIGTERM stays, before, during and after; an unlike node is refused, and nothing stays behind."""
     ray = pytest.importorskip("ray")
@@ -137,7 +137,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return contents(out)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a whole command on Ray; quick: forked workers (test_engines)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_worker_and_the_same_bytes(local: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("ray")
@@ -172,7 +172,7 @@ def _above(pid: int) -> Iterator[int]:
         yield pid
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a whole command on two nodes of Ray; quick: forked workers (test_engines)
 def test_a_lost_node_and_the_same_bytes(local: dict[str, str], tmp_path: Path) -> None:
     """One of two, in the middle of the trainings; the other has place for both workers."""
     pytest.importorskip("ray")
