@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import fedaudit
-from tests.unprinted import no_pages, nothing_printed
+from tests.unprinted import no_pages, nothing_printed, with_pages
 
 TINY = {"rounds": 2, "clients": 3, "train": 12, "test": 2, "threads": 1, "quiet": True}
 LORA = {
@@ -50,7 +50,7 @@ def prompt_runs(factory: pytest.TempPathFactory) -> KeptRuns:
         "both": {"method": ["promptfl", "local"], "attack": "loss"},
         "entropy": {"method": "promptfl", "attack": "entropy"},
     }
-    with nothing_printed():
+    with nothing_printed(), with_pages():
         return KeptRuns(
             out, {k: fedaudit.audit(**words, epsilon="none", out=out, **TINY) for k, words in wanted.items()}
         )

@@ -102,7 +102,8 @@ class TestWhoGuesses:
         assert (found.canaries, found.guesses, found.correct, found.clients) == (40, 8, 8, 4)
 
     def test_two_different_models_are_never_compared_by_their_scale(self) -> None:
-        coins = coins_of(2, 50)
+        """The second one gives all canaries more, and few of its canaries were inserted."""
+        coins = {k: {name: i < used for i, name in enumerate(names_of(k, 50))} for k, used in enumerate((25, 5))}
         scaled = {name: 1000 + 100 * x for name, x in told(coins, 1).items()}
         models = [
             model("owner", "true state", k, {"loss": scores}) for k, scores in enumerate((told(coins, 0), scaled))

@@ -98,6 +98,12 @@ class TestNights:
         found = told(*old, row(4 + audit.WINDOW, 0.9, error=0.2))
         assert math.isnan(found.before.iloc[-1])
 
+    def test_the_window_ends_with_its_last_night(self) -> None:
+        one = audit.Measured("a", OfTraining(0.5), None)
+        followed = audit.Followed(past={1: [one]})
+        assert followed.before(1 + audit.WINDOW) == [one]
+        assert followed.before(2 + audit.WINDOW) == []
+
     def test_the_tail_is_corrected_for_all_distinct_numbers(self) -> None:
         many = [row(n, v, cell=f"c{i}", threat_model=t) for i in range(40) for n, v in ((1, 0.5), (2, 0.66 if i == 0 else 0.5 + i / 1e6))
                 for t in ("server", "owner")]  # fmt: skip

@@ -98,6 +98,15 @@ def test_where_messages_tell_nothing_no_more_than_one_run_in_a_hundred_has_a_rem
     assert recorded._p_value([1.0, 2.0, 4.0]) == pytest.approx(ttest_1samp([1, 2, 4], 0, alternative="greater").pvalue)
 
 
+@pytest.mark.parametrize(("times", "said"), [(0.9, ["members"]), (1.1, [])])
+def test_the_number_of_messages_is_corrected_for(
+    right: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float, said: list[str]
+) -> None:
+    """Five clients send in four rounds: each message may be called odd in a twentieth of the allowed chance."""
+    monkeypatch.setattr(recorded, "_p_value", lambda _: times * recorded.CHANCE / 20)
+    assert [remark.check for remark in found(right, tmp_path / "t", 0.1)] == said
+
+
 def stated(right: Path, place: Path, change: Callable[[list[float], list[int]], float]) -> list[str]:
     """Checks that have a remark if the loss `change(losses, tokens)` is stated for the last model."""
     run = shutil.copytree(right, place / "run")

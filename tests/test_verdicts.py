@@ -22,6 +22,7 @@ from fedaudit.audits.verdicts import (
     control_p_value,
     corrected,
     judged,
+    least_leak,
     off_by_the_coin,
     together,
 )
@@ -134,6 +135,13 @@ def test_the_correction_by_hand():
     both = together([table([9.0, 1.0, 0.5]), table([0.0, 0.2, 0.7]), pd.DataFrame()])
     assert both["primary"].tolist() == [9.0, 1.0, 0.7]
     assert together([]) == {}
+
+
+@pytest.mark.parametrize("family", SHARES)
+def test_the_least_leak_is_where_the_corrected_p_value_falls_to_the_level(family):
+    largest = {family: np.r_[0.0, np.random.default_rng(0).random(999)]}
+    needed = least_leak(family, largest, level=0.05)
+    assert corrected(needed + 1e-6, family, largest) <= 0.05 < corrected(needed - 1e-6, family, largest)
 
 
 def test_words_of_a_report():

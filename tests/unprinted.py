@@ -33,6 +33,19 @@ def nothing_printed(but: bool = False) -> Iterator[None]:
 
 
 @contextmanager
+def with_pages() -> Iterator[None]:
+    """Within it reports have their pages, also where `no_pages` holds around it."""
+    from fedaudit.pipeline import compute, page
+
+    now = compute.write_page
+    compute.write_page = page.write_page
+    try:
+        yield
+    finally:
+        compute.write_page = now
+
+
+@contextmanager
 def nothing_drawn() -> Iterator[None]:
     """Within it pages have no figures, which take most of the time of a page."""
     from fedaudit.reports.figures import drawing
