@@ -13,6 +13,7 @@ from scipy.stats import binom, chisquare
 from fedaudit.command.flags import params_from_values
 from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
+from fedaudit.tasks import canaries
 from fedaudit.tasks import captions as captions_task
 from fedaudit.tasks import vqa as vqa_task
 from fedaudit.tasks.base import IMAGE, Client, Federation, Record
@@ -270,6 +271,15 @@ def test_coins_are_fair_and_independent():
     assert chisquare(np.bincount(coins @ [8, 4, 2, 1], minlength=16)).pvalue > 1e-3
     for agree in ((coins == before).ravel(), (coins[1:] == coins[:-1]).ravel()):
         assert binom.ppf(5e-4, agree.size, 0.5) <= agree.sum() <= binom.ppf(1 - 5e-4, agree.size, 0.5)
+
+
+def test_what_a_canary_looks_like_is_drawn_apart_from_its_coin(monkeypatch):
+    looks = []
+    monkeypatch.setattr(canaries, "_make_canary", lambda kind, record, texts, rng: looks.append(rng.random()) or record)
+    runs = [_natural(_federation(), 4, seed) for seed in range(40)]
+    coins = np.concatenate([client.canary_included for found in runs for client in found.clients])
+    same = (np.array(looks) < 0.5) == coins
+    assert binom.ppf(5e-4, same.size, 0.5) <= same.sum() <= binom.ppf(1 - 5e-4, same.size, 0.5)
 
 
 def test_every_candidate_is_as_likely_to_become_a_canary():

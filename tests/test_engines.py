@@ -105,6 +105,7 @@ def unreadable(bench: Path, x: int) -> Callable[[], int]:
 
 
 def die(bench: Path, x: int) -> None:
+    (bench / f"died-{os.getpid()}").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -223,6 +224,7 @@ def test_a_job_that_kills_its_workers_ends_after_three_of_them(started: Started,
     with started() as executor, pytest.raises(WorkerDied, match="run the same command to resume"):
         list(getattr(executor, kind)(die, jobs))
     assert started.said == [crew.AGAIN]
+    assert len(list(started.folder.glob("died-*"))) == 3
 
 
 @POSIX

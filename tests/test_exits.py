@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -117,6 +120,13 @@ class TestStreams:
         assert done.stderr == ""
         assert code in ("0", "141")  # argparse passes over what its help meets
         assert read == (["methods (--method):"] if words == "--list" else [])
+
+    def test_a_reader_that_leaves_before_the_last_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        gone = io.StringIO()
+        monkeypatch.setattr(gone, "flush", mock.Mock(side_effect=BrokenPipeError))
+        monkeypatch.setattr(exits, "_close", lambda _: None)
+        with contextlib.redirect_stdout(gone):
+            assert exits._flushed() == exits.CLOSED == 141
 
     @pytest.mark.parametrize(
         ("command", "code"),

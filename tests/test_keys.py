@@ -63,6 +63,12 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     )
 
 
+def test_parameters_of_an_attack_are_in_the_key_of_the_analysis_alone() -> None:
+    words = PROMPTS.replace("lira", "shadow")
+    one, other = (found(plan(f"{words} --hidden {hidden}").cells[0]) for hidden in (8, 9))
+    assert {kind for kind in one if one[kind] != other[kind]} == {"analysis", "page"}
+
+
 @pytest.mark.parametrize("words", [LORA, PROMPTS])
 def test_a_changed_file_moves_the_keys_whose_closure_holds_it_and_no_other(
     words: str, changed: Callable[..., None]

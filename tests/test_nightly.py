@@ -365,3 +365,12 @@ def test_noise_that_is_switched_off_is_found_the_same_night(house: House) -> Non
     assert "new leak: method promptfl" in out
     assert "crossed: server auroc.low < 0.7: promptfl (seed 0), server" in err
     assert "another setting" in (house.place / "index.html").read_text()
+
+
+def test_a_line_that_cannot_be_read_is_said_and_taken_out(tmp_path: Path) -> None:
+    nights, said = Nights(tmp_path, "mine"), []
+    nights.path.mkdir(parents=True)
+    nights.history.write_text("half a li\n")
+    assert nights.lines(said.append) == []
+    assert said == [f"{nights.history} is cut off; made again from the runs"]
+    assert nights.history.read_bytes() == b""
