@@ -23,8 +23,8 @@ from fedaudit.trainers.base import State
 from fedaudit.trainers.lora import Learner, Settings
 from fedaudit.trainers.transcript import Transcript
 
-SLOW = ("fedavg", "fedpara")  # whose messages hold what those of the others do
-METHODS = [*("fedper", "fedrand"), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]  # as the others
+SLOW = ("fedavg", "fedpara")  # their messages hold what those of FedPer and FedRand do, which send a part
+METHODS = [*("fedper", "fedrand"), *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]  # quick: the others
 CLIENT, STEPS = 1, 2
 
 

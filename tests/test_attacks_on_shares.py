@@ -379,7 +379,7 @@ def test_what_colluders_hold_is_read_at_their_clusters_place(whole: Transcript) 
         assert torch.equal(found, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # simulated federations compute on shares; quick: every part of it, above
 def test_shadow_federations_attack_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Through the whole pipeline; without --shadow-kind federations it is refused."""
     words = (

@@ -234,7 +234,7 @@ class TestRefusals:
 QUICK = {"rounds": 1, "clients": 2, "seeds": 1, "quiet": True, "train": 180}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a whole run on many pictures; quick: every part of it, above
 def test_through_the_whole_door(tmp_path: Path) -> None:
     """Pictures are found among all of the data set, and those of another client are not."""
     audited = fedaudit.audit(

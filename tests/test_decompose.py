@@ -329,7 +329,7 @@ def named(solution: Solution, batch: int) -> set[int]:
 @pytest.mark.parametrize(
     ("name", "rounds", "kind"),
     [
-        pytest.param(name, rounds, kind, marks=() if (i + j) % 4 == 0 else pytest.mark.slow)  # all pairs
+        pytest.param(name, rounds, kind, marks=() if (i + j) % 4 == 0 else pytest.mark.slow)  # quick: each of both once
         for i, (name, rounds) in enumerate([("dpfpl", 1), ("fedotp", 3), ("promptfl", 3), ("fedpgp", 3)])
         for j, kind in enumerate(["none", "record", "batch", "poisson", "poisson, none"])
     ],

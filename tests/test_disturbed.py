@@ -22,6 +22,7 @@ ANALYSIS = {"LoRA": "fedaudit.pipeline.attacks:scoring_jobs", "prompts": "fedaud
 Harm = Callable[[Path], None]
 
 
+# adapters, whose folders have the same names; quick: prompts
 @pytest.fixture(scope="module", params=[pytest.param("LoRA", marks=pytest.mark.slow), "prompts"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -425,6 +425,17 @@ def test_tables_of_benchmarks_name_their_command() -> None:
 # contributing
 
 
+def test_slow_tests_say_why() -> None:
+    """In a comment beside the marker, which names the quick version."""
+    silent = []
+    for path in sorted((ROOT / "tests").glob("test_*.py")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for i in (i for i, line in enumerate(lines) if "mark.slow" in line and "lines" not in line):
+            if not any("#" in line and "quick" in line for line in lines[max(0, i - 12) : i + 3]):
+                silent.append(f"{path.name}:{i + 1}: {lines[i].strip()}")
+    assert silent == []
+
+
 def test_rooms_have_a_row_each() -> None:
     said = {name.rstrip("/") for name in first("CONTRIBUTING.md", "room", "holds")}
     folders = {

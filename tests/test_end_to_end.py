@@ -100,7 +100,7 @@ KINDS = {
     ),
 }
 QUICKEST = "quickest"
-each = pytest.mark.parametrize(  # the same test of every kind
+each = pytest.mark.parametrize(  # every kind; quick: the quickest
     "kind", [pytest.param(k, marks=() if k == QUICKEST else pytest.mark.slow) for k in KINDS]
 )
 each_estimated = pytest.mark.parametrize("kind", [mark for mark in each.args[1] if KINDS[mark.values[0]].to_run])

@@ -251,7 +251,7 @@ def test_no_number_comes_from_modules_outside_the_keys(tmp_path: Path) -> None:
     check_stubs("--method promptfl --epsilon none --attack loss --rounds 1 --clients 2 --train 4 --test 1", tmp_path)
 
 
-@pytest.mark.slow  # longer runs of the test above
+@pytest.mark.slow  # longer runs; quick: the test above
 @pytest.mark.parametrize("words", [LORA, PROMPTS])
 def test_no_number_of_a_longer_run_comes_from_modules_outside_the_keys(words: str, tmp_path: Path) -> None:
     check_stubs(words, tmp_path)

@@ -232,7 +232,7 @@ def test_the_page_has_all_seeds_beside_the_paper() -> None:
     assert personal["paper"] == ["81.28", "", "", ""]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # dual prompts; quick: every part of it, above
 def test_in_a_whole_run(tmp_path: Path) -> None:
     """From training to page; a run that lost a way to start computes that one again and ends with the same bytes."""
     words = "--method dp2fl,fedprox --rounds 1 --clients 4 --newcomers 1 --shots 4 --train 4 --test 1 --local-epochs 1"

@@ -308,7 +308,7 @@ def without(run: Evidence, attack: str) -> Evidence:
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in TRAINED else pytest.param(name, marks=pytest.mark.slow)
+        name if name in TRAINED else pytest.param(name, marks=pytest.mark.slow)  # quick: one of each paper
         for name, i in paper_items.items().items()
         if i.preset
     ],

@@ -234,6 +234,14 @@ def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_pa
     assert (row.rank, row.directions, row.revealed) == (facts["rank"], 64, False)
 
 
+def test_the_sum_is_revealed_where_classes_fill_all_directions_and_no_sooner(tmp_path: Path) -> None:
+    once = dataclasses.replace(SCHEDULE, rounds=1)
+    rank = run(tmp_path / "usual", secfpp(), federation(SIZES), once).round(0)["revealed"]["rank"]
+    for directions in (rank, rank + 1):
+        found = run(tmp_path / f"{directions}", secfpp(directions=directions), federation(SIZES), once)
+        assert ("scatter" in found.revealed(0)) == (directions == rank)
+
+
 def test_a_user_without_any_record_that_counts_has_no_class(tmp_path: Path, whole: Transcript) -> None:
     world = dataclasses.replace(federation(SIZES), left_out=frozenset(federation(SIZES).training[3]))
     found = run(tmp_path, secfpp(), world, dataclasses.replace(SCHEDULE, rounds=2))

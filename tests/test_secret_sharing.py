@@ -237,6 +237,16 @@ def test_too_many_uncoordinated_errors_are_noticed() -> None:
             reed_solomon.decode(BIG, points, sent, size=15, wrong=2)
 
 
+def test_errors_of_several_words_are_too_many_together() -> None:
+    """Two senders spoil the first word and another one the second: of each word alone they could be corrected."""
+    points = np.arange(1, 8)
+    sent = word(BIG, points, 3, 2, 0)
+    sent[[0, 1], 0] = BIG.add(sent[[0, 1], 0], np.array([1, 2]))
+    sent[2, 1] = BIG.add(sent[2, 1], np.array(1))
+    with pytest.raises(InputError, match="more than 2 of 7 users"):
+        reed_solomon.decode(BIG, points, sent, size=3, wrong=2)
+
+
 def test_the_limit_e_plus_one_who_agree_forge_a_result() -> None:
     """Each adds its value of a polynomial that is zero at all honest points but e; those e are named instead."""
     points, size, wrong = np.arange(1, 20), 15, 2

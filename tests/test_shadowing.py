@@ -25,7 +25,7 @@ def run(folder: Path, *words: str, path: str = str(ROOT)) -> subprocess.Complete
     return subprocess.run([sys.executable, *words], cwd=folder, env=where, capture_output=True, text=True)
 
 
-MODULE = pytest.param("module", marks=pytest.mark.slow)  # found by the same import as a package
+MODULE = pytest.param("module", marks=pytest.mark.slow)  # found by the same import; quick: a package
 
 
 @pytest.fixture(params=["package", MODULE])

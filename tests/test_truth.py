@@ -39,7 +39,7 @@ def test_what_attacks_are_handed_has_no_place_for_it():
 
 @pytest.mark.parametrize(
     "words",
-    [pytest.param(LORA, id="adapters"), pytest.param(PROMPTS, id="prompts", marks=pytest.mark.slow)],  # as adapters
+    [pytest.param(LORA, id="adapters"), pytest.param(PROMPTS, id="prompts", marks=pytest.mark.slow)],  # quick: adapters
 )
 def test_a_whole_audit_with_it_gone(words, tmp_path, monkeypatch):
     """What is trained is on disk; attacked again by workers that have lost the lists, the findings are the same."""

@@ -49,7 +49,7 @@ def test_these_are_all() -> None:
     assert {*MADE} == {*NOTEBOOKS}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # minutes a page; quick: every cell parses, and its commands are read (test_doc_commands)
 @pytest.mark.parametrize("page", MADE)
 def test_it_runs_to_its_picture(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[test]'")

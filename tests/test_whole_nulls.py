@@ -34,7 +34,7 @@ def leaking(words: str, out: Path, made_by: type[Workshop]) -> pd.DataFrame:
     return leaks
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # many rounds, through the command; quick: test_inference, up to the findings
 @pytest.mark.parametrize("method", BY_HEART)
 def test_what_is_learnt_by_heart_is_found_and_a_second_coin_is_not(method: str, tmp_path: Path) -> None:
     """By everybody who holds a client's model as it was trained."""
@@ -58,7 +58,7 @@ class Again(Null):
         return self._executor
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # whole runs; quick: of one attacked client, test_inference
 @pytest.mark.parametrize("learner", ["lora", "prompts"])
 def test_no_score_knows_the_first_coin(learner: str, tmp_path: Path) -> None:
     """Of whoever the members are said to be, every score says the same to the last digit."""

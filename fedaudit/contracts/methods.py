@@ -91,8 +91,7 @@ class MethodInWorld:
     def uploads(self, r: int) -> list[Upload]:
         """The messages that the server received in a round, and what clients computed with on shares, which no file
         holds."""
-        about = self.run.round(r)["uploads"]
-        shared = self.plugin.facts.on_shares
+        about, shared = self.run.round(r)["uploads"], self.plugin.facts.on_shares
         sealed: list[State] = [one.sealed for one in self.updates(*self.moment(r))] if shared else [{}] * CLIENTS
         return [
             Upload(k, about[str(k)]["records"], self.run.upload(r, k), about[str(k)]["facts"], sealed[k])
@@ -294,8 +293,8 @@ def uses(subject: MethodInWorld) -> None:
 
     before = [computed(subject.world, r) for r in rounds]
     for record in private & used:
-        changed = subject.world.disguised({record})
-        assert not all(same(computed(changed, r), before[r]) for r in rounds), f"{record} changes nothing"
+        without = [computed(subject.world.disguised({record}), r) for r in rounds]
+        assert not all(map(same, without, before)), f"{record} changes nothing"
     if unused := private - used:
         other = dataclasses.replace(subject, world=subject.world.disguised(unused)).again("without the unused")
         assert all(same(subject.run.private(ROUNDS - 1, k), other.private(ROUNDS - 1, k)) for k in range(CLIENTS))
