@@ -247,7 +247,9 @@ QUICK = {  # every way to noise, and rounds of every kind; all pairs are slow
     ("2 steps", "poisson, batch"), ("2 epochs", "poisson, none"),
 }  # fmt: skip
 ROUNDS = [
-    pytest.param(local, privacy, marks=() if (local, privacy) in QUICK else pytest.mark.slow)  # quick: each of both once
+    pytest.param(
+        local, privacy, marks=() if (local, privacy) in QUICK else pytest.mark.slow
+    )  # quick: each of both once
     for local in LOCAL
     for privacy in PRIVACY
 ]

@@ -17,12 +17,19 @@ NUMBERS, RECORDS, KNOWN = 80, 30, 6
 
 
 def planted(
-    *, std: float, rounds: int = 3, seed: int = 0, clip: float = np.inf, off: bool = False, leak: bool = True
+    *,
+    std: float,
+    rounds: int = 3,
+    seed: int = 0,
+    clip: float = np.inf,
+    off: bool = False,
+    leak: bool = True,
+    share: float = 0.5,
 ) -> tuple[Knowledge, Floats, list[tuple[Floats, Floats]]]:
     """What a server knows of a client's three messages, the coins of the first records, and the messages' raw numbers. `off`:
-    the client does not clip what it says it clips."""
+    the client does not clip what it says it clips. `share`: of the coins, how many are heads."""
     rng = np.random.default_rng(seed)
-    coins = (rng.permutation(RECORDS - KNOWN) < (RECORDS - KNOWN) // 2).astype(float)
+    coins = (rng.permutation(RECORDS - KNOWN) < share * (RECORDS - KNOWN)).astype(float)
     sent_by = coins if leak else np.full(len(coins), 0.5)
     common, mixtures, numbers = rng.standard_normal(NUMBERS), [], []
     for r in range(rounds):
@@ -33,7 +40,7 @@ def planted(
         rows, target = compress(clipped.T, sent)
         mixtures.append(
             Mixture(
-                r, rows, target, numbers=NUMBERS, divisor=4.0, low=0.0, high=1.0, total=float(len(coins)) / 2, known="equal",
+                r, rows, target, numbers=NUMBERS, divisor=4.0, low=0.0, high=1.0, total=share * len(coins), known="equal",
                 scaled=False, std=std, lengths=lengths, coefficients=np.ones(1),
             )
         )  # fmt: skip
@@ -47,16 +54,18 @@ def score(knowledge: Knowledge, name: str = "whitebox") -> Floats:
     return Whitebox(Params()).score(knowledge)[name]
 
 
-def test_is_the_posterior_mean_of_normal_coins() -> None:
+@pytest.mark.parametrize("share", [1 / 2, 1 / 4])
+def test_is_the_posterior_mean_of_normal_coins(share: float) -> None:
     """By the whole covariance of all messages' numbers, with the noise as it is outside the span of the gradients."""
-    knowledge, coins, numbers = planted(std=0.5)
+    knowledge, coins, numbers = planted(std=0.5, share=share)
     n = len(coins)
     everything = np.vstack([rows for rows, _ in numbers])
     sent = np.concatenate([message for _, message in numbers])
     assert knowledge.rounds is not None
     noise = [square / spare for square, spare in (mixture.remainder() for mixture in knowledge.rounds.mixtures)]
-    covariance = everything @ everything.T / 4 + np.diag(np.repeat(noise, NUMBERS))
-    posterior = everything.T @ np.linalg.solve(covariance, sent - everything.sum(1) / 2) / 4
+    variance = share * (1 - share)
+    covariance = variance * everything @ everything.T + np.diag(np.repeat(noise, NUMBERS))
+    posterior = variance * everything.T @ np.linalg.solve(covariance, sent - share * everything.sum(1))
     found = score(knowledge)
     np.testing.assert_allclose(found[:n], posterior, rtol=1e-6, atol=1e-9)
     assert np.isnan(found[n:]).all()
