@@ -1,5 +1,6 @@
 """What runs on the stand-in GPU, in a process of its own; each writes JSON.
 
+`python -m tests.on_standin serve`: these programs, one after the other, as standard input names them.
 `python -m tests.on_standin faults FILE`: what the stand-in itself refuses and counts.
 `python -m tests.on_standin LEARNER FILE [all]`: everything that a learner computes, on the processor and on the device,
 for every method as it is, or with `all` in every variant, clipped and noised too. A row for each thing that a method
@@ -15,6 +16,7 @@ import argparse
 import dataclasses
 import json
 import math
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -330,5 +332,19 @@ def difference(here: Any, there: Any) -> float:
     return max((difference(one, other) for one, other in pairs), default=0.0)
 
 
+def serve() -> None:
+    """Run each program that standard input names, [what, file, words] in JSON, in a fork of this process, which has all
+    libraries and has computed nothing, and say its exit code."""
+    for line in sys.stdin:
+        what, file, *words = json.loads(line)
+        process = multiprocessing.get_context("fork").Process(target=main, args=(what, Path(file), *words))
+        process.start()
+        process.join()
+        print(process.exitcode, flush=True)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    if sys.argv[1:] == ["serve"]:
+        serve()
+    else:
+        main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -1,16 +1,17 @@
 """Whatever learners of prompts compute is the same on a GPU as on the processor, and no round waits for the device.
 
 A stand-in GPU (tests/standin.py) computes real numbers and refuses what CUDA refuses. It is registered for a whole
-process, so that its programs (tests/on_standin.py) run in forks of this one, which have all libraries.
+process that has not computed anything, so that its programs (tests/on_standin.py) run beside this one.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import multiprocessing
 import os
-from collections.abc import Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from fedaudit.pipeline import provenance
 from fedaudit.pipeline.workers import resources_of
 from fedaudit.trainers.learners import METHODS
 from tests import standin
-from tests.on_standin import difference, main
+from tests.on_standin import difference
 
 ROOT = Path(__file__).parents[1]
 LEARNERS = ("prompts", "maple")
@@ -57,24 +58,28 @@ ON_HOST = {
 }
 
 
-def on_standin(what: str, folder: Path, *words: str) -> Any:
-    """What a program of tests/on_standin.py writes."""
-    file = folder / f"{what.replace(':', '-')}.json"
-    process = multiprocessing.get_context("fork").Process(target=main, args=(what, file, *words))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    return json.loads(file.read_text())
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("standin")
+def on_standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """What a program of tests/on_standin.py writes: all run in forks of one process."""
+    folder, command = tmp_path_factory.mktemp("standin"), [sys.executable, "-m", "tests.on_standin", "serve"]
+    server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdin
+    assert server.stdout
+
+    def run(what: str, *words: str) -> Any:
+        file = folder / f"{what.replace(':', '-')}.json"
+        print(json.dumps([what, str(file), *words]), file=server.stdin, flush=True)
+        assert int(server.stdout.readline()) == 0
+        return json.loads(file.read_text())
+
+    with server:
+        yield run
+        server.stdin.close()
 
 
 @needs_standin
-def test_the_stand_in_refuses_what_cuda_refuses_and_counts_what_waits(folder: Path) -> None:
-    said = on_standin("faults", folder)
+def test_the_stand_in_refuses_what_cuda_refuses_and_counts_what_waits(on_standin: Callable[..., Any]) -> None:
+    said = on_standin("faults")
     refused = {
         "two devices": "same device", "a host matrix": "same device", "numpy": "numpy", "a host generator": "generator",
     }  # fmt: skip
@@ -86,8 +91,8 @@ def test_the_stand_in_refuses_what_cuda_refuses_and_counts_what_waits(folder: Pa
 
 
 @needs_standin
-def test_the_stand_in_for_apples_gpu_refuses_double_precision(folder: Path) -> None:
-    said = on_standin("apple:faults", folder)
+def test_the_stand_in_for_apples_gpu_refuses_double_precision(on_standin: Callable[..., Any]) -> None:
+    said = on_standin("apple:faults")
     allowed = {"narrowed on the way", "by a double"}
     assert said.keys() > allowed | {"no kernel"}
     assert said == dict.fromkeys(said, "TypeError") | {"no kernel": "NotImplementedError"} | dict.fromkeys(allowed, "")
@@ -95,8 +100,8 @@ def test_the_stand_in_for_apples_gpu_refuses_double_precision(folder: Path) -> N
 
 @needs_standin
 @pytest.mark.parametrize("device", ["", "apple:"])
-def test_double_precision_is_the_processors(device: str, folder: Path) -> None:
-    off = on_standin(f"{device}doubles", folder)
+def test_double_precision_is_the_processors(device: str, on_standin: Callable[..., Any]) -> None:
+    off = on_standin(f"{device}doubles")
     assert {off.pop(name) for name in ("double", "residuals", "inner products")} == {0.0}
     # a GPU with float64 takes the logarithms and sums of `signals` itself, and in other chunks
     assert max(off.values()) <= (0.0 if device else 1e-12)
@@ -105,21 +110,21 @@ def test_double_precision_is_the_processors(device: str, folder: Path) -> None:
 @needs_standin
 @pytest.mark.slow  # quick: every method on the stand-in for CUDA, double precision on both
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_every_method_on_apples_gpu(learner: str, folder: Path) -> None:
-    check(on_standin(f"apple:{learner}", folder), learner, of_each={"train", "evaluate"})
+def test_every_method_on_apples_gpu(learner: str, on_standin: Callable[..., Any]) -> None:
+    check(on_standin(f"apple:{learner}"), learner, of_each={"train", "evaluate"})
 
 
 @needs_standin
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_numbers_are_those_of_the_processor_and_nothing_waits(learner: str, folder: Path) -> None:
-    check(on_standin(learner, folder), learner, of_each={"train", "evaluate"})
+def test_numbers_are_those_of_the_processor_and_nothing_waits(learner: str, on_standin: Callable[..., Any]) -> None:
+    check(on_standin(learner), learner, of_each={"train", "evaluate"})
 
 
 @needs_standin
 @pytest.mark.slow  # quick: every method as it is, the four kinds of messages attacked by who sees most
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_every_variant_clipped_noised_and_attacked_by_everyone(learner: str, folder: Path) -> None:
-    check(on_standin(learner, folder, "all"), learner, of_each={"train", "evaluate", "resume"})
+def test_every_variant_clipped_noised_and_attacked_by_everyone(learner: str, on_standin: Callable[..., Any]) -> None:
+    check(on_standin(learner, "all"), learner, of_each={"train", "evaluate", "resume"})
 
 
 @pytest.mark.parametrize(
@@ -161,11 +166,11 @@ DUAL = "--method dp2fl --attack loss,cosine --rounds 1 --clients 2 --test 1"
     ],
 )
 def test_a_command_on_the_device_finds_what_the_processor_finds(
-    what: str, device: str, words: str, folder: Path
+    what: str, device: str, words: str, on_standin: Callable[..., Any]
 ) -> None:
     """For one method of each learner, from training to the report. Adapters differ in their last digits, so that scores
     of two records may be equal or not, by which permutations are counted."""
-    did = on_standin(what, folder, *words.split())
+    did = on_standin(what, *words.split())
     assert did["chosen"] == [device, "cpu"]
     assert did["findings"] > 10
     assert did["off"].keys() <= ({"p_adjusted", "sentence"} if "fedavg" in words else set())
