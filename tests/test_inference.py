@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from fedaudit.audits import membership
 from fedaudit.audits.comparisons import ScoredModel, ScoredRun
 from fedaudit.command import cli
 from fedaudit.contracts import maple_toy
+from fedaudit.contracts.knowledge_toy import toy_seen
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import permitted, shadow_models, targets
@@ -35,6 +37,7 @@ from fedaudit.pipeline.attacks import attack_training, scoring_jobs
 from fedaudit.pipeline.methods import method_of
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.question_plan import QuestionPlan
+from fedaudit.pipeline.scoring import Scorer
 from fedaudit.pipeline.shadow_trainings import ShadowRecipe, recipe_of, shadows_of, simulate, train_banks
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
@@ -572,3 +575,18 @@ def blindly(run: ScoredRun) -> ScoredRun:
     """With a blind control that guesses."""
     rng = np.random.default_rng(1)
     return dataclasses.replace(run, blind={place: {r: rng.random() for r in row} for place, row in run.rows.items()})
+
+
+def test_shadows_of_the_twins_own_federation_do_not_judge_it() -> None:
+    knowledge, member = toy_seen(leak=1.0)
+    assert knowledge.shadows is not None
+    trajectory = np.arange(len(knowledge.shadows.member)) % 3
+    knowledge = dataclasses.replace(knowledge, shadows=dataclasses.replace(knowledge.shadows, trajectory=trajectory))
+    questions: Any = SimpleNamespace(
+        twin=SimpleNamespace(knowledge=lambda: knowledge), drawn=SimpleNamespace(read=lambda _: {"member": member}),
+        target=SimpleNamespace(of_records=lambda values: values),
+    )  # fmt: skip
+    twin = Scorer._twin(None, questions, knowledge)  # type: ignore[arg-type]
+    assert twin is not None
+    assert twin[0].shadows is not None
+    assert {*twin[0].shadows.trajectory.tolist()} == {1, 2}
