@@ -1,7 +1,7 @@
 """Whether the quick tests see a fault: plants each of a table in a copy of the project, and runs the tests that should see it.
 
     python -m benchmarks.planted_faults [--only WORD] [--at COMMIT] [--seconds 60]
-    python -m benchmarks.planted_faults --draw 40 --seed 1 --coverage FILE
+    python -m benchmarks.planted_faults --draw 40 --seed 1
 
 The table is `planted_faults.yaml` beside this file. A fault is a line of a function and what stands in its place; a line that
 is not found, or found twice, is an error, so that the table survives moves. A fault dies where a quick test of the files
@@ -9,8 +9,8 @@ that it names fails; those that change no result say why (`equivalent`) and are 
 survived; exit code 1 where one did. The files are run without a fault first: what fails there is no evidence.
 
 `--at` plants in another commit, whose files may lack some of the tests. `--draw` prints new rows instead: lines of
-functions drawn over the rooms by their share of lines, each with one change of `OPERATORS`, and the test files that run it
-by FILE, which `coverage run --context` has written (CONTRIBUTING.md).
+functions drawn over the rooms by their share of lines, each with one change of `OPERATORS`, and test files that import
+the module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Queue
 
@@ -240,7 +240,7 @@ def changes(path: Path, module: str) -> Iterator[Fault]:
                     if alone and _is_there(old, line):
                         changed = f"{line[: old.col_offset]}{new}{line[old.end_col_offset :]}"
                         kind = operator.__name__.replace("_", " ")
-                        yield Fault(kind, f"{module}:{name}", line.strip(), changed.strip(), (str(old.lineno),), True)
+                        yield Fault(kind, f"{module}:{name}", line.strip(), changed.strip(), (), True)
 
 
 def _is_there(node: ast.expr, line: str) -> bool:
@@ -261,30 +261,35 @@ def functions(tree: ast.AST, outer: str = "") -> Iterator[tuple[ast.FunctionDef,
             yield node, f"{outer}{node.name}"
 
 
-def draw(number: int, seed: int, coverage_file: Path) -> list[Fault]:
-    """Faults on lines drawn evenly over the product, as far as a quick test runs the line."""
-    from coverage import CoverageData
+def importing(module: str, function: str) -> list[str]:
+    """The files of tests that import a module, those first that name the function most often, four at most."""
+    package, _, stem = module.rpartition(".")
+    found = {}
+    for path in sorted((ROOT / "tests").glob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+        if any(n.module == module or (n.module == package and stem in {a.name for a in n.names}) for n in nodes):
+            found[path.name] = text.count(function.rpartition(".")[2])
+    return sorted(found, key=lambda name: -found[name])[:4]
 
-    data = CoverageData(str(coverage_file))
-    data.read()
-    measured = {Path(name).resolve(): name for name in data.measured_files()}
-    paths = [path for top in ROOMS for path in sorted((ROOT / top).rglob("*.py")) if not path.is_symlink()]
+
+def draw(number: int, seed: int) -> list[Fault]:
+    """Faults on lines drawn evenly over the product's functions, of modules that a test imports; one of each file."""
+    paths = [path for top in ROOMS for path in sorted((ROOT / top).rglob("*.py")) if "__init__" not in path.name]
+    paths = [path for path in paths if not any(parent.is_symlink() for parent in path.parents)]
     sizes = [path.read_text(encoding="utf-8").count("\n") for path in paths]
-    generator, drawn, places = random.Random(seed), [], set()
+    generator, drawn = random.Random(seed), dict[Path, Fault]()
     while len(drawn) < number:
         (path,) = generator.choices(paths, sizes)
         parts = path.relative_to(ROOT).with_suffix("").parts
         module = ".".join(parts if parts[0] == "fedaudit" else ("fedaudit", *parts))
         offered = list(changes(path, module))
-        contexts = data.contexts_by_lineno(measured[path]) if path in measured else {}
-        seen = [f for f in offered if any(contexts.get(int(f.tests[0]), []))]
-        if not seen or path in places:
+        if path in drawn or not offered:
             continue
-        fault = generator.choice(seen)
-        places.add(path)
-        files = Counter(c.split(".")[1] for c in contexts[int(fault.tests[0])] if c.startswith("tests."))
-        drawn.append(Fault(fault.kind, fault.function, fault.line, fault.text, tuple(f"{n}.py" for n in files), True))
-    return drawn
+        fault = generator.choice(offered)
+        if tests := importing(module, fault.function.partition(":")[2]):
+            drawn[path] = replace(fault, tests=tuple(tests))
+    return list(drawn.values())
 
 
 def main() -> int:
@@ -296,10 +301,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="of the tests of one fault (default: 60)")
     parser.add_argument("--draw", type=int, metavar="N", help="print so many new rows")
     parser.add_argument("--seed", type=int, default=0, help="of --draw (default: 0)")
-    parser.add_argument("--coverage", type=Path, metavar="FILE", help="of --draw: lines run by each quick test")
     given = parser.parse_args()
     if given.draw:
-        rows = [vars(fault) | {"tests": list(fault.tests)} for fault in draw(given.draw, given.seed, given.coverage)]
+        rows = [vars(fault) | {"tests": list(fault.tests)} for fault in draw(given.draw, given.seed)]
         print(yaml.safe_dump(rows, sort_keys=False, width=1000))
         return 0
     faults = [f for f in table() if given.only in f"{f.kind} {f.name} {f.tests}" and not f.equivalent]

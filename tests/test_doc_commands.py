@@ -167,6 +167,7 @@ def wrong_words(name: str, *words: str, patch: pytest.MonkeyPatch) -> list[str]:
         patched.setattr(argparse.ArgumentParser, "parse_args", parse_args)
         patched.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
         patched.setattr(sys, "argv", [name, *words])
+        patched.delitem(sys.modules, name, raising=False)  # imported by another test: runpy would warn
         with pytest.raises(SystemExit):
             runpy.run_module(name, run_name="__main__")
     return [word for word in left if word.startswith(("--", "no ")) and word.partition("=")[0] not in known_flags()]
