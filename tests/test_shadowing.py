@@ -14,8 +14,8 @@ from tests.test_rooms import ROOMS
 ROOT = Path(__file__).resolve().parent.parent
 MINE = "NAME = 'mine'\n"
 TINY = (
-    "fedaudit.audit(method='fedavg', attack='loss', rounds=1, clients=2, per_round=2, records=4, reference=4, novel=4, test=2, "
-    "local_steps=1, threads=1, quiet=True, out='runs')"
+    "fedaudit.audit(method='promptfl', epsilon='none', attack='loss', rounds=1, clients=2, train=8, test=1, threads=1, "
+    "quiet=True, out='runs')"
 )
 
 
