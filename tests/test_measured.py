@@ -399,9 +399,10 @@ class TestFromMessages:
 @pytest.mark.parametrize("factor", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
 def test_through_the_whole_pipeline(without_pages: None, tmp_path: Path, factor: float) -> None:
     """The preset of canaries, smaller, with the noise of its ledger, which proves epsilon 8, and with a tenth of it."""
+    size = {"canaries": 120, "shots": 10} if factor == 1 else {"canaries": 60, "shots": 5}
     with mock.patch("fedaudit.trainers.protection.add_noise", functools.partial(_scaled, factor)):
         audit = fedaudit.audit(
-            preset="canaries", canaries=60, clients=2, shots=5, epsilon=8, threads=1, quiet=True, out=str(tmp_path)
+            preset="canaries", clients=2, epsilon=8, threads=1, quiet=True, out=str(tmp_path), **size
         )
     (row,) = audit.findings.query("metric == 'measured/messages'").itertuples()
     assert row.noise / row.ledger_noise == pytest.approx(factor, rel=0.15)
