@@ -1,12 +1,12 @@
-"""Whether the quick tests see a fault: plants each of a table in a copy of the project, and runs the tests that should see it.
+"""Plant faults in a copy of the project, one at a time, and print which of them the quick tests see.
 
     python -m benchmarks.planted_faults [--only WORD] [--at COMMIT] [--seconds 60]
     python -m benchmarks.planted_faults --draw 40 --seed 1
 
-The table is `planted_faults.yaml` beside this file. A fault is a line of a function and what stands in its place; a line that
-is not found, or found twice, is an error, so that the table survives moves. A fault dies where a quick test of the files
-that it names fails; those that change no result say why (`equivalent`) and are not planted. Prints a row for each, and which
-survived; exit code 1 where one did. The files are run without a fault first: what fails there is no evidence.
+The table is `planted_faults.yaml` beside this file. A fault is a line of a function and what stands in its place; a line
+that is not found, or found twice, is an error, so that the table survives moves. A fault dies where a quick test of the
+files that it names fails; those that change no result say why (`equivalent`) and are not planted. The exit code is 1
+where one survives. The files are run without a fault first: what fails there is no evidence.
 
 `--at` plants in another commit, whose files may lack some of the tests. `--draw` prints new rows instead: lines of
 functions drawn over the rooms by their share of lines, each with one change of `OPERATORS`, and test files that import
@@ -295,9 +295,7 @@ def draw(number: int, seed: int) -> list[Fault]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="WORD", help="faults whose row has this word")
-    parser.add_argument(
-        "--at", metavar="COMMIT", help="the code and tests in which they are planted (default: this tree)"
-    )
+    parser.add_argument("--at", metavar="COMMIT", help="whose code and tests are used (default: this tree)")
     parser.add_argument("--seconds", type=float, default=60, help="of the tests of one fault (default: 60)")
     parser.add_argument("--draw", type=int, metavar="N", help="print so many new rows")
     parser.add_argument("--seed", type=int, default=0, help="of --draw (default: 0)")

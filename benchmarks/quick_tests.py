@@ -1,4 +1,4 @@
-"""What the quick tests cost: minutes, and CPU seconds of all processes of the machine, which should do nothing else.
+"""Run the quick tests and print their minutes and CPU seconds, of all processes of a machine that does nothing else.
 
     python -m benchmarks.quick_tests [WORDS OF PYTEST]
 

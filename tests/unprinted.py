@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from unittest import mock
 
 if TYPE_CHECKING:
     from fedaudit.machinery.store import Folder
@@ -22,53 +24,35 @@ def unprinted(name: str, alt: str, plot: Plot, caption: str = "") -> PrintedFigu
 @contextmanager
 def nothing_printed(but: bool = False) -> Iterator[None]:
     """Within it no figure is printed, `but` where somebody looks at it."""
-    from fedaudit.reports.figures import drawing
-
-    whole = drawing.printed
-    drawing.printed = whole if but else unprinted
-    try:
+    with contextlib.nullcontext() if but else mock.patch("fedaudit.reports.figures.drawing.printed", unprinted):
         yield
-    finally:
-        drawing.printed = whole
-
-
-@contextmanager
-def with_pages() -> Iterator[None]:
-    """Within it reports have their pages, also where `no_pages` holds around it."""
-    from fedaudit.pipeline import compute, page
-
-    now = compute.write_page
-    compute.write_page = page.write_page
-    try:
-        yield
-    finally:
-        compute.write_page = now
 
 
 @contextmanager
 def nothing_drawn() -> Iterator[None]:
     """Within it pages have no figures, which take most of the time of a page."""
-    from fedaudit.reports.figures import drawing
-
-    whole = drawing._draw_one
-    drawing._draw_one = lambda _: None
-    try:
+    with mock.patch("fedaudit.reports.figures.drawing._draw_one", _undrawn):
         yield
-    finally:
-        drawing._draw_one = whole
+
+
+@contextmanager
+def with_pages() -> Iterator[None]:
+    """Within it reports have their pages, also where `no_pages` holds around it."""
+    from fedaudit.pipeline import page
+
+    with mock.patch("fedaudit.pipeline.compute.write_page", page.write_page):
+        yield
 
 
 @contextmanager
 def no_pages() -> Iterator[None]:
     """Within it the report of an audit is its findings and runs, with the verdicts that a page has; nothing is drawn."""
-    from fedaudit.pipeline import compute
-
-    whole = compute.write_page
-    compute.write_page = _write_rows
-    try:
+    with mock.patch("fedaudit.pipeline.compute.write_page", _write_rows):
         yield
-    finally:
-        compute.write_page = whole
+
+
+def _undrawn(_: object) -> None:
+    """In the place of what draws one figure."""
 
 
 def _write_rows(evidence: Sequence[Evidence], folder: Folder, *_: object) -> None:
