@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from fedaudit.external.checkpoints import DUAL, PROMPTS, Checkpoint, find, read_checkpoint
 from fedaudit.external.files import OwnFiles
+from fedaudit.external.prompts import read_prompts
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.torch_files import Inert, SavedTensor, read_objects
 from fedaudit.trainers.maple import visual_prompts
@@ -124,6 +126,7 @@ def test_a_prompt_of_coop_is_read_as_it_was_saved(tmp_path: Path, dtype: torch.d
     assert torch.equal(ctx, state["ctx"].detach().float())
     assert start is not None
     assert torch.equal(start, state["token_prefix"][0, 0].float())
+    assert read_prompts(OwnFiles(tmp_path, linked=False), path).size == 4 * ctx.numel()
     for tensor in (ctx, start):
         assert tensor.dtype == torch.float32
         assert not tensor.requires_grad
@@ -149,6 +152,14 @@ def test_prompts_of_maple_are_those_of_its_code(tmp_path: Path, depth: int, lega
         torch.testing.assert_close(ours[i], layer(text))
     assert found.start_token is not None
     assert torch.equal(found.start_token, own["token_prefix"][0, 0])
+
+
+def test_why_a_file_cannot_be_opened_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the system gives no words of its own."""
+    path = saved(tmp_path / NAME, coop())
+    for error, said in (OSError(5, "Input/output error"), "Input/output error"), (OSError("worn out"), "worn out"):
+        monkeypatch.setattr("fedaudit.external.files.user_files.opened", mock.Mock(side_effect=error))
+        assert refused(path) == f" cannot be read ({said})"
 
 
 def test_names_may_have_prefixes(tmp_path: Path) -> None:

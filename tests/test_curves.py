@@ -239,6 +239,8 @@ class TestCurves:
         unknown = {"value": None, "low": None, "high": None, "status": "not measurable (96)"}
         few = [replace(r, findings=[f | unknown if f["metric"] == "tpr@1%" else f for f in r.findings]) for r in runs()]
         assert set(table(few).tpr_1_status) == {"not measurable"}
+        rest = [replace(r, findings=[f for f in r.findings if f["metric"] != "tpr@1%"]) for r in runs()]
+        assert set(table(rest).tpr_1_seeds) == {0}
 
     def test_the_best_by_the_coins_has_an_interval_for_all(self):
         """The second attack has the lower AUROC and the larger statistic."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from safetensors import safe_open
@@ -20,6 +21,7 @@ from fedaudit.command import attack_times, cli, dry_run
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import permitted
 from fedaudit.pipeline.finished import COMPLETE
+from fedaudit.pipeline.shadow_models import NoEvaluation
 from fedaudit.pipeline.workers import federation_of, make_bench
 from fedaudit.reports import paper_items
 from fedaudit.terms.threat_models import THREAT_MODELS
@@ -429,6 +431,26 @@ class TestTimed:
     )
     def test_what_is_wanted_takes_time(self, words: str, wanted: set[str], tmp_path: Path) -> None:
         self.check(plan_of(f"{self.WORDS} {words} --out {tmp_path}"), wanted)
+
+    def test_a_pace_is_of_the_rounds_that_were_trained(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One round to warm up, three with evaluation, three without; each takes as long as it says."""
+        until, clock = [0], [0.0]
+
+        def train(method: Any, schedule: Any, judged: Any, *, folder: Any, **given: Any) -> None:
+            more = given["until"] - until[-1]
+            until.append(given["until"])
+            clock.append(clock[-1] + more * (0.25 if isinstance(judged, NoEvaluation) else 0.5))
+            for part in ("before", "after") if more else ():
+                (folder.path / f"round-{until[-1]}-{part}").write_bytes(bytes(50))
+
+        monkeypatch.setattr("fedaudit.trainers.rounds.train", train)
+        monkeypatch.setattr(dry_run.time, "perf_counter", lambda: clock[-1])
+        plan = plan_of(f"{self.WORDS} --method dpfpl --epsilon none --workers 1 --out {tmp_path}")
+        bench = mock.Mock(**{"learner.clients_per_batch.return_value": 2})
+        pace = dry_run._trial(plan.cells[0], mock.Mock(sizes=[4] * 3), mock.Mock(), bench, mock.Mock(),
+                              Progress(quiet=True), alone=True)  # fmt: skip
+        assert until[1:] == [0, 1, 4, 7]
+        assert pace == dry_run.Pace(seconds=0.5 * 2, bare=0.25 * 2, size=100 * 2)  # two jobs of at most two clients
 
     def test_on_adapters(self, tmp_path: Path) -> None:
         """Own states are looked at for the loss over rounds too."""

@@ -47,6 +47,15 @@ class TestNames:
         assert [line.split()[0] for line in said.splitlines()] == list(paper_items.items())
         assert all(item.summary in said for item in paper_items.items().values())
 
+    def test_help_is_of_what_an_item_takes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """One that is trained has its methods' flags, one that trains nothing and several have the place's only."""
+        for name, trains in (("fedrand:table1", True), ("secfpp:figure3", False), ("fedrand", False)):
+            with pytest.raises(SystemExit):
+                asked(name, "--help")
+            said = capsys.readouterr().out
+            assert "--out" in said, name
+            assert ("--rounds" in said) == trains, name
+
     @pytest.mark.parametrize("name", NAMES)
     def test_what_is_asked_for_at_each_scale_is_a_plan(self, name: str) -> None:
         item = paper_items.find(name)

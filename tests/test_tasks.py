@@ -165,3 +165,35 @@ def test_coin_flips_leave_two_records_on_each_side():
 def test_a_record_without_image_or_caption_is_named(image, text, complaint):
     with pytest.raises(InputError, match=f"record r-7: {complaint}"):
         Record("r-7", "star", image, "<image> what?", text)
+
+
+def crescent() -> float:
+    """A disc of radius .95 without its part in one of radius .75 whose centre is .45 away."""
+    r, s, d = 0.95, 0.75, 0.45
+    a, b = np.arccos((d * d + r * r - s * s) / (2 * d * r)), np.arccos((d * d + s * s - r * r) / (2 * d * s))
+    return np.pi * r * r - (r * r * (a - np.sin(2 * a) / 2) + s * s * (b - np.sin(2 * b) / 2))
+
+
+AREAS = {
+    "circle": np.pi * 0.9**2,
+    "ring": np.pi * (0.96**2 - 0.48**2),
+    "square": 1.6**2,
+    "bar": 2 * 0.76,
+    "diamond": 2 * 0.8,
+    "triangle": 1.8**2 / 1.9,
+    "cross": 2 * 0.6 * 1.9 - 0.6**2,
+    "star": 10 * 0.42 * np.sin(np.pi / 5) / 2,
+    "arrow": 1.2 * 0.44 + 1 / 1.2 - 0.2 * 0.44,
+    "crescent": crescent(),
+    "hexagon": 2 * np.sqrt(3) * 0.85**2,
+    "hourglass": 4 * (0.9 * 0.9**2 / 2 + 0.06 * 0.9),
+}
+
+
+@pytest.mark.parametrize("shape", sorted({*scenes.SHAPES, *scenes.NOVEL_SHAPES} | AREAS.keys()))
+def test_the_area_of_a_shape_and_its_mirror_image(shape):
+    x, y = np.meshgrid(*[np.linspace(-1.5, 1.5, 600)] * 2)
+    inside = scenes._distance(shape, x, y) < 0
+    assert np.array_equal(inside, inside[::-1] if shape in ("arrow", "crescent") else inside[:, ::-1])
+    if shape in AREAS:
+        assert inside.mean() * 9 == pytest.approx(AREAS[shape], rel=0.02)
