@@ -12,6 +12,9 @@ with the others of the client; but for one thing:
     heavy tails   a tenth is as long as clipping allows, the others fall like a Pareto law
     wrong         who of the candidates is a member is told wrongly for every second one
     wrong, uneven both
+    told .8       the gradients that the regression is told are as long as .8 of the true ones
+    told half     and half as long
+    growing       four steps, whose gradients are .25, .5, .75 and 1 of what clipping allows; told are the first ones
     epochs        20 steps, of which a record is in every tenth; nobody knows who was in which
     Poisson       20 steps, and a record is in each with probability 0.1; the suite takes no bound then
 
@@ -41,6 +44,8 @@ class Kind:
     shared: float = 1 / 3
     lengths: str = "equal"
     wrong: float = 0.0
+    told: float = 1.0  # length of the gradients that the regression is told, of the longest ones
+    grows: bool = False
     sampler: str = ""
 
 
@@ -51,6 +56,9 @@ KINDS = {
     "heavy tails": Kind(lengths="heavy"),
     "wrong": Kind(wrong=0.5),
     "wrong, uneven": Kind(lengths="uneven", wrong=0.5),
+    "told .8": Kind(told=0.8),
+    "told half": Kind(told=0.5),
+    "growing": Kind(told=0.25, grows=True),
     "epochs": Kind(sampler="epochs"),
     "Poisson": Kind(sampler="poisson"),
 }
@@ -90,7 +98,7 @@ def one_run(
     rng: np.random.Generator, kind: Kind, gradients: list[np.ndarray], epsilon: float
 ) -> tuple[float, float, float]:
     """The bound, kappa, and s over the true standard deviation."""
-    steps = STEPS if kind.sampler else 2
+    steps = STEPS if kind.sampler else 4 if kind.grows else 2
     times = steps * RATE if kind.sampler == "epochs" else steps  # a record is in so many
     mu = sampled_mu(epsilon) if kind.sampler == "poisson" else GAUSSIAN.mu(epsilon, DELTA) / np.sqrt(times)
     std, clients = 1 / mu, []
@@ -108,9 +116,10 @@ def one_run(
                 taken = (turn == t % round(1 / RATE)).astype(float)
             elif kind.sampler == "poisson":
                 taken = (rng.random(n) < RATE).astype(float)
+            longer = (t + 1) / steps if kind.grows else 1.0
             outside = std**2 * rng.chisquare(NUMBERS - n)
-            sent = rows @ (used * taken) + std * rng.standard_normal(n)
-            messages.append(Message(rows, sent, n, outside, NUMBERS - n, 1.0))
+            sent = longer * rows @ (used * taken) + std * rng.standard_normal(n)
+            messages.append(Message(kind.told * rows, sent, n, outside, NUMBERS - n, 1.0))
         expected = np.concatenate([told, np.zeros(REFERENCES), np.full(len(coins), 0.5)])
         clients.append(Coined(messages, np.concatenate([np.zeros(n - len(coins)), coins - 0.5]), expected))
     found = regress(clients)

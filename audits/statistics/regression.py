@@ -13,6 +13,10 @@ mu = L / s. So
 
     mu >= L / |X'| * (lower bound on the mean of t)
 
+if kappa is at most 1. It is larger where the gradients of the steps are longer than the g_i, as at later local steps.
+So the bound is at most L / s (1 - z / sqrt(2 dof)), with z the quantile of its confidence and dof the degrees of freedom
+of s: nearly the lower bound on L over the true standard deviation.
+
 s is not the ledger's: s^2 is the largest of three estimates: the mean square of z outside the span of all candidates'
 gradients, that within the span, where errors of the model lie, and |X'|^2 times the variance of kappa under redrawn
 coins, sum over canaries of <g_i, z>^2 / 4 / |X'|^2.
@@ -23,6 +27,7 @@ by rank, as in `one_run` and `trade_off`, use less of the scores, and need no mo
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,27 +78,35 @@ class CoinRegression:
         """The estimated length of X' in the messages, in standard deviations of the noise."""
         return self.scale * self.length / self.noise if self.noise > 0 else math.inf * np.sign(self.scale)
 
+    def scale_interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        """Lower and upper bound on kappa, each at `confidence`."""
+        half = norm.ppf(confidence) * self.noise / self.length if self.length > 0 else math.inf
+        return self.scale - half, self.scale + half
+
     def mu_lower_bound(self, confidence: float = CONFIDENCE) -> float:
         """The lower bound on mu, 0 to LARGEST; it exceeds the truth with a probability of at most 1 - confidence."""
         if not self.length > 0 or not self.t > 0:
             return 0.0
-        mean = self.t - norm.ppf(confidence) * math.sqrt(1 + self.t**2 / (2 * self.spare))
-        return float(np.clip(mean * self.longest / self.length, 0.0, LARGEST))
+        if not self.noise > 0:
+            return LARGEST
+        quantile = float(norm.ppf(confidence))
+        shown = self.t - quantile * math.sqrt(1 + self.t**2 / (2 * self.spare))
+        most = self.length / self.noise * (1 - quantile / math.sqrt(2 * self.spare))
+        return float(np.clip(min(shown, most) * self.longest / self.length, 0.0, LARGEST))
 
     def p_value(self, mu: float) -> float:
-        """The probability of so large a t, or a larger one, if a record moves the release by at most mu."""
+        """The probability of so large a bound, or a larger one, if a record moves the release by at most mu: the
+        smallest 1 - confidence at which `mu_lower_bound` is above it."""
         if not self.length > 0:
             return 1.0
         mean = mu * self.length / self.longest
-        return float(norm.sf((self.t - mean) / math.sqrt(1 + self.t**2 / (2 * self.spare))))
+        by_coins = norm.sf((self.t - mean) / math.sqrt(1 + self.t**2 / (2 * self.spare)))
+        by_noise = norm.sf((1 - mu * self.noise / self.longest) * math.sqrt(2 * self.spare))
+        return float(max(by_coins, by_noise))
 
     def expected_bound(self, mu: float, confidence: float = CONFIDENCE) -> float:
-        """About what `mu_lower_bound` would be if mu were the truth."""
-        if not self.length > 0:
-            return 0.0
-        mean = mu * self.length / self.longest
-        least = mean - norm.ppf(confidence) * math.sqrt(1 + mean**2 / (2 * self.spare))
-        return max(0.0, float(least * self.longest / self.length))
+        """About what `mu_lower_bound` would be if mu were the truth and kappa 1."""
+        return dataclasses.replace(self, scale=1.0, noise=self.longest / mu).mu_lower_bound(confidence)
 
 
 def regress(clients: Sequence[Coined]) -> CoinRegression | None:
