@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedaudit.audits.facts import AuditFacts
+from fedaudit.audits.findings import MeasuredEpsilon
 from fedaudit.audits.measured import Hypothesis, bounds
 from fedaudit.audits.subject import COMPARABLE, Result, Subject
 
@@ -37,4 +38,5 @@ def claim(subject: Subject, params: Params) -> Result:
         subject.attacked, subject.canaries, names=subject.names, delta=subject.delta, hypotheses=hypotheses,
         guessed_about="candidates" if subject.canary_kind == "natural" else "canaries",  # natural ones are as others
     )  # fmt: skip
-    return Result([replace(bound, provable=None) for bound in lower_bounds])  # nobody knows what noise ran
+    # nobody knows what noise ran
+    return Result([replace(f, provable=None) if isinstance(f, MeasuredEpsilon) else f for f in lower_bounds])

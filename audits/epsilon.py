@@ -18,14 +18,14 @@ import numpy as np
 import pandas as pd
 
 from fedaudit.audits.facts import AuditFacts
-from fedaudit.audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon, Names
+from fedaudit.audits.findings import NO_CANARIES, Epsilon, MeasuredEpsilon, MeasuredWeight, Names
 from fedaudit.audits.measured import Hypothesis, words
 from fedaudit.audits.measured import bounds as measured_bounds
 from fedaudit.audits.statistics.sampled import PoissonSampled
 from fedaudit.audits.statistics.trade_off import GAUSSIAN, Family
 from fedaudit.audits.subject import Result, Subject
 from fedaudit.privacy.accountant import noise_to_signal, provable
-from fedaudit.privacy.ledger import Ledger, RoundNoise, strict
+from fedaudit.privacy.ledger import Ledger, RoundNoise, sampling_rate, strict
 from fedaudit.privacy.settings import Privacy
 from fedaudit.terms.threat_models import ACTIVE_SERVER, RELEASED_MODEL, SERVER
 from fedaudit.trainers.transcript import Transcript
@@ -56,7 +56,7 @@ def epsilon(subject: Subject, params: Params) -> Result:
     return Result([*rows, *bounds], tables, {"ledger": ledger.to_json()})
 
 
-def measured(subject: Subject, hypotheses: Mapping[str, Hypothesis]) -> list[MeasuredEpsilon]:
+def measured(subject: Subject, hypotheses: Mapping[str, Hypothesis]) -> list[MeasuredEpsilon | MeasuredWeight]:
     """The lower bounds on epsilon from the canaries of an attacked run, one or two per adversary; none without an
     attack."""
     if subject.attacked is None:
@@ -70,9 +70,13 @@ def hypotheses(table: pd.DataFrame, ledger: Ledger) -> dict[str, Hypothesis]:
     """By adversary, the claimed and provable epsilon for a client's own record from `privacy_table`, with the family of
     the ledger's mechanism if the provable one is finite and positive."""
     own = table[table.whose == "own"]
-    noise = next((m.std for step in ledger.steps for m in step if m.release in ledger.shared), None)
+    sent = next((m for step in ledger.steps for m in step if m.release in ledger.shared), None)
+    of_sent: tuple[float | None, float] = (None, 1.0)
+    if sent is not None:
+        rates = [sampling_rate(records=each.records, batch=sent.batch) for each in ledger.exposures]
+        of_sent = sent.std, float(np.mean(rates))
     return {
-        view: Hypothesis(claimed, proven, _family(ledger) if 0 < proven < math.inf else None, noise)
+        view: Hypothesis(claimed, proven, _family(ledger) if 0 < proven < math.inf else None, *of_sent)
         for view, claimed, proven in zip(own.threat_model, own.claimed, own.provable, strict=True)
     }
 
@@ -82,7 +86,7 @@ def _family(ledger: Ledger) -> Family:
     return PoissonSampled.of(ledger) if ledger.sampler == "poisson" else GAUSSIAN
 
 
-def _measured_words(subject: Subject, bounds: Sequence[MeasuredEpsilon], view: str, owner: str) -> str:
+def _measured_words(subject: Subject, bounds: Sequence[MeasuredEpsilon | MeasuredWeight], view: str, owner: str) -> str:
     """The canaries' lower bounds on epsilon against the adversary `view` in words, or why there are none, for a record
     of the client itself (`owner` "own") or of another one ("other"); the released model is the same for both."""
     if not subject.canaries:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 # raised when a field of a finding or a column of runs.json goes, is renamed or means something else; not for a new one
-SCHEMA = 4
+SCHEMA = 5
 MEASURED = "measured"  # metric of a lower bound on epsilon, whatever the mechanism is
 MEASURED_GAUSSIAN = "measured/gaussian"  # if the mechanism is Gaussian, or Gaussian on Poisson samples
 MEASURED_SCORES = "measured/messages"  # if the noise is Gaussian, from the messages themselves
+MEASURED_WEIGHT = "measured/weight"  # how much of a record is in the messages
 RECORDING = "recording"  # metric of a sentence about how an external run was recorded
 INFORMATION = "mutual_information"  # metric of bits per record
 NO_CANARIES = "not measured: needs canaries"
@@ -198,9 +199,8 @@ class MeasuredEpsilon(OfRun):
     inserted: int
     guesses: int | None  # None: from a regression
     correct: int | None
-    # of a regression: how much of a coin is in the messages (1: as much as a step of the method takes in), the noise's
-    # standard deviation, that of the ledger, and about what the bound would be if the ledger is right
-    scale: float | None = None
+    # of a regression: the noise's standard deviation, that of the ledger, and about what the bound would be if the
+    # ledger is right
     noise: float | None = None
     ledger_noise: float | None = None
     expected: float | None = None
@@ -208,6 +208,21 @@ class MeasuredEpsilon(OfRun):
     provable: float | str | None  # None: nobody knows what noise ran, as in a run from elsewhere
     p_claimed: float | None  # largest probability of so many right guesses if the claimed epsilon is true
     p_provable: float | None  # and if the provable one is; None: that epsilon is infinite
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredWeight(OfRun):
+    """How much of a record is in the messages that an adversary saw, by the same regression: 1 is what a record whose
+    gradients are those at the broadcast and that is in every step adds."""
+
+    metric: str  # MEASURED_WEIGHT
+    threat_model: str
+    value: float
+    low: float  # each end at `confidence`
+    high: float
+    confidence: float
+    share: float  # of the steps that a record is in, as the ledger says
     sentence: str
 
 

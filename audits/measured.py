@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.audits.comparisons import ScoredModel, ScoredRun
-from fedaudit.audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES, MeasuredEpsilon, Names, OfRun
+from fedaudit.audits.findings import (
+    MEASURED,
+    MEASURED_GAUSSIAN,
+    MEASURED_SCORES,
+    MEASURED_WEIGHT,
+    MeasuredEpsilon,
+    MeasuredWeight,
+    Names,
+    OfRun,
+)
 from fedaudit.audits.statistics import one_run, trade_off
 from fedaudit.audits.statistics.guesses import CONFIDENCE, number_of_guesses, right_guesses
 from fedaudit.audits.statistics.regression import Coined, CoinRegression, regress
@@ -46,6 +55,7 @@ class Hypothesis:
     provable: float = math.inf
     family: trade_off.Family | None = None  # of the mechanism whose epsilon is proven; None: no finite one is
     noise: float | None = None  # the ledger's standard deviation of what clients send; None: none is known
+    share: float = 1.0  # of the steps that a record is in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +81,12 @@ def bounds(
     delta: float,
     hypotheses: Mapping[str, Hypothesis],
     guessed_about: str = "canaries",
-) -> list[MeasuredEpsilon]:
+) -> list[MeasuredEpsilon | MeasuredWeight]:
     """The lower bounds on epsilon by every adversary that can guess: one for any mechanism; if the ledger's mechanism
     has a proven epsilon, a second one for its family (`Hypothesis.family`); if messages with Gaussian noise were
-    solved, a third one from these. `guessed_about` is what sentences call the records of the `coins`."""
-    lower_bounds: list[MeasuredEpsilon] = []
+    solved, a third one from these, and how much of a record is in them. `guessed_about` is what sentences call the
+    records of the `coins`."""
+    lower_bounds: list[MeasuredEpsilon | MeasuredWeight] = []
     for threat_model in THREAT_MODELS:
         hypothesis = hypotheses.get(threat_model, Hypothesis())
         if (guessed := guess(run, coins, threat_model, noised=hypothesis.family is not None)) is not None:
@@ -83,6 +94,7 @@ def bounds(
             lower_bounds += [_bound(guessed, metric, hypothesis, names, delta, guessed_about) for metric in metrics]
             if (fitted := regression(run, coins, threat_model)) is not None:
                 lower_bounds.append(_of_messages(guessed, fitted, hypothesis, names, delta, guessed_about))
+                lower_bounds.append(_weight(threat_model, fitted, hypothesis.share, names))
     return lower_bounds
 
 
@@ -184,7 +196,7 @@ def _of_messages(
     def p_value(hypothesised: float) -> float | None:
         return None if math.isinf(hypothesised) else fitted.p_value(trade_off.GAUSSIAN.mu(hypothesised, delta))
 
-    value, scale, noise = epsilon(fitted.mu_lower_bound()), fitted.scale, fitted.noise
+    value, noise = epsilon(fitted.mu_lower_bound()), fitted.noise
     expected = None
     if 0 < hypothesis.provable < math.inf:
         expected = epsilon(fitted.expected_bound(trade_off.GAUSSIAN.mu(hypothesis.provable, delta)))
@@ -203,15 +215,35 @@ def _of_messages(
         provable=strict(hypothesis.provable),
         p_claimed=p_value(hypothesis.claimed),
         p_provable=p_value(hypothesis.provable),
-        scale=scale,
         noise=noise,
         ledger_noise=hypothesis.noise,
         expected=expected,
         sentence=f"{guessed.threat_model}, by a regression of messages on the coins of {guessed.canaries} {about}: "
         f"epsilon is at least {value:.3g} if the noise is Gaussian ({100 * CONFIDENCE:g} %, delta {delta:g}"
-        f"{expectation}). A record has {scale:.3g} of the weight of one that is in every step; the noise has a "
-        f"standard deviation of {noise:.3g}{beside}.",
+        f"{expectation}). The noise has a standard deviation of {noise:.3g}{beside}.",
     )
+
+
+def _weight(threat_model: str, fitted: CoinRegression, share: float, names: Names) -> MeasuredWeight:
+    """How much of a record is in the messages, and what it means where it is more or much less than the ledger says."""
+    value, (low, high) = fitted.scale, fitted.scale_interval()
+    means = ""
+    if low > 1:
+        means = (
+            ": messages hold more of a record than clipping allows, or gradients of later steps are longer than those at "
+            "the broadcast. The bound from messages counts no more than 1"
+        )
+    elif value < 0.5 * share and high < share:
+        means = (
+            ": gradients of the steps are not those at the broadcast, or less is in the messages than the ledger says. "
+            "The bound from messages is far below the truth"
+        )
+    return MeasuredWeight(
+        **names, metric=MEASURED_WEIGHT, threat_model=threat_model, value=value, low=low, high=high,
+        confidence=CONFIDENCE, share=share,
+        sentence=f"{threat_model}: a record has {value:.3g} [{low:.3g}, {high:.3g}] of the weight of one that is in every "
+        f"step, where {share:.3g} is expected{means}.",
+    )  # fmt: skip
 
 
 def _lower_bound(family: trade_off.Family | None, right: Mapping[str, int], delta: float) -> float:

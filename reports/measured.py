@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedaudit.audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES
+from fedaudit.audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES, MEASURED_WEIGHT
 
 if TYPE_CHECKING:
     from fedaudit.reports.evidence import Finding
 
 METRICS = {MEASURED: "any", MEASURED_GAUSSIAN: "gaussian", MEASURED_SCORES: "messages"}  # and the field of a row
+FIELDS = METRICS | {MEASURED_WEIGHT: "weight"}
 ERROR = 0.05  # chance that any contradiction in a report is false
 P_VALUES = {"provable": "p_provable", "claimed": "p_claimed"}  # field of a finding with the p-value of each epsilon
 
 
 def rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """One row {"any", "gaussian", "messages"} per run and adversary: the whole findings whose bounds rest on the same
-    coins, from guesses for any mechanism and for a Gaussian one, and from messages; None where there is no such one."""
+    """One row {"any", "gaussian", "messages", "weight"} per run and adversary: the whole findings whose bounds rest on
+    the same coins, from guesses for any mechanism and for a Gaussian one, and from messages, and how much of a record is
+    in these; None where there is no such one."""
     pairs: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for f in (f for f in findings if f["metric"] in METRICS):
-        pair = pairs.setdefault((f["method"], f["seed"], f["threat_model"]), dict.fromkeys(METRICS.values()))
-        pair[METRICS[f["metric"]]] = f
+    for f in (f for f in findings if f["metric"] in FIELDS):
+        pair = pairs.setdefault((f["method"], f["seed"], f["threat_model"]), dict.fromkeys(FIELDS.values()))
+        pair[FIELDS[f["metric"]]] = f
     return list(pairs.values())
 
 
