@@ -21,8 +21,8 @@ P_VALUES = {"provable": "p_provable", "claimed": "p_claimed"}  # field of a find
 
 
 def rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """One row {"any", "gaussian", "messages", "weight"} per run and adversary: the whole findings whose bounds rest on
-    the same coins, from guesses for any mechanism and for a Gaussian one, and from messages, and how much of a record is
+    """One row {"any", "gaussian", "messages", "weight"} per run and adversary: the whole findings that rest on the same
+    coins, bounds from guesses for any mechanism and for a Gaussian one, and from messages, and how much of a record is
     in these; None where there is no such one."""
     pairs: dict[tuple[Any, ...], dict[str, Any]] = {}
     for f in (f for f in findings if f["metric"] in FIELDS):

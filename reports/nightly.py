@@ -1,4 +1,4 @@
-"""The report of a night of audits, as page, tables, JUnit XML and Markdown: what ran, which limits were crossed, what
+"""The report of a night of audits, as page, tables, JUnit XML and Markdown: what ran, which gates were crossed, what
 changed beyond its band, and every number over the nights. A cell is one audit of the matrix that runs every night."""
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class CellOfNight:
     seconds: float
     why: str = ""  # the error of a failed cell
     report: str = ""  # folder below --out; "" if failed
-    held: tuple[str, ...] = ()  # limits that all numbers keep
-    silent: tuple[str, ...] = ()  # limits for which the cell has no number
-    crossed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by limit a sentence per number that crosses it
+    held: tuple[str, ...] = ()  # gates that no number crosses
+    silent: tuple[str, ...] = ()  # gates for which the cell has no number
+    crossed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by gate a sentence per number that crosses it
 
     @property
     def record(self) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def render_files(
         for row in _event_rows(verdicts, night)
     ]
     common = _common_parts([cell.cell for cell in cells])
-    limits = limit_rows(cells)
+    gates = gate_rows(cells)
     by_cell = [_cell(cell, history[history.night == night], common) for cell in cells]
     in_short = sentence(cells, night, verdicts, history)
     parts = {
         "name": name, "night": night, "ran": records.get(night, {}), "sentence": in_short,
         "cells": by_cell,
-        "common": ", ".join(common), "limits": limits, "events": [_with_short_name(e, common) for e in changes],
+        "common": ", ".join(common), "gates": gates, "events": [_with_short_name(e, common) for e in changes],
         "series": [_with_short_name(row, common) for row in _series(verdicts, night)],
         "several": verdicts.night.nunique() > 1,
         "nights": _nights(verdicts, records), "level": round(100 * LEVEL), "window": WINDOW,
@@ -75,7 +75,7 @@ def render_files(
         "changes.csv": csv(verdicts),
         "cells.csv": csv(pd.DataFrame([_csv_row(cell) for cell in cells])),
         "junit.xml": junit(name, cells, by_cell, in_short, changes, str(records.get(night, {}).get("started", ""))),
-        "summary.md": summary(f"{name}, night {night}", in_short, cells, changes, limits),
+        "summary.md": summary(f"{name}, night {night}", in_short, cells, changes, gates),
     }
     return {**files, "index.html": attach(files, render("nightly.html", parts))}
 
@@ -110,40 +110,38 @@ def leaks(verdicts: pd.DataFrame, night: int, cells: Sequence[CellOfNight], hist
 
 def sentence(cells: Sequence[CellOfNight], night: int, verdicts: pd.DataFrame, history: pd.DataFrame) -> str:
     """The night in two sentences: what leaks, and what ran, held and changed. Arguments as in `render_files`."""
-    limits, changes = limit_rows(cells), int(sum(e["alarm"] for e in _event_rows(verdicts, night)))
+    gates, changes = gate_rows(cells), int(sum(e["alarm"] for e in _event_rows(verdicts, night)))
     leak = leaks(verdicts, night, cells, history)
     count = {status: sum(cell.status == status for cell in cells) for status in (COMPUTED, REUSED, FAILED)}
-    crossed, silent = (sum(bool(limit[what]) for limit in limits) for what in ("crossed", "silent"))
-    kept = (
-        f"{crossed} of {_plural(len(limits), 'limit')} crossed" if crossed else f"{_plural(len(limits), 'limit')} held"
-    )
+    crossed, silent = (sum(bool(gate[what]) for gate in gates) for what in ("crossed", "silent"))
+    kept = f"{crossed or 'none'} of {_plural(len(gates), 'gate')} crossed"
     kept += f", {silent} without an answer" if silent else ""
     changed = f"{_plural(changes, 'change')} beyond the band of earlier nights" if changes else "no change beyond noise"
     failed = f", {count[FAILED]} failed" if count[FAILED] else ""
     ran = f"{_plural(len(cells), 'cell')}: {count[COMPUTED]} computed, {count[REUSED]} as before{failed}"
     since = "" if leak.endswith("the first night") else f"; {changed}"
-    return f"{leak[:1].upper()}{leak[1:]}. {ran}; {kept if limits else 'no limit stated'}{since}."
+    return f"{leak[:1].upper()}{leak[1:]}. {ran}; {kept if gates else 'no gate given'}{since}."
 
 
 def _plural(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def limit_rows(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
-    """A row per distinct limit of the cells: `limit`, `held`, the number of cells that keep it, `crossed`, pairs of a
+def gate_rows(cells: Sequence[CellOfNight]) -> list[dict[str, Any]]:
+    """A row per distinct gate of the cells: `gate`, `held`, the number of cells that pass it, `crossed`, pairs of a
     cell's name and a sentence, and `silent`, whether no cell has a number for it."""
     rows: dict[str, dict[str, Any]] = {}
     for cell in cells:
-        for limit in (*cell.held, *cell.silent, *cell.crossed):
-            row = rows.setdefault(limit, {"limit": limit, "held": 0, "crossed": []})
-            row["held"] += limit in cell.held
-            row["crossed"] += [(cell.name, line.removeprefix(f"{limit}: ")) for line in cell.crossed.get(limit, ())]
+        for gate in (*cell.held, *cell.silent, *cell.crossed):
+            row = rows.setdefault(gate, {"gate": gate, "held": 0, "crossed": []})
+            row["held"] += gate in cell.held
+            row["crossed"] += [(cell.name, line.removeprefix(f"{gate}: ")) for line in cell.crossed.get(gate, ())]
     return [{**row, "silent": not row["held"] and not row["crossed"]} for row in rows.values()]
 
 
 def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> dict[str, Any]:
     """A row of the table of `cells`: name (less the words `common` to all), status, why, seconds, link to the report,
-    number of limits `crossed`, and `verdicts`: pairs of a verdict and the adversaries whose gravest verdict it is on an
+    number of gates `crossed`, and `verdicts`: pairs of a verdict and the adversaries whose gravest verdict it is on an
     AUROC of the primary family."""
     runs = tonight[(tonight.cell == cell.cell) & (tonight.report == cell.report)]
     judged = runs[(runs.metric == "auroc") & runs.family.isin(BEFOREHAND)].dropna(subset=["verdict"])
@@ -232,7 +230,7 @@ def cause(history: pd.DataFrame, night: int, cell: str, method: str) -> str:
 
 def _nights(verdicts: pd.DataFrame, records: Records) -> list[dict[str, Any]]:
     """A row per night for the last `NIGHTS` of them, the latest first: when and with which code it ran, and how many
-    cells were computed, reused or failed, limits were crossed and alarms raised."""
+    cells were computed, reused or failed, gates were crossed and alarms raised."""
     alarms = verdicts.groupby("night").alarm.sum().to_dict()
     rows = []
     for night, record in sorted(records.items(), reverse=True)[:NIGHTS]:
@@ -240,7 +238,7 @@ def _nights(verdicts: pd.DataFrame, records: Records) -> list[dict[str, Any]]:
         rows.append({
             "night": night, "started": record["started"], "commit": record["commit"], "fedaudit": record["fedaudit"],
             **{status: statuses.count(status) for status in (COMPUTED, REUSED, FAILED)},
-            "crossed": len({limit for cell in record["cells"] for limit in cell["crossed"]}),
+            "crossed": len({gate for cell in record["cells"] for gate in cell["crossed"]}),
             "events": int(alarms.get(night, 0)),
         })  # fmt: skip
     return rows
@@ -298,13 +296,13 @@ def junit(
     events: Sequence[Mapping[str, Any]],
     started: str,
 ) -> bytes:
-    """JUnit XML: a case per cell, its verdicts (of its row `by_cell`) as output, and one per cell and limit. Changes
-    are the output of a case that always passes, since only limits decide the exit code; `in_short` is the output of the
+    """JUnit XML: a case per cell, its verdicts (of its row `by_cell`) as output, and one per cell and gate. Changes
+    are the output of a case that always passes, since only gates decide the exit code; `in_short` is the output of the
     cells' suite. `started` is the time stamp of all suites."""
     top = ElementTree.Element("testsuites", name=f"nightly {name}")
-    ran, limits, changed = (
+    ran, gates, changed = (
         ElementTree.SubElement(top, "testsuite", name=f"{name}: {part}", timestamp=started)
-        for part in ("cells", "limits", "changes")
+        for part in ("cells", "gates", "changes")
     )
     for cell, row in zip(cells, by_cell, strict=True):
         case = ElementTree.SubElement(
@@ -315,23 +313,23 @@ def junit(
         if row["verdicts"]:
             lines = [f"{verdict}: {', '.join(adversaries)}" for verdict, adversaries in row["verdicts"]]
             ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(lines))
-        for limit in (*cell.held, *cell.silent, *cell.crossed):
-            label = _xml_text(f"{limit} [{cell.name}]")
-            case = ElementTree.SubElement(limits, "testcase", classname=f"{name}.limits", name=label)
-            if limit in cell.silent:
+        for gate in (*cell.held, *cell.silent, *cell.crossed):
+            label = _xml_text(f"{gate} [{cell.name}]")
+            case = ElementTree.SubElement(gates, "testcase", classname=f"{name}.gates", name=label)
+            if gate in cell.silent:
                 ElementTree.SubElement(case, "skipped", message="nothing in this cell's report answers it")
-            if crossed := cell.crossed.get(limit):
+            if crossed := cell.crossed.get(gate):
                 ElementTree.SubElement(case, "failure", message=_xml_text(crossed[0])).text = _xml_text(
                     "\n".join(crossed)
                 )
     ElementTree.SubElement(ran, "system-out").text = _xml_text(in_short)
     case = ElementTree.SubElement(changed, "testcase", classname=f"{name}.changes", name="changes beyond the band")
     ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(event["said"] for event in events) or "none")
-    for suite in (ran, limits, changed):
+    for suite in (ran, gates, changed):
         for attribute, path in {"errors": "*/error", "failures": "*/failure", "tests": "testcase"}.items():
             suite.set(attribute, str(len(suite.findall(path))))
     for attribute in ("tests", "errors", "failures"):
-        top.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in (ran, limits, changed))))
+        top.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in (ran, gates, changed))))
     ElementTree.indent(top)
     xml: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
     return xml + b"\n"
@@ -347,20 +345,20 @@ def summary(
     in_short: str,
     cells: Sequence[CellOfNight],
     events: Sequence[Mapping[str, Any]],
-    limits: Sequence[Mapping[str, Any]],
+    gates: Sequence[Mapping[str, Any]],
 ) -> bytes:
-    """Markdown for a CI job, at most `LINES` lines: `in_short`, crossed limits, failed cells and changes."""
+    """Markdown for a CI job, at most `LINES` lines: `in_short`, crossed gates, failed cells and changes."""
     failed = [
         f"**{_escape_markdown(cell.name)}**: {_escape_markdown(cell.why)}" for cell in cells if cell.status == FAILED
     ]
     crossed = [
-        f"**{_escape_markdown(limit['limit'])}**: {_escape_markdown(line)}"
-        for limit in limits
-        for _, line in limit["crossed"]
+        f"**{_escape_markdown(gate['gate'])}**: {_escape_markdown(line)}"
+        for gate in gates
+        for _, line in gate["crossed"]
     ]
     lines = [f"# Nightly {_escape_markdown(title)}", "", _escape_markdown(in_short), ""]
     for heading, rows in (
-        ("Limits crossed", crossed),
+        ("Gates crossed", crossed),
         ("Cells failed", failed),
         ("Changes", [_escape_markdown(e["said"]) for e in events]),
     ):

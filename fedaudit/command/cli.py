@@ -81,7 +81,7 @@ examples:
   audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
   audit.py --task images --data-root DIR --backbone ViT-B-16 --weights FILE --check   what fits, what is missing
   audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
-  audit.py --nightly matrix.yaml                     a matrix of audits: limits, and what changed since earlier nights
+  audit.py --nightly matrix.yaml                     a matrix of audits: gates, and what changed since earlier nights
   audit.py --new attack surprise --plugins FOLDER    a small attack of your own with its test (docs/guides/plugins.md)
   audit.py check FOLDER                              plugins of your own, held against the contracts of ours
   audit.py --list                                    methods, attacks, audits and tasks

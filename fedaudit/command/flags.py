@@ -77,7 +77,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         help="tables and figures of papers beside the print, as dpfpl:table2; all of a paper (secfpp), all, or list",
     )
     group.add_argument(
-        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and limits (docs/guides/nightly.md)"
+        "--nightly", metavar="FILE", help="YAML file with a matrix of audits and gates (docs/guides/nightly.md)"
     )
     group.add_argument("--config", metavar="FILE", help="YAML file with any of these options; flags win over it")
 

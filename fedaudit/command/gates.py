@@ -16,7 +16,7 @@ import argparse
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fedaudit.attacks.facts import AttackFacts
@@ -44,7 +44,6 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-OPPOSITES = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 _GATE = re.compile(
     r"(?:(?P<threat>[a-z-]+)\s+)?(?P<metric>[a-z_/@%0-9.]+?)(?:\.(?P<end>low|high|value))?"
     r"\s*(?P<op>[<>]=?)\s*(?P<limit>\S+)"
@@ -185,24 +184,6 @@ def parse(text: str, source: str = "") -> Gate:
     if not 0 <= limit <= top:
         raise InputError(f"{source}: the limit {match['limit']} must lie between 0 and {top:.0f}")
     return Gate(text.strip(), threat, metric, match["end"] or "value", match["op"], limit, source)
-
-
-def limit(text: str, source: str) -> Gate:
-    """The gate that is crossed if a limit, which states what must hold, does not hold. Limits are "server auroc.low <
-    0.6", "no leak", "measured epsilon < claimed". InputError as in `parse`."""
-    words = text.replace("measured epsilon", "measured").strip()
-    threat, no_leak, rest = words.partition(f"no {LEAK}")
-    if no_leak and not rest:
-        crossed = f"{threat}{LEAK}"
-    elif (sign := re.search("[<>]=?", words)) is None:
-        raise InputError(
-            f"{source}: not understood; it states what must hold, as 'server auroc.low < 0.6' or 'no leak'"
-        )
-    else:
-        before, value = words[: sign.start()].strip(), words[sign.end() :].strip()
-        opposite = ">" if value in SENTENCES and sign[0][0] == "<" else OPPOSITES[sign[0]]
-        crossed = f"{before} {opposite} {value}"
-    return replace(parse(crossed, source), text=text.strip())
 
 
 def _threat(source: str, name: str | None) -> str | None:

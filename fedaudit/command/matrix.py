@@ -1,13 +1,13 @@
-"""Reads the matrix of a nightly audit: a YAML file of options, their combinations, exclusions and limits.
+"""Reads the matrix of a nightly audit: a YAML file of options, their combinations, exclusions and gates.
 
     base: {rounds: 20}                                # options of all cells, as in a configuration file
     matrix:                                           # each combination is a cell; a list holds several matrices
       - {method: [fedavg, fedrand], attack: maxrenyi, seed: [0, 1]}
       - {method: dpfpl, epsilon: [none, 1], attack: "loss,cosine"}
     exclude: [{method: fedrand, seed: 1}]             # leaves out cells that have all of these values
-    limits:                                           # must hold in every cell that can answer them
-      - server auroc.low < 0.6
-      - {limit: accuracy/local > 70, only: {epsilon: none}}
+    fail_if:                                          # gates, as of --fail-if, of every cell that can answer them
+      - server auroc.low > 0.6
+      - {gate: accuracy/local < 70, only: {epsilon: none}}
 
 Error messages name the line. Imports nothing heavy.
 """
@@ -32,8 +32,9 @@ from fedaudit.pipeline.plan import Plan
 if TYPE_CHECKING:
     import yaml
 
-PARTS = ("base", "matrix", "exclude", "limits")
-OF_LIMIT = ("limit", "only")
+PARTS = ("base", "matrix", "exclude", "fail_if")
+OF_GATE = ("gate", "only")
+BEFORE = "limits"  # an earlier name of `fail_if`, whose entries said the opposite
 ELSEWHERE = {  # options that a matrix must not have, and what to do instead
     "config": "write its options into base",
     "list": "it is a command of its own",
@@ -48,7 +49,7 @@ ELSEWHERE = {  # options that a matrix must not have, and what to do instead
     "plugins": "give --plugins on the command line",
     "quiet": "give --quiet on the command line",
     "dry_run": "give --dry-run on the command line",
-    "fail_if": "state it as a limit",
+    "fail_if": "it stands beside base and matrix",
     "export_run": "a matrix exports nothing",
     "export_adapters": "a matrix exports nothing",
 }
@@ -65,7 +66,7 @@ class MatrixCell:
     values: Values  # of the matrix, without base
     words: Sequence[str]  # command-line words, with base
     plan: Plan
-    limits: Sequence[Gate]  # those that it can answer
+    gates: Sequence[Gate]  # those that it can answer
 
     @property
     def seedless(self) -> str:
@@ -80,24 +81,30 @@ class MatrixCell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A checked matrix file; `name` is the stem of the file, `limits` are in its order."""
+    """A checked matrix file; `name` is the stem of the file, `gates` are in its order."""
 
     name: str
     cells: Sequence[MatrixCell]
-    limits: Sequence[Gate]
+    gates: Sequence[Gate]
 
 
 def read(path: Path, plan: Read) -> Matrix:
     """The matrix in a file, checked; `plan` turns the command-line words of a cell (one combination of options) into
     its plan. InputError names the wrong line."""
     file = YamlFile(path, flag="--nightly", holds=f"{', '.join(PARTS)} (docs/reference/nightly.md)")
-    top = file.mapping(file.root, "the matrix", PARTS)
+    top = file.mapping(file.root, "the matrix", (*PARTS, BEFORE))
+    if BEFORE in top:
+        raise file.error(
+            top[BEFORE],
+            f"{BEFORE} said what must hold; write fail_if with what fails, as in --fail-if: 'server auroc.low > 0.6' "
+            "instead of 'server auroc.low < 0.6', 'leak' instead of 'no leak'",
+        )
     if "matrix" not in top:
         raise file.error(file.root, f"has no matrix; it holds {', '.join(PARTS)}, of which matrix must be there")
     base = _base(file, top["base"]) if "base" in top else {}
     combined = _combinations(file, top["matrix"], base)
     remaining = _not_excluded(file, top, combined, base)
-    limits = [_read_limit(file, node) for node in file.sequence(top["limits"], "limits")] if "limits" in top else []
+    given = [_read_gate(file, node) for node in file.sequence(top["fail_if"], "fail_if")] if "fail_if" in top else []
     cells, answered = [], set()
     for values, node in remaining:
         try:
@@ -108,20 +115,20 @@ def read(path: Path, plan: Read) -> Matrix:
                 _blamed_node(file, top, node, str(error)), f"{_label(values) or 'its cell'}: {error}"
             ) from error
         answerable = [
-            limit for limit in limits if _has({**base, **values}, limit.only) and not _refusal(limit.gate, cell_plan)
+            one for one in given if _has({**base, **values}, one.only) and not _refusal(one.gate, cell_plan)
         ]
-        answered |= {id(limit) for limit in answerable}
-        cells.append(MatrixCell(values, words, cell_plan, [limit.gate for limit in answerable]))
-    for limit in limits:
-        if id(limit) not in answered:
-            why = _why_unanswered(limit, remaining, base, cells)
-            raise InputError(f"{limit.gate.source}: no cell of the matrix can answer it{why}")
-    return Matrix(path.stem, cells, [limit.gate for limit in limits])
+        answered |= {id(one) for one in answerable}
+        cells.append(MatrixCell(values, words, cell_plan, [one.gate for one in answerable]))
+    for one in given:
+        if id(one) not in answered:
+            why = _why_unanswered(one, remaining, base, cells)
+            raise InputError(f"{one.gate.source}: no cell of the matrix can answer it{why}")
+    return Matrix(path.stem, cells, [one.gate for one in given])
 
 
 @dataclass(frozen=True, eq=False)
-class _Limit:
-    """A limit, as the gate that is crossed if it does not hold, and the values of the cells that it is about."""
+class _Gate:
+    """A gate, and the values of the cells that it is about."""
 
     gate: Gate
     only: Values
@@ -232,24 +239,24 @@ def _has(values: Values, conditions: Values) -> bool:
     )
 
 
-def _read_limit(file: YamlFile, node: yaml.Node) -> _Limit:
-    """The limit in an entry of `limits`: a text, or a mapping of `limit` and `only`. InputError: it is wrong."""
+def _read_gate(file: YamlFile, node: yaml.Node) -> _Gate:
+    """The gate in an entry of `fail_if`: a text, or a mapping of `gate` and `only`. InputError: it is wrong."""
     import yaml
 
     only: dict[str, Any] = {}
     text_node = node
     if isinstance(node, yaml.MappingNode):
-        parts = file.mapping(node, "a limit", OF_LIMIT)
-        if "limit" not in parts:
+        parts = file.mapping(node, "a gate", OF_GATE)
+        if "gate" not in parts:
             raise file.error(
-                node, "a limit must say what, as in '{limit: server auroc.low < 0.6, only: {method: fedavg}}'"
+                node, "a gate must say what fails, as in '{gate: server auroc.low > 0.6, only: {method: fedavg}}'"
             )
         only = _conditions(file, parts["only"], "only") if "only" in parts else {}
-        text_node = parts["limit"]
+        text_node = parts["gate"]
     text = file.plain(text_node)
     if not isinstance(text, str):
-        raise file.error(text_node, f"a limit must be a text, as 'server auroc.low < 0.6', not {short_repr(text)}")
-    return _Limit(gates.limit(text, f"{file.place(text_node)}: limit {text!r}"), only)
+        raise file.error(text_node, f"a gate must be a text, as 'server auroc.low > 0.6', not {short_repr(text)}")
+    return _Gate(gates.parse(text, f"{file.place(text_node)}: gate {text!r}"), only)
 
 
 def _refusal(gate: Gate, plan: Plan) -> str:
@@ -261,12 +268,12 @@ def _refusal(gate: Gate, plan: Plan) -> str:
     return ""
 
 
-def _why_unanswered(limit: _Limit, remaining: Combinations, base: Values, cells: Sequence[MatrixCell]) -> str:
-    """Why no cell answers a limit, as end of a sentence: the reason of the first cell that the limit is about."""
-    about = [c for c, (values, _) in zip(cells, remaining, strict=True) if _has({**base, **values}, limit.only)]
+def _why_unanswered(one: _Gate, remaining: Combinations, base: Values, cells: Sequence[MatrixCell]) -> str:
+    """Why no cell answers a gate, as end of a sentence: the reason of the first cell that the gate is about."""
+    about = [c for c, (values, _) in zip(cells, remaining, strict=True) if _has({**base, **values}, one.only)]
     if not about:
-        return f": none has {_label(limit.only)}"
-    return f" ({_refusal(limit.gate, about[0].plan).rpartition('(')[2].rstrip(')')})"
+        return f": none has {_label(one.only)}"
+    return f" ({_refusal(one.gate, about[0].plan).rpartition('(')[2].rstrip(')')})"
 
 
 def _blamed_node(file: YamlFile, top: Mapping[str, yaml.Node], matrix: yaml.Node, message: str) -> yaml.Node:

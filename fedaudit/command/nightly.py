@@ -1,7 +1,7 @@
 """`--nightly matrix.yaml`: runs a matrix of audits, computes only what changed, and compares the results with earlier
-nights and with limits.
+nights and with gates.
 
-Exit code 1: a limit is crossed; otherwise 4: a cell failed, or no report answers a limit. Imports nothing heavy.
+Exit code 1: a gate is crossed; otherwise 4: a cell failed, or no report answers a gate. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
         prog="audit.py",
         usage="audit.py --nightly matrix.yaml [options]",
         description=(
-            "Run a matrix of audits, of which only what changed is computed; say which limits are crossed, and what "
+            "Run a matrix of audits, of which only what changed is computed; say which gates are crossed, and what "
             "changed beyond noise."
         ),
         epilog=(
-            "The file holds base, matrix, exclude and limits (docs/reference/nightly.md). Exit code 1: a limit is "
-            "crossed; 4: a cell failed, or no report answers a limit."
+            "The file holds base, matrix, exclude and fail_if (docs/reference/nightly.md). Exit code 1: a gate is "
+            "crossed; 4: a cell failed, or no report answers a gate."
         ),
         allow_abbrev=False,
     )
@@ -93,15 +93,15 @@ def read(words: Sequence[str], plan: Read) -> NightlyRequest | None:
 
 
 def main(request: NightlyRequest) -> int:
-    """Run all cells, print and write the results, and return the exit code: `CROSSED` if a limit is crossed, else
-    `FAILED` if a cell failed or a limit has no answer, else `DONE`. With --dry-run only print estimates."""
+    """Run all cells, print and write the results, and return the exit code: `CROSSED` if a gate is crossed, else
+    `FAILED` if a cell failed or a gate has no answer, else `DONE`. With --dry-run only print estimates."""
     progress = Progress(quiet=request.quiet)
     if request.dry_run:
         for part in _estimates(request.matrix, progress):
             tell(part)
         return exits.DONE
     from fedaudit.pipeline.nights import write_pages
-    from fedaudit.reports.nightly import FAILED, limit_rows
+    from fedaudit.reports.nightly import FAILED, gate_rows
 
     started = datetime.datetime.now(datetime.UTC)
     cells = []
@@ -115,7 +115,7 @@ def main(request: NightlyRequest) -> int:
     night, rows = nights.add(cells, started, progress.say)
     in_short, events = write_pages(nights, night, cells, rows, progress)
     index.write(request.out, progress.say)
-    limits = limit_rows(cells)
+    gates = gate_rows(cells)
     tell(f"night {night}: {in_short}")
     for line in events:
         tell(line)
@@ -123,9 +123,9 @@ def main(request: NightlyRequest) -> int:
     print(f"page: {nights.path / 'index.html'}")
     if request.open:
         browser.show(nights.path / "index.html")
-    crossed = [f"crossed: {limit['limit']}: {said}" for limit in limits for _, said in limit["crossed"]]
+    crossed = [f"crossed: {gate['gate']}: {said}" for gate in gates for _, said in gate["crossed"]]
     failed = [f"failed: {cell.name}: {cell.why}" for cell in cells if cell.status == FAILED]
-    failed += [f"unanswered: {limit['limit']}: no cell's report answers it" for limit in limits if limit["silent"]]
+    failed += [f"unanswered: {gate['gate']}: no cell's report answers it" for gate in gates if gate["silent"]]
     for line in crossed + failed:
         tell(line, sys.stderr)
     return exits.CROSSED if crossed else exits.FAILED if failed else exits.DONE
@@ -140,7 +140,7 @@ def _run(cell: MatrixCell, request: NightlyRequest, progress: Progress) -> CellO
     started = time.monotonic()
     try:
         outcome = run(dataclasses.replace(cell.plan), progress)  # a copy, so that what it loads can be freed
-        answers = _answers(cell.limits, outcome.findings)
+        answers = _answers(cell.gates, outcome.findings)
     except Exception as error:  # the other cells are run whatever happens
         if exits.is_stopping():
             raise
@@ -151,18 +151,18 @@ def _run(cell: MatrixCell, request: NightlyRequest, progress: Progress) -> CellO
     return CellOfNight(cell.name, cell.seedless, status, time.monotonic() - started, report=report, **answers)
 
 
-def _answers(limits: Sequence[Gate], findings: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """{"held": limits that hold, "crossed": {limit: sentences}, "silent": limits that the findings do not answer}."""
+def _answers(gates: Sequence[Gate], findings: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """{"held": gates that none crosses, "crossed": {gate: sentences}, "silent": gates that the findings do not answer}."""
     crossed: dict[str, list[str]] = {}
     silent = []
-    for gate in limits:
+    for gate in gates:
         try:
             crossed[gate.text] = gate.crossed(findings)
         except InputError:
             silent.append(gate.text)
     return {
-        "held": tuple(limit for limit, sentences in crossed.items() if not sentences),
-        "crossed": {limit: sentences for limit, sentences in crossed.items() if sentences},
+        "held": tuple(gate for gate, sentences in crossed.items() if not sentences),
+        "crossed": {gate: sentences for gate, sentences in crossed.items() if sentences},
         "silent": tuple(silent),
     }
 
@@ -186,7 +186,7 @@ def _estimates(matrix: Matrix, progress: Progress) -> Iterator[str]:
     from fedaudit.pipeline.finished import sound
 
     timings: dict[Hashable, Any] = {}
-    yield f"{len(matrix.cells)} cells, limits: {'; '.join(gate.text for gate in matrix.limits) or 'none'}"
+    yield f"{len(matrix.cells)} cells, gates: {'; '.join(gate.text for gate in matrix.gates) or 'none'}"
     for cell in matrix.cells:
         on_disk = sound(cell.plan)
         yield f"\n{cell.name}: {'on disk, nothing to compute' if on_disk else estimate(cell.plan, progress, timings)}"
