@@ -152,7 +152,7 @@ def _run(cell: MatrixCell, request: NightlyRequest, progress: Progress) -> CellO
 
 
 def _answers(gates: Sequence[Gate], findings: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """{"held": gates that none crosses, "crossed": {gate: sentences}, "silent": gates that the findings do not answer}."""
+    """{"held": gates that nothing crosses, "crossed": {gate: sentences}, "silent": gates without an answer}."""
     crossed: dict[str, list[str]] = {}
     silent = []
     for gate in gates:
