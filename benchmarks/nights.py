@@ -35,7 +35,7 @@ BASE = "rounds: 4, clients: 3, shots: 10, prompt_length: 4, task: digits, no_twi
 TINY = """\
 base: {{{base}, epsilon: {epsilon}}}
 matrix: {{method: [{methods}], attack: "decompose,loss", seed: [{seeds}]}}
-limits: [server auroc.low < 0.7]
+fail_if: [server auroc.low > 0.7]
 """
 
 

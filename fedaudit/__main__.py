@@ -26,10 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """Run the command and end this process with its exit code."""
     gc.set_threshold(50_000)  # by default 700 new objects: Python would look through all of torch's some ten times
-    code = main()
-    from fedaudit.command.exits import end
+    from fedaudit.command.exits import end, hear_libraries
 
-    end(code)
+    hear_libraries()
+    end(main())
 
 
 if __name__ == "__main__":

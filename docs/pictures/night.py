@@ -19,7 +19,7 @@ SHOWN = 12  # nights that are kept
 
 @dataclass(frozen=True)
 class NightPicture(Picture):
-    """Of the last night under a folder on which a limit was crossed that the night before held: `command` is what made
+    """Of the last night under a folder on which a gate was crossed that the night before held: `command` is what made
     the nights."""
 
     matrix: str = "tiny"
@@ -42,7 +42,7 @@ class NightPicture(Picture):
             records, lines = nights.records(progress.say), nights.lines(progress.say)
         over = {night for night, record in records.items() if any(cell["crossed"] for cell in record["cells"])}
         if not (first := [night for night in over if night - 1 not in over]):
-            raise InputError(f"{out}: holds no night on which a limit was crossed; run {' '.join(self.command)}")
+            raise InputError(f"{out}: holds no night on which a gate was crossed; run {' '.join(self.command)}")
         some = range(max(first) - SHOWN + 1, max(first) + 1)
         folder = Folder(self.kept.path)
         folder.write_json(RECORDS, {str(night): records[night] for night in some if night in records})

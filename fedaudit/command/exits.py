@@ -27,10 +27,12 @@ FAILED = 4  # a cell of a matrix or one of several items failed; the others are 
 CLOSED = 128 + 13  # the reader of stdout has gone, as if SIGPIPE had ended the program
 STOPPED = "stopped; the same command goes on from here"
 APPLE_MEMORY = ("MPS backend out of memory", "Invalid buffer size")  # how torch begins where Apple's GPU has too little
+NO_MEMORY = ("can't allocate memory", "failed to map segment")  # what torch and the system's loader say
 LONGEST = 1200  # characters of an error message
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _received: list[int] = []  # signals since the command began
+_kept: list[Any] = []  # what C may call at the end of this process
 
 
 class Stopped(KeyboardInterrupt):
@@ -74,6 +76,23 @@ def _code(error: BaseException, debug: bool) -> int:
     return BROKEN
 
 
+def hear_libraries() -> None:
+    """From now on the exit code is `BROKEN`, with a sentence, where a library ends this process in its own way, as
+    OpenBLAS does with exit(1) if it gets no memory. `end` does not come by here. Without effect on Windows."""
+    import ctypes
+
+    own = os.getpid()
+
+    def ended(_: object) -> None:
+        if os.getpid() == own:
+            os.write(2, b"error: a library ended this process; what it said is above, if anything\n")
+            os._exit(BROKEN)
+
+    if os.name == "posix":
+        _kept.append(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ended))
+        ctypes.CDLL(None).__cxa_atexit(_kept[-1], None, None)
+
+
 def end(code: int) -> NoReturn:
     """End this process as Python does at its end, but let the system free its memory: object by object, with torch
     loaded, it takes more than a second."""
@@ -112,7 +131,7 @@ def _sentence(error: BaseException) -> str:
     if type(error).__name__ == "OutOfMemoryError" or text.startswith(APPLE_MEMORY):
         lower = "lower --memory or --batch, or give --dtype bfloat16 or --device cpu"
         return f"the GPU has too little memory; {lower}"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+    if isinstance(error, MemoryError) or any(words in text for words in NO_MEMORY):
         return "this machine has too little memory; lower --threads, --memory, --batch or the number of records"
     if isinstance(error, RecursionError):
         return "something is nested deeper than any input should be (RecursionError)"
