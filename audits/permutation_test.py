@@ -7,11 +7,11 @@ the coins, is kept too: a report corrects p-values by it (`audits.verdicts`).
 
 Families: *named*, one score named beforehand, which has half of the error for itself: of the strongest adversary that
 has it the decomposition of a revealed sum or of messages, else the calibrated loss, else its first headline score.
-*primary*, at most eight
-scores named beforehand: for each adversary, its freshest model that reaches half of the clients, members against
-held-out records, the first two headline scores in the order of the attacks. *secondary*: all other scores of all
-comparisons that coins decided, headline scores of other models too. *controls*: the AUROCs of the base model's scores
-beside them. One exchange of all coins of a run serves all scores of all families.
+*primary*, two
+scores of each adversary named beforehand: its freshest model that reaches half of the clients, members against held-out
+records, the first two headline scores in the order of the attacks. *secondary*: all other scores of all comparisons that
+coins decided, headline scores of other models too. *controls*: the AUROCs of the base model's scores beside them. One
+exchange of all coins of a run serves all scores of all families.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NAMED = (
     "decompose",
     "loss/base",
 )  # the headline scores, in order of preference, of which one is named beforehand
-PRIMARY_EACH = 2  # scores for each of the four adversaries
+PRIMARY_EACH = 2  # scores for each adversary
 NEAR = 0.05  # where the p-value of the AUROC alone is larger, it is near chance
 POWER = 0.8416  # quantile of a normal number at 80 %
 EXCHANGES = 11  # the generator of the exchanges is seeded with (seed, EXCHANGES)

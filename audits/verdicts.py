@@ -2,8 +2,10 @@
 
 Where our coins decided who is a member (`Comparison.coin`), the permutation test decides: *leak* if the p-value,
 corrected for all scores of its family in a report, is at most 1 - confidence (*leak, score reversed* if the statistic t
-is negative: the ranking as a whole, turned round), else *no leak found*. A control that is off there is luck or a
-fault, and gives a sentence beside the verdict.
+is negative: the ranking as a whole, turned round). *Inconclusive* is a score that was named beforehand (`BEFOREHAND`)
+and nearly leaks: the p-value corrected within its own family is so small, but not at that family's share of the error,
+or its AUROC is beyond what would have been detected. All else is *no leak found*. A control that is off there is luck or
+a fault, and gives a sentence beside the verdict.
 
 Where no coins did (another distribution, a run trained elsewhere), a row is compared with its controls: *confounded* if
 a control itself is off 0.5, or if members and non-members are of two distributions, of which a model learns more than
@@ -25,7 +27,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedaudit.attacks.score_names import name_of
-from fedaudit.audits.findings import THESE, WHOLE_RANKING
+from fedaudit.audits.findings import BEFOREHAND, THESE, WHOLE_RANKING
 from fedaudit.audits.statistics.intervals import CONSTANT, Interval, auroc_p_value
 from fedaudit.audits.statistics.permutation import critical, p_value
 from fedaudit.terms.nonmembers import NONMEMBERS
@@ -51,12 +53,21 @@ BLIND = "a classifier that never sees a model"
 CONTROL = {"base": "the same attack on a model that learnt none of them", "blind": BLIND}
 
 
-def by_the_coin(t: float, p_adjusted: float, *, level: float) -> Verdict:
+def by_the_coin(t: float, p_adjusted: float, *, level: float, close: bool = False) -> Verdict:
     """The verdict where our coins decided: a leak (reversed if the statistic t is negative) if the p-value corrected
-    for its family is at most `level`, such as 0.05."""
+    for its family is at most `level`, such as 0.05; inconclusive if it is `close` to that."""
     if p_adjusted > level:
-        return NO_LEAK_FOUND
+        return INCONCLUSIVE if close else NO_LEAK_FOUND
     return LEAK if t > 0 else REVERSED
+
+
+def _close(f: Mapping[str, Any], largest: Largest, *, level: float) -> bool:
+    """Whether a finding that was named beforehand nearly leaks: within its own family p is at most `level`, or its AUROC
+    is beyond what would have been detected."""
+    if f["family"] not in BEFOREHAND:
+        return False
+    beyond = f["detectable"] is not None and 0.5 + abs(f["value"] - 0.5) > f["detectable"]
+    return beyond or float(p_value(f["t"], largest[f["family"]])) <= level
 
 
 def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Interval], *, exchangeable: bool) -> Verdict:
@@ -101,8 +112,9 @@ def judged(findings: Sequence[Mapping[str, Any]], largest: Largest, sizes: Mappi
             rows.append(dict(f))
             continue
         p = float(corrected(f["t"], f["family"], largest))
-        constant = f["interval"].startswith(CONSTANT)
-        verdict = INCONCLUSIVE if constant else by_the_coin(f["t"], p, level=1 - f["confidence"])
+        constant, level = f["interval"].startswith(CONSTANT), 1 - f["confidence"]
+        close = constant or _close(f, largest, level=level)
+        verdict = by_the_coin(f["t"], p, level=level, close=close)
         alarm = _alarm(f, off_by_the_coin(f, largest, blind))
         row = {**f, "p_adjusted": p, "family_n": sizes[f["family"]], "verdict": verdict, "alarm": alarm}
         rows.append(row | {"sentence": sentence(row, verdict)})
@@ -176,6 +188,14 @@ def could_be_shown(f: Mapping[str, Any]) -> str:
     return f"an AUROC of {f['detectable']:.2f}{named} would have been shown with a power of 80 %"
 
 
+def _by_luck(f: Mapping[str, Any]) -> str:
+    """A clause on how many of several scores of a finding's family have so small a p-value alone by luck, if it is
+    small."""
+    if f["p"] > 1 - f["confidence"] or f["family_n"] == 1:
+        return ""
+    return f", of which by luck about {f['p'] * f['family_n']:.2g} have so small a p alone"
+
+
 def sentence(
     f: Mapping[str, Any],
     verdict: str,
@@ -189,7 +209,9 @@ def sentence(
     difference."""
     who = SENTENCES[f["threat_model"]].who[f["way"]]
     these = " for these clients" if THESE in f["interval"] else ""
-    number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these} by {name_of(f['signal']).in_sentences}"
+    alone = " for this row alone" if f["p_adjusted"] is not None and f["family"] != "named" else ""
+    number = f"AUROC {f['value']:.3f} [{f['low']:.3f}, {f['high']:.3f}]{these}{alone}"
+    number += f" by {name_of(f['signal']).in_sentences}"
     if f["best_of"]:
         number += f", the best of {f['best_of']} attacks (interval corrected for picking it)"
     if f["p_adjusted"] is not None:
@@ -202,8 +224,10 @@ def sentence(
         score = name_of(f["signal"]).in_sentences
         return f"Inconclusive: {who} cannot tell {pair} by {score}, which is the same for all of these records."
     if verdict == NO_LEAK_FOUND:
-        half = ", which covers 0.5" if f["p_adjusted"] is None else f"; {could_be_shown(f)}"
+        half = ", which covers 0.5" if f["p_adjusted"] is None else f"{_by_luck(f)}; {could_be_shown(f)}"
         return f"No leak found: {who} could not be shown to tell {pair}: {number}{half}."
+    if verdict == INCONCLUSIVE and f["p_adjusted"] is not None:
+        return f"Inconclusive: {who} may tell {pair}: {number}{_by_luck(f)}; more records would decide."
     if off:
         controls = " and ".join(CONTROL[name] for name in off)
         return f"Confounded: {controls} already tells {pair} apart; {number} is no evidence of a leak."

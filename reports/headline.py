@@ -19,7 +19,7 @@ from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAKS, NO_LEAK_FOU
 NOT_MEASURED = "not measured"
 FURTHER = {  # what a page says of adversaries or runs that the first sentence leaves out, after their names
     CONFOUNDED: "nothing can be said, as members and non-members differ in more than membership",
-    INCONCLUSIVE: "undecided, as so many records cannot tell the score from a control, or it is the same for all",
+    INCONCLUSIVE: "undecided, as so many records cannot tell the score from luck or a control, or it is the same for all",
     NOT_MEASURED: "not measured, as no headline score has a number",
 }
 
@@ -150,7 +150,7 @@ def _none(outcomes: Sequence[AdversaryVerdict], tell: str, leaks: str) -> str:
     if any(o.verdict == CONFOUNDED for o in outcomes):
         return f"Nothing can be said about {leaks}: members and non-members differ in more than membership."
     if any(o.verdict == INCONCLUSIVE for o in outcomes):
-        return f"Undecided, for {leaks}: no score can be told from a control, or none differs between records."
+        return f"Undecided, for {leaks}: no score can be told from luck or a control, or none differs between records."
     return f"Not measured: no headline score has a number for {leaks}."
 
 
