@@ -230,8 +230,8 @@ def _weight(threat_model: str, fitted: CoinRegression, share: float, names: Name
     means = ""
     if low > 1:
         means = (
-            ": messages hold more of a record than clipping allows, or gradients of later steps are longer than those at "
-            "the broadcast. The bound from messages counts no more than 1"
+            ": messages hold more of a record than clipping allows, or gradients of later steps are longer than those "
+            "at the broadcast. The bound from messages counts no more than 1"
         )
     elif value < 0.5 * share and high < share:
         means = (
@@ -241,8 +241,8 @@ def _weight(threat_model: str, fitted: CoinRegression, share: float, names: Name
     return MeasuredWeight(
         **names, metric=MEASURED_WEIGHT, threat_model=threat_model, value=value, low=low, high=high,
         confidence=CONFIDENCE, share=share,
-        sentence=f"{threat_model}: a record has {value:.3g} [{low:.3g}, {high:.3g}] of the weight of one that is in every "
-        f"step, where {share:.3g} is expected{means}.",
+        sentence=f"{threat_model}: a record has {value:.3g} [{low:.3g}, {high:.3g}] of the weight of one that is in "
+        f"every step, where {share:.3g} is expected{means}.",
     )  # fmt: skip
 
 

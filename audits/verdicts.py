@@ -4,8 +4,8 @@ Where our coins decided who is a member (`Comparison.coin`), the permutation tes
 corrected for all scores of its family in a report, is at most 1 - confidence (*leak, score reversed* if the statistic t
 is negative: the ranking as a whole, turned round). *Inconclusive* is a score that was named beforehand (`BEFOREHAND`)
 and nearly leaks: the p-value corrected within its own family is so small, but not at that family's share of the error,
-or its AUROC is beyond what would have been detected. All else is *no leak found*. A control that is off there is luck or
-a fault, and gives a sentence beside the verdict.
+or its AUROC is beyond what would have been detected. All else is *no leak found*. A control that is off there is luck
+or a fault, and gives a sentence beside the verdict.
 
 Where no coins did (another distribution, a run trained elsewhere), a row is compared with its controls: *confounded* if
 a control itself is off 0.5, or if members and non-members are of two distributions, of which a model learns more than
@@ -62,8 +62,8 @@ def by_the_coin(t: float, p_adjusted: float, *, level: float, close: bool = Fals
 
 
 def _close(f: Mapping[str, Any], largest: Largest, *, level: float) -> bool:
-    """Whether a finding that was named beforehand nearly leaks: within its own family p is at most `level`, or its AUROC
-    is beyond what would have been detected."""
+    """Whether a finding that was named beforehand nearly leaks: within its own family p is at most `level`, or its
+    AUROC is beyond what would have been detected."""
     if f["family"] not in BEFOREHAND:
         return False
     beyond = f["detectable"] is not None and 0.5 + abs(f["value"] - 0.5) > f["detectable"]

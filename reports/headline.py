@@ -19,7 +19,7 @@ from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAKS, NO_LEAK_FOU
 NOT_MEASURED = "not measured"
 FURTHER = {  # what a page says of adversaries or runs that the first sentence leaves out, after their names
     CONFOUNDED: "nothing can be said, as members and non-members differ in more than membership",
-    INCONCLUSIVE: "undecided, as so many records cannot tell the score from luck or a control, or it is the same for all",
+    INCONCLUSIVE: "undecided, as these records cannot tell the score from luck or a control, or it is the same for all",
     NOT_MEASURED: "not measured, as no headline score has a number",
 }
 

@@ -14,8 +14,8 @@ mu = L / s. So
     mu >= L / |X'| * (lower bound on the mean of t)
 
 if kappa is at most 1. It is larger where the gradients of the steps are longer than the g_i, as at later local steps.
-So the bound is at most L / s (1 - z / sqrt(2 dof)), with z the quantile of its confidence and dof the degrees of freedom
-of s: nearly the lower bound on L over the true standard deviation.
+So the bound is at most L / s (1 - z / sqrt(2 dof)), with z the quantile of its confidence and dof the degrees of
+freedom of s: nearly the lower bound on L over the true standard deviation.
 
 s is not the ledger's: s^2 is the largest of three estimates: the mean square of z outside the span of all candidates'
 gradients, that within the span, where errors of the model lie, and |X'|^2 times the variance of kappa under redrawn

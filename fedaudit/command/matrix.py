@@ -114,9 +114,7 @@ def read(path: Path, plan: Read) -> Matrix:
             raise file.error(
                 _blamed_node(file, top, node, str(error)), f"{_label(values) or 'its cell'}: {error}"
             ) from error
-        answerable = [
-            one for one in given if _has({**base, **values}, one.only) and not _refusal(one.gate, cell_plan)
-        ]
+        answerable = [one for one in given if _has({**base, **values}, one.only) and not _refusal(one.gate, cell_plan)]
         answered |= {id(one) for one in answerable}
         cells.append(MatrixCell(values, words, cell_plan, [one.gate for one in answerable]))
     for one in given:
