@@ -27,8 +27,18 @@ from fedaudit.audits.statistics.intervals import CONSTANT, Interval, auroc_p_val
 from fedaudit.audits.statistics.one_run import canary_table
 from fedaudit.audits.statistics.thresholds import numbers, thresholded
 from fedaudit.audits.subject import Result, Subject
-from fedaudit.audits.verdicts import Largest, by_controls, control_p_value, corrected, least_leak, sentence, together
+from fedaudit.audits.verdicts import (
+    Largest,
+    by_controls,
+    control_p_value,
+    corrected,
+    in_blocks,
+    least_leak,
+    sentence,
+    together,
+)
 from fedaudit.terms.nonmembers import BY_COIN, NOVEL_OBJECTS
+from fedaudit.terms.verdicts import INCONCLUSIVE, LEAKS
 
 # a control with a smaller p-value makes a row without coins *confounded*; there are two controls beside each row
 CONTROL_LEVEL = 0.01
@@ -247,8 +257,11 @@ def _auroc(
     off = [name for name, value in p.items() if value < CONTROL_LEVEL]
     gains = {name: _beyond(name, signal, *control, auroc.confidence) for name, control in controls.items()}
     verdict = by_controls(auroc, off, [*gains.values()], exchangeable=c.exchangeable)
+    wider = by_controls(in_blocks(auroc), off, [*map(in_blocks, gains.values())], exchangeable=c.exchangeable)
+    if dependent := verdict in LEAKS and wider not in LEAKS:
+        verdict = INCONCLUSIVE
     nearest = min(gains.items(), key=lambda gain: abs(gain[1].value), default=None)
-    text = sentence(vars(finding), verdict, within=c.within is not None, off=off, unclear=nearest)
+    text = sentence(vars(finding), verdict, within=c.within is not None, off=off, unclear=nearest, dependent=dependent)
     return dataclasses.replace(finding, verdict=verdict, sentence=text)
 
 

@@ -9,8 +9,9 @@ or a fault, and gives a sentence beside the verdict.
 
 Where no coins did (another distribution, a run trained elsewhere), a row is compared with its controls: *confounded* if
 a control itself is off 0.5, or if members and non-members are of two distributions, of which a model learns more than
-its members; *leak* if its interval is clear of 0.5 and it beats every control on the same records; *inconclusive* if it
-is clear of 0.5 and so many records cannot tell it from a control; *no leak found* if the interval covers 0.5.
+its members; *leak* if its interval is clear of 0.5 and it beats every control on the same records, also if records
+depend on each other in blocks (`in_blocks`); *inconclusive* if it is clear of 0.5 and so many records cannot tell it
+from a control, or would not if they depend; *no leak found* if the interval covers 0.5.
 
 A score that is the same for all records of a comparison can show no leak, whatever there is: *inconclusive*, unless a
 control is off.
@@ -18,6 +19,7 @@ control is off.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +32,7 @@ from fedaudit.attacks.score_names import name_of
 from fedaudit.audits.findings import BEFOREHAND, THESE, WHOLE_RANKING
 from fedaudit.audits.statistics.intervals import CONSTANT, Interval, auroc_p_value
 from fedaudit.audits.statistics.permutation import critical, p_value
-from fedaudit.terms.nonmembers import NONMEMBERS
+from fedaudit.terms.nonmembers import HELD_OUT, NONMEMBERS
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.term import find
 from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, LEAKS, NO_LEAK_FOUND, REVERSED, Verdict
@@ -46,6 +48,10 @@ FEW_NAMED = (
     "A client here has few members. Nobody could find fewer than five named records by one score alone, or fewer than"
     " eight by one of eight scores: coins fall so by luck."
 )
+
+BLOCK = 10  # records that may depend on each other where no coin decided, and clients are too few to be the units
+
+CALIBRATED = "loss/base"  # the score that members of a trained model are sure to have lower, if any
 
 Largest = Mapping[str, npt.NDArray[np.float64]]  # by family, the largest statistics [1 + exchanges]
 
@@ -89,6 +95,15 @@ def by_controls(auroc: Interval, off: Sequence[str], differences: Sequence[Inter
     if not differences or not all(d.low > 0 if above else d.high < 0 for d in differences):
         return INCONCLUSIVE
     return LEAK if above else REVERSED
+
+
+def in_blocks(interval: Interval) -> Interval:
+    """The interval if its records were independent in blocks of `BLOCK` only; as it is where clients are its units."""
+    if interval.dof is not None:
+        return interval
+    value, wider = interval.value, math.sqrt(BLOCK)
+    ends = value - wider * (value - interval.low), value + wider * (interval.high - value)
+    return dataclasses.replace(interval, low=ends[0], high=ends[1])
 
 
 def control_p_value(control: Interval) -> float:
@@ -203,10 +218,11 @@ def sentence(
     within: bool = False,
     off: Sequence[str] = (),
     unclear: tuple[str, Interval] | None = None,
+    dependent: bool = False,
 ) -> str:
     """The verdict on a finding `f` in plain language, with its numbers. `within`: only records of equal classes were
     compared; `off`: names of controls that are off; `unclear`: a control that it does not clearly beat, with the
-    difference."""
+    difference; `dependent`: it would be a leak if records did not depend on each other."""
     who = SENTENCES[f["threat_model"]].who[f["way"]]
     these = " for these clients" if THESE in f["interval"] else ""
     alone = " for this row alone" if f["p_adjusted"] is not None and f["family"] != "named" else ""
@@ -219,7 +235,10 @@ def sentence(
         number += f"; {f['part']}" if verdict in LEAKS and f["part"] != WHOLE_RANKING else ""
     pair = f"{f['population']} from {_words(f)}{' within the same classes' if within else ''}"
     if verdict in LEAKS:
-        return f"{verdict.capitalize()}: {who} can tell {pair}: {number}."
+        # without coins, held-out records are those that a run from elsewhere lists
+        listed = verdict == REVERSED and f["p_adjusted"] is None and f["nonmembers"] == HELD_OUT
+        ask = " Were the lists of members and non-members exchanged?" if listed and f["signal"] == CALIBRATED else ""
+        return f"{verdict.capitalize()}: {who} can tell {pair}: {number}.{ask}"
     if f["interval"].startswith(CONSTANT) and not off:
         score = name_of(f["signal"]).in_sentences
         return f"Inconclusive: {who} cannot tell {pair} by {score}, which is the same for all of these records."
@@ -234,6 +253,8 @@ def sentence(
     if verdict == CONFOUNDED:
         return f"Confounded: {number} on {pair}; these differ in more than membership, so it is no evidence of a leak."
     clear = f"Inconclusive: {who} scores {number} on {pair}, clear of 0.5, but "
+    if dependent:
+        return f"{clear}not if records depend on each other in blocks of {BLOCK}: no coin decided who is a member."
     if unclear is None:
         return f"{clear}there is no control to compare it with."
     name, d = unclear
