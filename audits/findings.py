@@ -88,16 +88,20 @@ class OfRun:
     method: str
     task: str
     seed: int
+    # checks of the recording that void this number, "members, weights"; of a `Recorded` its own check, if it is a doubt
+    doubt: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(OfRun):
-    """A sentence about how an external run was recorded, at the top of the report and among its limitations."""
+    """A sentence about how an external run was recorded: a doubt, at the top of the report, or a note, among its
+    limitations."""
 
     metric: str
     check: str  # what was checked
     sentence: str
     value: float | None  # the number in the sentence, if it has one
+    p: float | None = None  # of a right recording to fail so, where chance may
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ from fedaudit.audits.verdicts import (
     sentence,
     together,
 )
-from fedaudit.terms.nonmembers import BY_COIN, NOVEL_OBJECTS
+from fedaudit.terms.nonmembers import BY_COIN, HELD_OUT, NOVEL_OBJECTS
 from fedaudit.terms.verdicts import INCONCLUSIVE, LEAKS
 
 # a control with a smaller p-value makes a row without coins *confounded*; there are two controls beside each row
@@ -262,7 +262,8 @@ def _auroc(
         verdict = INCONCLUSIVE
     nearest = min(gains.items(), key=lambda gain: abs(gain[1].value), default=None)
     text = sentence(vars(finding), verdict, within=c.within is not None, off=off, unclear=nearest, dependent=dependent)
-    return dataclasses.replace(finding, verdict=verdict, sentence=text)
+    elsewhere = c.nonmembers == HELD_OUT  # of a run without coins, where nothing else vouches for its lists
+    return dataclasses.replace(finding, verdict=verdict, sentence=text, doubt="controls" if off and elsewhere else None)
 
 
 def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Series]]:

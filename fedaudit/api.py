@@ -6,6 +6,7 @@ Importing this imports nothing heavy.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,14 @@ class Audit:
 
     findings: pd.DataFrame  # a row per number, see docs/reference/audits.md
     report: Path  # its page
-    crossed: tuple[str, ...]  # a sentence per finding that crossed a limit of `fail_if`
+    crossed: tuple[str, ...]  # a sentence per finding that crossed a gate of `fail_if`
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """A sentence per doubt about the recording of the run; findings that it voids name its check in `doubt`."""
+        from fedaudit.reports.doubts import stated
+
+        return tuple(stated(self.findings.to_dict("records")))
 
     @property
     def summary(self) -> str:
@@ -108,6 +116,7 @@ def audit(**options: Unpack[Options]) -> Audit:
     from fedaudit.machinery.engines.local import refuse_import
     from fedaudit.machinery.executor import restored_settings
     from fedaudit.pipeline.run import run
+    from fedaudit.reports.doubts import stated
 
     refuse_import()
     with errors_in_python(options):
@@ -120,6 +129,8 @@ def audit(**options: Unpack[Options]) -> Audit:
             command.finish(progress)
             index.write(command.plan.out, progress.say)
         crossed = tuple(sentence for gate in command.gates for sentence in gate.crossed(outcome.findings))
+    for doubt in stated(outcome.findings):
+        warnings.warn(f"doubt: {doubt}", stacklevel=2)
     return Audit(pd.DataFrame(outcome.findings), outcome.report, crossed)
 
 

@@ -57,7 +57,7 @@ class Evidence:
     `method` is the label of the run. `attack` is None where nothing was attacked. `findings` are dictionaries with the
     fields of the classes in `audits.findings`; their `metric` tells the class. `tables` are by name, those in `TABLES`
     with at least these columns; a missing table counts as empty. `setting` is the nested configuration, `notes` are
-    limitations in plain sentences.
+    limitations in plain sentences, `accepted` the checks of a recording whose doubts void nothing.
     """
 
     method: str
@@ -68,6 +68,7 @@ class Evidence:
     tables: dict[str, pd.DataFrame]
     setting: dict[str, Any]
     notes: list[str]
+    accepted: Sequence[str] = ()
 
     @property
     def run(self) -> str:

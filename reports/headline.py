@@ -14,13 +14,14 @@ from fedaudit.reports.formats import join_words
 from fedaudit.reports.verdict_cards import gravest
 from fedaudit.terms.sentences import SENTENCES
 from fedaudit.terms.threat_models import OWNER
-from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAKS, NO_LEAK_FOUND, REVERSED
+from fedaudit.terms.verdicts import CONFOUNDED, DOUBTED, INCONCLUSIVE, LEAKS, NO_LEAK_FOUND, REVERSED
 
 NOT_MEASURED = "not measured"
 FURTHER = {  # what a page says of adversaries or runs that the first sentence leaves out, after their names
     CONFOUNDED: "nothing can be said, as members and non-members differ in more than membership",
     INCONCLUSIVE: "undecided, as these records cannot tell the score from luck or a control, or it is the same for all",
     NOT_MEASURED: "not measured, as no headline score has a number",
+    DOUBTED: "nothing can be said, as the recording is doubted",
 }
 
 Quotable = Mapping[str, Sequence[Finding]]  # by adversary, the findings that its verdict may quote
@@ -56,13 +57,16 @@ class AdversaryVerdict:
         return by_ranking(self.quoted or {})
 
 
-def headline(runs: Mapping[str, Quotable]) -> Headline | None:
-    """The headline of a page of `runs` (by name); None if nothing was attacked."""
+def headline(runs: Mapping[str, Quotable], doubts: str = "") -> Headline | None:
+    """The headline of a page of `runs` (by name), which begins with a sentence on `doubts`; None if nothing was
+    attacked."""
     answers = outcomes(runs)
     if not answers:
         return None
     of_one = len(runs) == 1
-    return Headline((_of_one if of_one else _of_several)(answers), _rest(answers, of_one=of_one))
+    sentences = [(_of_one if of_one else _of_several)(answers), *_rest(answers, of_one=of_one)]
+    first, *rest = [doubts, *sentences] if doubts else sentences
+    return Headline(first, rest)
 
 
 def outcomes(runs: Mapping[str, Quotable]) -> list[AdversaryVerdict]:
@@ -77,7 +81,7 @@ def _outcome(run: str, threat: str, findings: Sequence[Finding]) -> AdversaryVer
     same = [f for f in findings if f["verdict"] == worst["verdict"]]
     beforehand = [f for f in same if f.get("family") in BEFOREHAND] or same
     best = min(beforehand, key=_detectable) if worst["verdict"] == NO_LEAK_FOUND else max(beforehand, key=_strength)
-    return AdversaryVerdict(run, threat, worst["verdict"], best)
+    return AdversaryVerdict(run, threat, DOUBTED if best.get("doubt") else worst["verdict"], best)
 
 
 def _strength(f: Finding | None) -> tuple[bool, float]:
@@ -147,6 +151,8 @@ def _none(outcomes: Sequence[AdversaryVerdict], tell: str, leaks: str) -> str:
     quiet = [o for o in outcomes if o.verdict == NO_LEAK_FOUND]
     if quiet:
         return _sentence(f"nobody was shown to tell {tell}{_could(quiet)}")
+    if any(o.verdict == DOUBTED for o in outcomes):
+        return f"Nothing can be said about {leaks}: the recording is doubted."
     if any(o.verdict == CONFOUNDED for o in outcomes):
         return f"Nothing can be said about {leaks}: members and non-members differ in more than membership."
     if any(o.verdict == INCONCLUSIVE for o in outcomes):

@@ -15,15 +15,17 @@ from fedaudit.attacks.score_names import signal_name
 from fedaudit.audits.findings import BEFOREHAND
 from fedaudit.audits.statistics.nights import BASE, BLIND, LEVEL, NEW_LEAK, VALUE, WINDOW, Series
 from fedaudit.reports.archive import attach
+from fedaudit.reports.doubts import shown
 from fedaudit.reports.formats import is_missing, number, p_value
 from fedaudit.reports.templates import csv, render
-from fedaudit.terms.verdicts import LEAKS, VERDICTS
+from fedaudit.terms.verdicts import DOUBTED, LEAKS, VERDICTS
 
 COMPUTED, REUSED, FAILED = "computed", "reused", "failed"
 LINES = 60  # of the Markdown summary, at most
 LISTED = 12  # lines of each of its lists, at most
 NIGHTS = 30  # nights that the page lists
 WIDTH, HEIGHT, EDGE = 150, 30, 4  # of a sparkline, in pixels
+ORDER = (*VERDICTS, DOUBTED)
 Records = Mapping[int, Mapping[str, Any]]
 
 
@@ -94,13 +96,17 @@ def _event_rows(verdicts: pd.DataFrame, night: int) -> list[dict[str, Any]]:
 
 def leaks(verdicts: pd.DataFrame, night: int, cells: Sequence[CellOfNight], history: pd.DataFrame) -> str:
     """A clause on how many of the attacked cells leak to anybody, and how many of these are new since earlier nights:
-    "6 of 8 cells leak; none new". The first night says that it is the first."""
+    "6 of 8 cells leak; none new". Cells whose recording is doubted come first, and the first night says that it is."""
     rows = [(cell.cell, _cell(cell, history[history.night == night], ())["verdicts"]) for cell in cells]
     attacked = [(cell, pairs) for cell, pairs in rows if pairs]
     leaking = [cell for cell, pairs in attacked if any(verdict in LEAKS for verdict, _ in pairs)]
+    doubted = sum(any(verdict == DOUBTED for verdict, _ in pairs) for _, pairs in attacked)
+    first = f"{_plural(doubted, 'cell')} doubted; " if doubted else ""
     if not attacked:
         return "no cell was attacked"
-    count = f"{len(leaking) or 'none'} of {_plural(len(attacked), 'cell')} {'leak' if len(leaking) > 1 else 'leaks'}"
+    count = (
+        f"{first}{len(leaking) or 'none'} of {_plural(len(attacked), 'cell')} {'leak' if len(leaking) > 1 else 'leaks'}"
+    )
     if verdicts.night.nunique() < 2:
         return f"{count}; the first night"
     tonight = verdicts[(verdicts.night == night) & (verdicts.event == NEW_LEAK)]
@@ -147,15 +153,15 @@ def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> di
     judged = runs[(runs.metric == "auroc") & runs.family.isin(BEFOREHAND)].dropna(subset=["verdict"])
     worst: dict[str, str] = {}
     for row in judged.to_dict("records"):
-        before = worst.get(row["threat_model"], VERDICTS[-1])
-        worst[row["threat_model"]] = min(before, row["verdict"], key=VERDICTS.index)
+        before = worst.get(row["threat_model"], ORDER[-1])
+        worst[row["threat_model"]] = min(before, shown(row), key=ORDER.index)
     by_verdict: dict[str, list[str]] = {}
     for threat_model, verdict in worst.items():
         by_verdict.setdefault(verdict, []).append(threat_model)
     return {
         "name": _without(cell.name, common), "status": cell.status, "why": cell.why, "seconds": cell.seconds,
         "report": f"../../{cell.report}/index.html" if cell.report else "",
-        "verdicts": sorted(by_verdict.items(), key=lambda one: VERDICTS.index(one[0])),
+        "verdicts": sorted(by_verdict.items(), key=lambda one: ORDER.index(one[0])),
         "crossed": len(cell.crossed),
     }  # fmt: skip
 

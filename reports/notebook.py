@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedaudit.reports import doubts
 from fedaudit.reports.evidence import Evidence, Finding
 from fedaudit.reports.headline import outcomes
 from fedaudit.reports.section import Page, sections
@@ -57,8 +58,9 @@ def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def summary(page: Page) -> list[str]:
     """The page's first sentences: who can tell members, and how well."""
-    membership = _membership(page)
-    return [membership["headline"].sentence, *membership["headline"].rest] if membership else ["Nothing was attacked."]
+    if membership := _membership(page):
+        return [membership["headline"].sentence, *membership["headline"].rest]
+    return [*filter(None, [doubts.headline(page.findings)]), "Nothing was attacked."]
 
 
 def verdicts(page: Page) -> pd.DataFrame:

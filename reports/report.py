@@ -15,11 +15,11 @@ from typing import Any
 
 import pandas as pd
 
-from fedaudit.audits.findings import RECORDING
 from fedaudit.audits.run_comparison import Compared
 from fedaudit.reports.archive import self_contained
 from fedaudit.reports.assessment import is_demonstration, paragraphs
 from fedaudit.reports.corrected_verdicts import with_verdicts
+from fedaudit.reports.doubts import stated, with_doubts
 from fedaudit.reports.epsilon_cards import cards
 from fedaudit.reports.evidence import METRICS, TABLES, Evidence, Finding, check
 from fedaudit.reports.figures.drawing import Each
@@ -53,7 +53,7 @@ def build(
     """
     check(evidence)
     write = self_contained(write)
-    evidence = with_verdicts(evidence)
+    evidence = with_doubts(with_verdicts(evidence))
     findings = [finding for e in evidence for finding in e.findings]
     records = {"findings": findings, "runs": runs(evidence)}
     for name, rows in records.items():
@@ -99,7 +99,7 @@ def _render_page(page: Page, filled: Mapping[str, Section], note: Mapping[str, A
         "names": list(dict.fromkeys(v.name for v in page.runs)),
         "setting": _setting(evidence),
         "intervals": _intervals(page.findings),
-        "doubts": list(dict.fromkeys(f["sentence"] for f in page.findings if f["metric"] == RECORDING)),
+        "doubts": stated(page.findings),
         "notes": notes,
         "first": _first_screen(page, filled, notes),
         "demonstration": is_demonstration(page),

@@ -8,16 +8,17 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedaudit.attacks.score_names import signal_name
+from fedaudit.reports.doubts import shown
 from fedaudit.reports.evidence import Finding, ordered
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT, NONMEMBERS
 from fedaudit.terms.populations import LAST_ROUND_MEMBERS
 from fedaudit.terms.term import find
-from fedaudit.terms.verdicts import CONFOUNDED, INCONCLUSIVE, LEAK, NO_LEAK_FOUND, REVERSED, VERDICTS
+from fedaudit.terms.verdicts import CONFOUNDED, DOUBTED, INCONCLUSIVE, LEAK, NO_LEAK_FOUND, REVERSED, VERDICTS
 
 COMPARISON = ("threat_model", "way", "population", "nonmembers")  # a block of the leakage table has one value of each
 COUNTS = ("members", "nonmembers_n", "clients")
-SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NO_LEAK_FOUND: "○"}
+SYMBOLS = {LEAK: "●", REVERSED: "◉", CONFOUNDED: "◐", INCONCLUSIVE: "◌", NO_LEAK_FOUND: "○", DOUBTED: "?"}
 
 
 def gravest(findings: Sequence[Finding]) -> Finding | None:
@@ -70,11 +71,11 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
     if worst is None:
         return {"verdict": None, "rows": 0}
     word, _, rest = (worst["sentence"] or "").partition(":")
-    if word.casefold() != worst["verdict"]:
-        word, rest = worst["verdict"].capitalize(), worst["sentence"] or ""
+    if word.casefold() != shown(worst):
+        word, rest = shown(worst).capitalize(), worst["sentence"] or ""
     same = [f["verdict"] == worst["verdict"] for f in (worst, *(g for g in others if key(g) == key(worst)))]
     return {
-        "verdict": worst["verdict"],
+        "verdict": shown(worst),
         "word": word,
         "rest": rest.strip(),
         "rows": sum(f["verdict"] in VERDICTS for f in findings),
@@ -85,7 +86,7 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
 
 def counts(findings: Sequence[Finding]) -> str:
     """Number of findings by verdict, in words: "2 leak, 1 inconclusive"."""
-    numbers = {verdict: sum(f["verdict"] == verdict for f in findings) for verdict in VERDICTS}
+    numbers = {verdict: sum(shown(f) == verdict for f in findings) for verdict in (*VERDICTS, DOUBTED)}
     return ", ".join(f"{n} {verdict}" for verdict, n in numbers.items() if n)
 
 

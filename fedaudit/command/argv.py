@@ -150,6 +150,17 @@ def kept_rounds(text: str) -> str:
     return text
 
 
+def doubts(text: str) -> tuple[str, ...]:
+    """Parse a value of --accept-doubts: names of checks. ArgumentTypeError as in `whole`."""
+    from fedaudit.reports.doubts import DOUBTS
+
+    names = tuple(text.split(","))
+    if odd := [name for name in names if name not in DOUBTS]:
+        there = ", ".join(DOUBTS)
+        raise argparse.ArgumentTypeError(f"{short_repr(odd[0])} is no check of a recording; there are {there}")
+    return names
+
+
 def seed(text: str) -> int:
     """Parse a whole number in ASCII digits, at most `LARGEST_SEED` in size. ArgumentTypeError as in `whole`."""
     return whole(text, LARGEST_SEED)

@@ -132,6 +132,7 @@ def _main(words: list[str]) -> int:
         return exits.DONE
     from fedaudit.pipeline.notes import canary_notes, cautions
     from fedaudit.pipeline.run import run
+    from fedaudit.reports.doubts import stated
 
     outcome = run(command.plan, progress)
     for what in outcome.reused:
@@ -149,6 +150,8 @@ def _main(words: list[str]) -> int:
     print(f"report: {outcome.report}")
     if command.open:
         browser.show(outcome.report)
+    for sentence in stated(outcome.findings):
+        tell(f"doubt: {sentence}", sys.stderr)
     crossed = [sentence for gate in command.gates for sentence in gate.crossed(outcome.findings)]
     for sentence in crossed:
         tell(f"failed: {sentence}", sys.stderr)

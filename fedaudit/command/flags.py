@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fedaudit.command.argv import kept_rounds, number, seed, size, whole
+from fedaudit.command.argv import doubts, kept_rounds, number, seed, size, whole
 from fedaudit.command.config import presets
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.learners import facts
@@ -83,7 +83,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def add_own_run(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that only --run has: --linked-files, --members, --nonmembers, --classes."""
+    """Add the flags that only --run has: --linked-files, --members, --nonmembers, --classes, --accept-doubts."""
     text = (
         "files of --run may be links to, or pictures be paths of, files outside of its folder; they can show in "
         "the report"
@@ -97,6 +97,13 @@ def add_own_run(parser: argparse.ArgumentParser) -> None:
         "--classes",
         metavar="FILE",
         help="if --run is one checkpoint of prompts: its class names, one a line (default: those of the lists, sorted)",
+    )
+    parser.add_argument(
+        "--accept-doubts",
+        type=doubts,
+        default=(),
+        metavar="CHECK[,CHECK...]",
+        help="checks of the recording whose doubts you have looked into: they void no number",
     )
 
 

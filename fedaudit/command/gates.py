@@ -1,13 +1,13 @@
 """Gates for continuous integration: `--fail-if "auroc.low > 0.6"` fails a run when a finding crosses a limit. Imports
 nothing heavy.
 
-Syntax: [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER, or [THREAT-MODEL] leak, or, for measured epsilons,
-[THREAT-MODEL] METRIC > provable (or claimed). A gate looks at headline scores against held-out records of the same
-clients, at accuracies (percent, `accuracy/local.low < 50`) or at measured epsilons (`measured > 1`,
-`measured/gaussian > 1`). It compares the value, or a bound of its interval: `auroc.low > 0.6` fails only if the leak is
-shown, `auroc.high > 0.6` also if it cannot be ruled out. Intervals are not corrected for the number of rows; the
-verdicts that `leak` uses are. A measured epsilon is itself a lower bound, at 95 %; its comparison with the provable or
-claimed one is corrected for all bounds, as in the report.
+Syntax: [THREAT-MODEL] METRIC[.low|.high] OPERATOR NUMBER, or [THREAT-MODEL] leak, or doubt (about the recording of a
+run), or, for measured epsilons, [THREAT-MODEL] METRIC > provable (or claimed). A gate looks at headline scores against
+held-out records of the same clients, at accuracies (percent, `accuracy/local.low < 50`) or at measured epsilons
+(`measured > 1`, `measured/gaussian > 1`). It compares the value, or a bound of its interval: `auroc.low > 0.6` fails
+only if the leak is shown, `auroc.high > 0.6` also if it cannot be ruled out. Intervals are not corrected for the number
+of rows; the verdicts that `leak` uses are. A measured epsilon is itself a lower bound, at 95 %; its comparison with the
+provable or claimed one is corrected for all bounds, as in the report. No gate goes by a number that is doubted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fedaudit.audits.findings import MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORE
 from fedaudit.command.argv import number
 from fedaudit.machinery.errors import InputError, nearest
 from fedaudit.machinery.plugins import Plugin
+from fedaudit.reports.doubts import stated
 from fedaudit.reports.measured import P_VALUES, can_refute, count_testable, refutes, sentence
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.splits import SPLITS
@@ -36,6 +37,7 @@ MEMBERSHIP = ("auroc", "balanced_accuracy", "tpr@10%", "tpr@1%", "tpr@0.1%")
 ACCURACY = tuple(split.metric for split in SPLITS)
 BOUNDS = (MEASURED, MEASURED_GAUSSIAN, MEASURED_SCORES)
 METRICS = MEMBERSHIP + ACCURACY + BOUNDS
+DOUBT = "doubt"
 LARGEST = 1e6  # epsilon in a gate
 SENTENCES = tuple(P_VALUES)  # words that a measured epsilon may be compared with: provable, claimed
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -68,6 +70,8 @@ class Gate:
         """Raise InputError if no run of these attacks can answer the gate. `canaries` is their number, None if unknown,
         as for external runs, which were trained without our canaries; `noised` says whether any training adds noise."""
         why = None
+        if self.metric == DOUBT:
+            return
         if self.metric in BOUNDS and canaries is None:
             why = "the run in --run was trained elsewhere, without coins (--split)"
         elif self.metric in BOUNDS and not canaries:
@@ -90,9 +94,12 @@ class Gate:
     def crossed(self, findings: Sequence[dict[str, Any]]) -> list[str]:
         """A sentence for each finding that crosses the gate (meets its condition); [] if none does. InputError: no
         finding can answer it."""
+        if self.metric == DOUBT:
+            return [f"{self.text}: {sentence}" for sentence in stated(findings)]
+        rows = [f for f in findings if f["metric"] == self._metric and self._looks_at(f)]
+        self._require_no_doubt(rows, findings)
         if self.metric == LEAK:
-            return self._leaks(findings)
-        rows = [f for f in findings if f["metric"] == self.metric and self._looks_at(f)]
+            return self._leaks(rows)
         if isinstance(self.limit, str):
             return self._above(self.limit, rows, among=count_testable(findings))
         answers = [f for f in rows if f[self.end] is not None]
@@ -117,10 +124,24 @@ class Gate:
             raise InputError(f"{self.source}: nothing in this run can answer it ({why})")
         return [f"{self.text}: {sentence(f, kind, among)}" for f in rows if refutes(f, kind, among)]
 
-    def _leaks(self, findings: Sequence[dict[str, Any]]) -> list[str]:
-        """A sentence for each finding of an AUROC whose verdict is a leak, in either direction. InputError: none has a
+    @property
+    def _metric(self) -> str:
+        """The metric of the findings that it looks at."""
+        return "auroc" if self.metric == LEAK else self.metric
+
+    def _require_no_doubt(self, rows: Sequence[dict[str, Any]], findings: Sequence[dict[str, Any]]) -> None:
+        """InputError if a doubt about the recording voids a number that the gate looks at, crossed or not."""
+        voided = [f for f in rows if f.get("doubt") and f["value"] is not None]
+        if voided:
+            names = ",".join(dict.fromkeys(name for f in voided for name in f["doubt"].split(", ")))
+            raise InputError(
+                f"{self.source}: no gate goes by a number that is doubted ({self._sentence(voided[0])}). "
+                f"{' '.join(stated(findings)) or voided[0]['sentence']} If you know better: --accept-doubts {names}"
+            )
+
+    def _leaks(self, rows: Sequence[dict[str, Any]]) -> list[str]:
+        """A sentence for each of these AUROCs whose verdict is a leak, in either direction. InputError: none has a
         verdict."""
-        rows = [f for f in findings if f["metric"] == "auroc" and self._looks_at(f)]
         judged = [f for f in rows if f["verdict"] is not None]
         if not judged:
             why = rows[0]["status"] if rows else "there is no such row"
@@ -155,12 +176,14 @@ def parse(text: str, source: str = "") -> Gate:
     the flag. InputError: the text is no gate."""
     source = source or f"--fail-if {text!r}"
     *before, last = text.split() or [""]
+    if text.strip() == DOUBT:
+        return Gate(DOUBT, None, DOUBT, "value", "", 0.0, source)
     if last == LEAK and len(before) < 2:
         return Gate(text.strip(), _threat(source, before[0] if before else None), LEAK, "value", "", 0.0, source)
     match = _GATE.fullmatch(text.strip())
     form = (
         "it reads [THREAT-MODEL] METRIC[.low|.high] > NUMBER, as in 'auroc.low > 0.6' or 'server auroc > 0.7', or "
-        "[THREAT-MODEL] leak"
+        "[THREAT-MODEL] leak, or doubt"
     )
     if match is None:
         raise InputError(f"{source}: not understood; {form}")

@@ -136,6 +136,7 @@ def own_run_plan(options: argparse.Namespace, made: Mapping[str, Any], external:
             lambda: _backbone_of(external, options), facts(external.learner).backbone, options, faults
         ),
         own=external,
+        accepted_doubts=options.accept_doubts,
     )
 
 

@@ -29,11 +29,19 @@ ONE = 0.999  # weight of a client of several from which the next model is that c
 
 @dataclass(frozen=True)
 class Remark:
-    """A sentence about how a run was recorded. `value` is the number in it, if it has one."""
+    """A sentence about how a run was recorded. `value` is the number in it, if it has one; `p` the probability that a
+    right recording fails a random check so. A `note` voids no number, a doubt does (`terms.doubts`)."""
 
     check: str
     sentence: str
     value: float | None = None
+    p: float | None = None
+    note: bool = False
+
+    @property
+    def line(self) -> str:
+        """The sentence for a terminal."""
+        return f"{'note' if self.note else 'doubt'}: {self.sentence}"
 
 
 def remarks(run: OwnRun) -> list[Remark]:
@@ -61,6 +69,7 @@ def of_records(copies: int, shared_pictures: int) -> list[Remark]:
                 f"{copies} candidates are left out: each has picture, prompt and text of one on the other side, so "
                 "that it is a member and none.",
                 copies,
+                note=True,
             )
         )
     if shared_pictures:
@@ -70,6 +79,7 @@ def of_records(copies: int, shared_pictures: int) -> list[Remark]:
                 f"{shared_pictures} non-members have the picture of a member, with another prompt or text: what a "
                 "model learnt of that picture counts for both, and a leak is understated.",
                 shared_pictures,
+                note=True,
             )
         )
     return noted
@@ -240,6 +250,7 @@ class _Checks:
                 "aggregation",
                 f"The server's rule is said to be: {self.run.aggregation}. Whether each global model follows from what "
                 "was received could not be checked.",
+                note=True,
             )
         if self.gaps:
             last = self.run.numbers[-1]
@@ -249,6 +260,7 @@ class _Checks:
                 "clients sent in it is not attacked, members of these rounds may count as not seen, and whether the "
                 "models after it follow from what was received cannot be checked. Rounds of the tables are the "
                 f"recorded ones in turn: {_table(self.run.numbers)}.",
+                note=True,
             )
         if self.still:
             yield Remark(
@@ -316,6 +328,7 @@ class _Checks:
                 "start",
                 "The adapter is not zero before the first round (a warm start, or an initialisation such as PiSSA): "
                 "controls ask the model with this adapter, which is not the backbone.",
+                note=True,
             )
 
 

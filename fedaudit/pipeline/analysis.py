@@ -86,12 +86,16 @@ def _remarks(cell: Cell, workshop: Workshop, progress: Progress) -> list[Remark]
     assert cell.plan.own is not None
     by_model = model_remarks(cell, workshop)
     for remark in by_model:
-        progress.say(f"warning: {remark.sentence}")
+        progress.say(remark.line)
     return [*cell.plan.own.remarks, *by_model]
 
 
 def _said(remark: Remark, cell: Cell) -> Recorded:
-    return Recorded(**cell.names, metric=RECORDING, check=remark.check, sentence=remark.sentence, value=remark.value)
+    doubt = None if remark.note else remark.check
+    return Recorded(
+        **cell.names, metric=RECORDING, doubt=doubt, check=remark.check, sentence=remark.sentence, value=remark.value,
+        p=remark.p,
+    )  # fmt: skip
 
 
 def subject_of(cell: Cell, run: ScoredRun | None, workshop: Workshop) -> Subject:

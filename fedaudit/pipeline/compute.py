@@ -57,7 +57,7 @@ def check(plan: Plan, federation: Federation, progress: Progress) -> None:
             raise InputError(f"--probe-round {params.probe_round}: the training has {plan.rounds} rounds")
     if plan.own is not None:
         for remark in plan.own.remarks:
-            progress.say(f"warning: {remark.sentence}")
+            progress.say(remark.line)
     else:
         for sentence in federation.remarks:
             progress.say(f"warning: {sentence}")

@@ -20,7 +20,7 @@ from fedaudit.machinery.locks import folder_lock
 from fedaudit.machinery.store import Damaged, Folder, Missing, claim, inside, key_of
 from fedaudit.pipeline import provenance
 from fedaudit.pipeline.finished import COMPLETE
-from fedaudit.terms.verdicts import VERDICTS
+from fedaudit.terms.verdicts import DOUBTED, VERDICTS
 
 PAGE = "index.html"
 OTHERS = ("nightly/*/index.html", "papers/*.html", "papers/*/index.html", "comparisons/*/index.html")
@@ -109,6 +109,7 @@ def summary(report: Folder) -> Row:
 
 def _verdicts(findings: list[Row]) -> list[Row]:
     """A row {"threat_model", "verdict", "runs", "of"} per adversary, from what its cards may quote."""
+    from fedaudit.reports.doubts import shown
     from fedaudit.reports.verdict_cards import gravest, quotable
 
     groups: dict[str, dict[tuple[Any, ...], list[Row]]] = {}
@@ -117,9 +118,9 @@ def _verdicts(findings: list[Row]) -> list[Row]:
     rows = []
     for threat, by_run in groups.items():
         gravest_ones = [gravest(quotable(group)) for group in by_run.values()]
-        worst = [f["verdict"] for f in gravest_ones if f]
+        worst = [shown(f) for f in gravest_ones if f]
         if worst:
-            verdict = min(worst, key=VERDICTS.index)
+            verdict = min(worst, key=(*VERDICTS, DOUBTED).index)
             rows.append({"threat_model": threat, "verdict": verdict, "runs": worst.count(verdict), "of": len(worst)})
     return rows
 

@@ -120,12 +120,15 @@ REPORT, PAPER, COMPARISON, TWO_REPORTS = (
 )
 
 
-def page(cells: Sequence[Cell], *, figure: str = "", across: Across = NO_AUDITS) -> dict[str, Any]:
+def page(
+    cells: Sequence[Cell], *, figure: str = "", across: Across = NO_AUDITS, accepted: Sequence[str] = ()
+) -> dict[str, Any]:
     """Describe all that a page depends on, as a dict whose hash names its folder: the report of some cells or, with
     `figure` (a module of reports/papers/), a paper's figure drawn from them. `across`: parameters of audits that
-    compare runs, by name."""
+    compare runs, by name, `accepted`: checks of a recording whose doubts void nothing."""
     runs = [cell.analysis_key for cell in cells]
-    return page_of(runs, PAPER if figure else REPORT, figure=figure, across=across)
+    about = page_of(runs, PAPER if figure else REPORT, figure=figure, across=across)
+    return about | ({"accepted": sorted(accepted)} if accepted else {})
 
 
 def page_of(runs: Sequence[str], writer: str, *, figure: str = "", across: Across = NO_AUDITS) -> dict[str, Any]:

@@ -54,8 +54,11 @@ def read_evidence(cell: Cell) -> Evidence:
         "fedaudit": __version__,
         "code": cell.analysis_description["code"],
     }
-    doubts = [f["sentence"] for f in findings if f["metric"] == RECORDING]  # they stand above the first number, too
-    return Evidence(cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, [*doubts, *limits(plan)])
+    recorded = [f["sentence"] for f in findings if f["metric"] == RECORDING]  # doubts stand above all numbers, too
+    notes = [*recorded, *limits(plan)]
+    return Evidence(
+        cell.method, cell.seed, plan.attack, plan.task, findings, tables, setting, notes, plan.accepted_doubts
+    )
 
 
 def setting_of(cell: Cell) -> dict[str, Any]:

@@ -79,6 +79,7 @@ class Plan:
     worker_cpus: float = 1  # of each worker, where the engine finds places for them
     worker_gpus: float = 0
     own: OwnRun | None = None  # audited instead of a training of ours
+    accepted_doubts: Sequence[str] = ()  # checks of its recording whose doubts void nothing
     newcomers: int = 0  # how many clients, the last ones, join only after the last round
     # parameters of the audits that compare all cells, by name; their results stand on the page only
     across: Mapping[str, DataclassInstance] = field(default_factory=dict)
@@ -141,7 +142,11 @@ class Plan:
         few = len(self.methods) <= 3  # of more methods, their parameters are left out
         labels = dict.fromkeys(label if few else label.partition(":")[0] for label in self.methods)
         name = f"{_slug('-'.join(labels))[:80]}-{_joined(self.attacks) or self.task}"
-        return self.out / "reports" / f"{name}-{key_of(keys.page(self.cells, across=self.across))[:8]}"
+        return (
+            self.out
+            / "reports"
+            / f"{name}-{key_of(keys.page(self.cells, across=self.across, accepted=self.accepted_doubts))[:8]}"
+        )
 
     @property
     def learner(self) -> str:

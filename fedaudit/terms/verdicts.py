@@ -15,5 +15,7 @@ CONFOUNDED = Verdict("confounded")  # something other than membership separates 
 INCONCLUSIVE = Verdict("inconclusive")
 NO_LEAK_FOUND = Verdict("no leak found")
 
+DOUBTED = Verdict("doubted")  # shown instead of a verdict whose number a doubt about the recording voids
+
 VERDICTS = (LEAK, REVERSED, CONFOUNDED, INCONCLUSIVE, NO_LEAK_FOUND)  # the gravest first
 LEAKS = (LEAK, REVERSED)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from fedaudit.attacks.score_names import signal_name
 from fedaudit.audits.findings import BEFOREHAND
 from fedaudit.audits.verdicts import FEW_NAMED, SHARES, few_members
+from fedaudit.reports import doubts
 from fedaudit.reports.corrected_verdicts import family_sizes
 from fedaudit.reports.evidence import Evidence, Finding, membership_findings, ordered
 from fedaudit.reports.headline import Quotable, headline
@@ -43,7 +44,7 @@ def section(page: Page) -> Section | None:
     runs = [look | _run_parts(v, threats) for v, look in zip(page.runs, page.looks, strict=True)]
     drawn = _strips(page, quoted, runs)
     context = {
-        "headline": headline(quoted),
+        "headline": headline(quoted, doubts.headline(page.findings)),
         "strips": drawn,
         "in_strips": len(runs) <= FEW,
         "leaks": any(strip["verdict"] in LEAKS for strip in drawn),

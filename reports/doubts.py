@@ -1,0 +1,79 @@
+"""Doubts about a recorded run: the checks that raise them, and the findings that each of them voids."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedaudit.audits.findings import MEASURED_SCORES, MEASURED_WEIGHT, RECORDING
+from fedaudit.reports.evidence import Evidence, Finding
+from fedaudit.terms.threat_models import ACTIVE_SERVER, SERVER
+from fedaudit.terms.verdicts import DOUBTED
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What a failed check of a run puts in doubt."""
+
+    words: str  # what is doubted, in a page's first sentence
+    messages: bool = False  # whether it voids only what rests on messages
+
+
+DOUBTS = {
+    "losses": Doubt("the stated losses are not those of the models"),
+    "scale": Doubt("the adapters' scale is not that of the training"),
+    "models": Doubt("the global model does not change"),
+    "aggregation": Doubt("global models do not follow from the uploads"),
+    "open": Doubt("the last round was not closed"),
+    "controls": Doubt("members and non-members differ without the model"),
+    "uploads": Doubt("uploads are not what clients trained", messages=True),
+    "members": Doubt("messages do not fit their own clients' members", messages=True),
+    "weights": Doubt("the global model is not the stated mean of the uploads", messages=True),
+    "rounds": Doubt("models and uploads are of different rounds", messages=True),
+}
+
+
+def with_doubts(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """The evidence whose findings name in `doubt` the checks that void them, but for those that are accepted."""
+    return [replace(e, findings=_with_doubts(e.findings, e.accepted)) for e in evidence]
+
+
+def _with_doubts(findings: Sequence[Finding], accepted: Sequence[str]) -> list[Finding]:
+    recorded = [f["check"] for f in findings if f["metric"] == RECORDING and f.get("doubt")]
+    if not recorded and not any(f.get("doubt") for f in findings):
+        return list(findings)
+    marked = []
+    for f in findings:
+        own = (f.get("doubt") or "").split(", ") if f.get("doubt") else []
+        names = own if f["metric"] == RECORDING else [*own, *_voiding(f, recorded)]
+        marked.append({**f, "doubt": ", ".join(dict.fromkeys(n for n in names if n not in accepted)) or None})
+    return marked
+
+
+def _voiding(f: Finding, doubts: Iterable[str]) -> list[str]:
+    """Those of the `doubts` that void a finding."""
+    of_messages = f.get("threat_model") in (SERVER, ACTIVE_SERVER) or f["metric"] in (MEASURED_SCORES, MEASURED_WEIGHT)
+    return [name for name in doubts if of_messages or not DOUBTS[name].messages]
+
+
+def shown(f: Finding | None) -> str | None:
+    """The word that stands for a finding's verdict: "doubted" if a doubt voids it."""
+    return None if f is None else DOUBTED if isinstance(f.get("doubt"), str) else f["verdict"]
+
+
+def stated(findings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The sentences of all doubts that are not accepted."""
+    return list(dict.fromkeys(f["sentence"] for f in findings if f["metric"] == RECORDING and f.get("doubt")))
+
+
+def headline(findings: Iterable[Mapping[str, Any]]) -> str:
+    """A sentence on all doubts that are not accepted; empty without any."""
+    of_findings = (f["doubt"].split(", ") for f in findings if f.get("doubt"))
+    names = list(dict.fromkeys(itertools.chain(*of_findings)))
+    if not names:
+        return ""
+    only = all(DOUBTS[name].messages for name in names)
+    void = "what rests on messages says nothing" if only else "the numbers of this run say nothing"
+    return f"Doubted: {', and '.join(DOUBTS[name].words for name in names)}; {void}."
