@@ -1,16 +1,19 @@
-"""Doubts about a recorded run: the checks that raise them, and the findings that each of them voids."""
+"""Doubts about a recorded run: the checks that raise them, and the findings that each of them voids. Imports nothing
+heavy."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedaudit.audits.findings import MEASURED_SCORES, MEASURED_WEIGHT, RECORDING
-from fedaudit.reports.evidence import Evidence, Finding
 from fedaudit.terms.threat_models import ACTIVE_SERVER, SERVER
 from fedaudit.terms.verdicts import DOUBTED
+
+if TYPE_CHECKING:
+    from fedaudit.reports.evidence import Evidence, Finding
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,9 @@ def _voiding(f: Finding, doubts: Iterable[str]) -> list[str]:
     return [name for name in doubts if of_messages or not DOUBTS[name].messages]
 
 
-def shown(f: Finding | None) -> str | None:
-    """The word that stands for a finding's verdict: "doubted" if a doubt voids it."""
-    return None if f is None else DOUBTED if isinstance(f.get("doubt"), str) else f["verdict"]
+def shown(f: Finding) -> str:
+    """The word that stands for a finding's verdict: "doubted" if a doubt voids it; empty without a verdict."""
+    return DOUBTED if isinstance(f.get("doubt"), str) else f["verdict"] or ""
 
 
 def stated(findings: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -142,11 +142,8 @@ class Plan:
         few = len(self.methods) <= 3  # of more methods, their parameters are left out
         labels = dict.fromkeys(label if few else label.partition(":")[0] for label in self.methods)
         name = f"{_slug('-'.join(labels))[:80]}-{_joined(self.attacks) or self.task}"
-        return (
-            self.out
-            / "reports"
-            / f"{name}-{key_of(keys.page(self.cells, across=self.across, accepted=self.accepted_doubts))[:8]}"
-        )
+        about = keys.page(self.cells, across=self.across, accepted=self.accepted_doubts)
+        return self.out / "reports" / f"{name}-{key_of(about)[:8]}"
 
     @property
     def learner(self) -> str:
