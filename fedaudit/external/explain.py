@@ -151,6 +151,20 @@ def same(one: State, other: State) -> bool:
     return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+def same_effect(one: State, other: State) -> bool:
+    """Whether two states have the same tensors, and each has the same numbers or, of an adapter, none that count: a
+    factor does nothing while its other factor is zero in both."""
+
+    def idle(name: str) -> bool:
+        layer, _, half = name.rpartition(".")
+        pair = f"{layer}.{'BA'['AB'.index(half)]}" if half in ("A", "B") else ""
+        return pair in one and pair in other and not (one[pair].any() or other[pair].any())
+
+    return one.keys() == other.keys() and all(
+        torch.equal(tensor, other[name]) or idle(name) for name, tensor in one.items()
+    )
+
+
 def changes(before: State, sent: Mapping[int, State], sign: int = 1) -> dict[int, State]:
     """The states that `sent` would be if it held changes (with `sign` -1: start less state) of `before`."""
     return {

@@ -6,9 +6,11 @@ two rounds are in memory.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedaudit.external.schema import RUN
@@ -24,6 +26,7 @@ AGGREGATIONS = (
     MEAN, PARTIAL, "server optimiser", "server momentum", "noise", "secure sum", "stacking", "other",
 )  # fmt: skip
 
+HIDDEN, STAGE = ".recorder", "round-"  # where a recorder keeps the round that is open
 ONE = 0.999  # weight of a client of several from which the next model is that client's own
 
 
@@ -132,23 +135,24 @@ class _Checks:
         self.untrained: list[int] = []  # rounds in which every upload equals the model that was sent out
 
     def add_private(self, state: State) -> None:
-        """Note whether what a client held is trained: other numbers than the first global model has."""
-        from fedaudit.external.explain import same
+        """Note whether what a client held is trained: it does something else than the first global model."""
+        from fedaudit.external.explain import same_effect
 
         shared = {name: tensor for name, tensor in state.items() if name in self.start}
-        self.trained |= len(shared) < len(state) or not same(shared, {name: self.start[name] for name in shared})
+        started = {name: self.start[name] for name in shared}
+        self.trained |= len(shared) < len(state) or not same_effect(shared, started)
 
     def add(self, now: _Round) -> None:
         """Check one round. InputError: its uploads are changes, or nothing explains the model after it."""
-        from fedaudit.external.explain import same
+        from fedaudit.external.explain import same, same_effect
 
-        moved = not same(now.before, now.after)
+        moved, does_more = not same(now.before, now.after), not same_effect(now.before, now.after)
         sending = {k: state for k, state in now.sent.items() if state}
-        still = [k for k, state in sending.items() if all(same({n: t}, {n: now.before[n]}) for n, t in state.items())]
-        self.trained |= moved or len(still) < len(sending)
+        still = [k for k, state in sending.items() if same_effect(state, {name: now.before[name] for name in state})]
+        self.trained |= does_more or len(still) < len(sending)
         if sending and len(still) == len(sending):
             self.untrained.append(now.number)
-        elif sending and not moved and now.following == now.number + 1:
+        elif sending and not does_more and now.following == now.number + 1:
             self.still.append(now.number)
         self._note_alike(now)
         failed = self.run.notes.get(str(now.index), {}).get("failed")
@@ -237,10 +241,10 @@ class _Checks:
         """Return the remarks on all rounds. InputError: nothing was trained."""
         if not self.trained:
             raise InputError(
-                f"--run {self.run.path}: nothing was trained: all models and uploads equal the first global model "
-                "(were all states taken before training?)"
+                f"--run {self.run.path}: nothing was trained: all models and uploads do what the first global model "
+                "does (were all states taken before training, or is one factor of each adapter always zero?)"
             )
-        return [*self._of_models(), *self._of_weights(), *self._of_uploads(), *self._of_start()]
+        return [*self._of_models(), *self._of_weights(), *self._of_uploads(), *self._of_start(), *self._of_open_round()]
 
     def _of_models(self) -> Iterator[Remark]:
         from fedaudit.external.explain import words
@@ -330,6 +334,30 @@ class _Checks:
                 "controls ask the model with this adapter, which is not the backbone.",
                 note=True,
             )
+
+    def _of_open_round(self) -> Iterator[Remark]:
+        stages = {int(name.removeprefix(STAGE)): stage for name, stage in _folders(self.run.path / HIDDEN, STAGE)}
+        for number, stage in sorted(stages.items())[-1:]:
+            if sent := sum(name.endswith(".safetensors") for name, _ in _entries(stage / "uploads")):
+                yield Remark(
+                    "open",
+                    f"Round {number} is still open: {sent} upload{'s' if sent > 1 else ''} of it and the model after "
+                    "it are not in the recording. Was close(state) called? What was trained in that round is not seen.",
+                    sent,
+                )
+
+
+def _entries(folder: Path) -> list[tuple[str, Path]]:
+    """Names and paths in a folder that may not be there."""
+    try:
+        return sorted((entry.name, Path(entry.path)) for entry in os.scandir(folder))
+    except OSError:
+        return []
+
+
+def _folders(folder: Path, prefix: str) -> list[tuple[str, Path]]:
+    """The entries of a folder that are called `prefix` and a number."""
+    return [(name, path) for name, path in _entries(folder) if name.removeprefix(prefix).isdecimal() and prefix in name]
 
 
 def _table(numbers: Sequence[int]) -> str:

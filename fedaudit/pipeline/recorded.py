@@ -4,14 +4,14 @@ client's message fits its own members."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import ttest_1samp
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
-from fedaudit.external.explain import words
 from fedaudit.external.recording import Remark
 from fedaudit.external.run import OwnRun
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -21,12 +21,17 @@ from fedaudit.trainers.base import Method, State, pack, unpack
 from fedaudit.trainers.protocols import AdaptedModel, Bench, Classifier
 from fedaudit.trainers.transcript import Transcript
 
+if TYPE_CHECKING:
+    from fedaudit.tasks.base import Client
+
 FAR = 0.02  # relative: other precisions and other means move a loss less
 MODELS = 5  # global models whose losses are recomputed, spread over the rounds
 MEMBERS = 12  # of each client that are asked for
-OTHERS = 4  # messages of the same round that each client's members are compared on
 ROUNDS = 20  # whose messages are compared, spread over the run
-CHANCE = 0.01  # that any message of a right run is said to fit other members
+TOGETHER = 10  # clients of a round whose messages are compared
+FEWEST, LEAST = 4, 8  # clients of a round, and messages in all, below which nothing is compared
+CHANCE = 0.002  # that messages of a right run are said to fit other members
+SIMULATED = 1999
 
 
 @dataclass(frozen=True)
@@ -119,20 +124,33 @@ class RecordedRun:
                 )
 
     def own_members(self) -> Iterator[Remark]:
-        """Say which messages fit their own client's members worse than other messages of the round do."""
+        """Say which clients' messages fit other clients' members better than their own, or that too few messages are
+        there to tell."""
         senders = {r: [k for k in self.transcript.cohort(r) if self._sent(r, k)] for r in range(self.external.rounds)}
+        members = {k: [m.id for m in c.training_records][:MEMBERS] for k, c in enumerate(self._clients)}
         rounds = spread([r for r, sending in senders.items() if len(sending) > 1], ROUNDS)
-        p_values = {(r, k): p for r in rounds for k, p in self._excess_losses(r, senders[r]).items()}
-        odd = [place for place, p in p_values.items() if p * len(p_values) < CHANCE]
-        if odd:
-            first, numbers = min(r for r, _ in odd), self.external.numbers
-            clients = " and ".join(str(k) for r, k in odd if r == first)
+        cells = [self._cells(r, spread([k for k in senders[r] if members[k]], TOGETHER), members) for r in rounds]
+        found = exchange(cells)
+        if found is None:
+            if any(senders.values()):
+                yield Remark(
+                    "members",
+                    f"Whether messages fit their own clients' members could not be checked: that needs {FEWEST} "
+                    f"clients in a round, and {LEAST} messages in all.",
+                    note=True,
+                )
+        elif found.p < CHANCE:
+            moved = ", ".join(f"those of client {k} the members of {j}" for k, j in sorted(found.moved.items())[:4])
             yield Remark(
                 "members",
-                f"In {words(sorted({numbers[r] for r, _ in odd}))} messages fit other clients' members better than "
-                f"their own (in round {numbers[first]} those of clients {clients}): were clients' files, or their "
-                "lists of members, exchanged?",
+                f"Messages fit other clients' members better than their own (p {found.p:.2g} in a right recording): "
+                f"{moved}. Were clients' files, or their lists of members, exchanged?",
+                p=found.p,
             )
+
+    @property
+    def _clients(self) -> Sequence[Client]:
+        return self.workshop.federation.clients
 
     def _sent(self, r: int, client: int) -> bool:
         return client in self.external.uploads[r] and bool(self.external.uploads[r][client].shapes)
@@ -144,30 +162,77 @@ class RecordedRun:
             before | self.external.trained.sent_state(before, self.transcript.upload(r, client))
         )
 
-    def _excess_losses(self, r: int, cohort: Sequence[int]) -> dict[int, float]:
-        """By client of those that sent something in round r the p-value, one-sided, that its members have a larger loss
-        under its own message than under other messages of the round. Clients with a single member are left out."""
-        clients = self.workshop.federation.clients
-        members = {k: [record.id for record in clients[k].training_records][:MEMBERS] for k in cohort}
-        others = {
-            k: [cohort[(i + step) % len(cohort)] for step in range(1, 1 + min(OTHERS, len(cohort) - 1))]
-            for i, k in enumerate(cohort)
-        }
-        records_of_message = {j: [m for k in cohort if j == k or j in others[k] for m in members[k]] for j in cohort}
-        models = ((self._message_model(r, j), records) for j, records in records_of_message.items())
-        answers = zip(records_of_message.items(), self._fits(models), strict=True)
-        losses = {j: dict(zip(records, fit.losses, strict=True)) for (j, records), fit in answers}
-        excess = {
-            k: [losses[k][m] - float(np.mean([losses[j][m] for j in others[k]])) for m in members[k]] for k in cohort
-        }
-        return {k: _p_value(differences) for k, differences in excess.items() if len(differences) > 1}
+    def _cells(self, r: int, clients: Sequence[int], members: Mapping[int, Sequence[str]]) -> Cells:
+        """The mean loss of each client's members under each client's message of round r."""
+        records = [record for k in clients for record in members[k]]
+        fits = self._fits((self._message_model(r, j), records) for j in clients)
+        starts = np.cumsum([0, *(len(members[k]) for k in clients)])[:-1]
+        sizes = [len(members[k]) for k in clients]
+        return Cells(clients, np.array([np.add.reduceat(fit.losses, starts) / sizes for fit in fits]))
 
 
-def _p_value(differences: Sequence[float]) -> float:
-    """The p-value that the mean is above zero; 1 if all differences are equal."""
-    if np.ptp(differences) == 0:
-        return 1.0
-    return float(ttest_1samp(differences, 0.0, alternative="greater").pvalue)
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The mean loss [n, n] of the members of n clients, one a column, under their messages of a round, one a row."""
+
+    clients: Sequence[int]
+    losses: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The relabelling of clients under which messages fit best: by client whose message its own is like, and the
+    probability of as large a gain if no message is like its own client's."""
+
+    moved: Mapping[int, int]
+    p: float
+
+
+def exchange(rounds: Sequence[Cells]) -> Exchange | None:
+    """What the best relabelling of clients, one for all rounds, gains over the stated one; None if there are too few
+    cells.
+
+    A cell is a mean loss less the mean of its row and of its column, so that a message that fits everybody worse, as
+    one with much noise, counts for nothing. The gain is in standard deviations of the cells in neither labelling, and
+    its probability is that among simulated cells which are independent and normal: of messages that tell nothing.
+    """
+    rounds = [one for one in rounds if len(one.clients) >= FEWEST]
+    if sum(len(one.clients) for one in rounds) < LEAST:
+        return None
+    clients = sorted({k for one in rounds for k in one.clients})
+    places = [np.searchsorted(clients, one.clients) for one in rounds]
+    assigned, gain = _gain([_centred(one.losses) for one in rounds], places, len(clients))
+    rng = np.random.default_rng(len(rounds))
+    drawn = ([_centred(rng.standard_normal(one.losses.shape)) for one in rounds] for _ in range(SIMULATED))
+    larger = sum(_gain(cells, places, len(clients))[1] >= gain for cells in drawn)
+    moved = {clients[i]: clients[j] for i, j in enumerate(assigned) if i != j}
+    return Exchange(moved, (1 + larger) / (1 + SIMULATED))
+
+
+def _centred(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The cells less the means of their rows and columns."""
+    centred: NDArray[np.float64] = cells - cells.mean(0) - cells.mean(1, keepdims=True) + cells.mean()
+    return centred
+
+
+def _gain(
+    cells: Sequence[NDArray[np.float64]], places: Sequence[NDArray[np.intp]], clients: int
+) -> tuple[NDArray[np.intp], float]:
+    """By client the one whose members its messages fit best, each once, and what that gains over its own, in standard
+    deviations of the cells in neither."""
+    together = np.zeros((clients, clients))
+    for at, part in zip(places, cells, strict=True):
+        together[np.ix_(at, at)] += part
+    messages, best = linear_sum_assignment(together)
+    gain = together.trace() - together[messages, best].sum()
+    if gain <= 0:
+        return best, 0.0
+    neither = [
+        part[~np.eye(len(at), dtype=bool) & (best[at][:, None] != at[None])]
+        for at, part in zip(places, cells, strict=True)
+    ]
+    rest, moved = float(np.std(np.concatenate(neither))), int((best != np.arange(clients)).sum())
+    return best, float(gain) / math.sqrt(moved) / rest if rest > 0 else math.inf
 
 
 def spread(values: Sequence[int], most: int) -> list[int]:
