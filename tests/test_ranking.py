@@ -48,12 +48,16 @@ def psi(x, y):
     return 1.0 if x > y else 0.5 if x == y else 0.0
 
 
+def components(scores, member):
+    """DeLong's structural components of members and of non-members."""
+    x, y = scores[member], scores[~member]
+    return [sum(psi(a, b) for b in y) / len(y) for a in x], [sum(psi(a, b) for a in x) / len(x) for b in y]
+
+
 def delong_by_loops(scores, member):
     """DeLong, DeLong and Clarke-Pearson (1988), equations 3 to 5."""
-    x, y = scores[member], scores[~member]
-    v10 = [sum(psi(a, b) for b in y) / len(y) for a in x]
-    v01 = [sum(psi(a, b) for a in x) / len(x) for b in y]
-    return math.sqrt(np.var(v10, ddof=1) / len(x) + np.var(v01, ddof=1) / len(y))
+    v10, v01 = components(scores, member)
+    return math.sqrt(np.var(v10, ddof=1) / len(v10) + np.var(v01, ddof=1) / len(v01))
 
 
 def obuchowski_by_loops(scores, member, client):
@@ -99,8 +103,7 @@ def test_clustered_standard_error_is_the_formula(seed):
     got = auroc(scores, member, client)
     theta, se = obuchowski_by_loops(scores, member, client)
     assert (got.value, got.se) == pytest.approx((theta, se), abs=1e-12)
-    x, y = ([np.mean([psi(a, b) for b in scores[~member]]) for a in scores[member]],
-            [np.mean([psi(a, b) for a in scores[member]]) for b in scores[~member]])  # fmt: skip
+    x, y = components(scores, member)
     dof = min(degrees_by_matrices(x, client[member], client), degrees_by_matrices(y, client[~member], client))
     assert 1 < dof < 5  # 7 clients, 6 with members, 6 with non-members: 5 if they were of one size
     t = stats.t.ppf(0.975, dof)
@@ -110,27 +113,20 @@ def test_clustered_standard_error_is_the_formula(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_client_is_plain_delong(seed):
+def test_one_client_and_clients_of_one_record_have_delongs_standard_error(seed):
+    """With one record a client S10 has the factor I10 / (I10 - 1) = m / (m - 1) as DeLong's, and S11 vanishes."""
     scores, member, _ = uneven(seed)
-    got = auroc(scores, member, ["all"] * len(scores))
-    assert got.se == pytest.approx(delong_by_loops(scores, member), abs=1e-12)
+    got, single = auroc(scores, member, ["all"] * len(scores)), auroc(scores, member, np.arange(len(scores)))
+    assert (got.se, single.se) == pytest.approx([delong_by_loops(scores, member)] * 2, abs=1e-12)
     assert got.high - got.value == pytest.approx(min(stats.norm.ppf(0.975) * got.se, 1 - got.value))
     assert got.how == "DeLong, normal"
-
-
-def test_clients_of_one_record_have_exactly_the_plain_standard_error():
-    # S10 has the factor I10 / (I10 - 1) = m / (m - 1) as DeLong's variance has, and S11 vanishes.
-    scores, member, _ = uneven(0)
-    single = auroc(scores, member, np.arange(len(scores)))
-    assert single.se == pytest.approx(delong_by_loops(scores, member), abs=1e-12)
     assert single.dof == min(member.sum(), (~member).sum()) - 1
 
 
 def test_a_common_pool_of_non_members_counts_by_record_and_members_by_client():
     scores, member, client = draw(0, signal=0.5, signal_sd=1.0)
     client = np.where(member, client, 99)
-    v10 = np.array([np.mean([psi(a, b) for b in scores[~member]]) for a in scores[member]])
-    v01 = np.array([np.mean([psi(a, b) for a in scores[member]]) for b in scores[~member]])
+    v10, v01 = map(np.array, components(scores, member))
     s10 = 12 / 11 * sum((v10[client[member] == c] - v10.mean()).sum() ** 2 for c in range(12))
     got = auroc(scores, member, client)
     assert got.se == pytest.approx(math.sqrt(s10 / 300**2 + v01.var(ddof=1) / 300), abs=1e-12)
@@ -170,8 +166,7 @@ def test_unequal_clients_are_covered(sizes, leak):
 def test_clients_of_one_size_have_their_number_less_one_and_one_that_has_nearly_all_hardly_any():
     scores, member, client = draw(3, shared_sd=1.0)
     assert auroc(scores, member, client).dof == 11
-    nearly = np.where(client < 10, 0, client)
-    assert 1 <= auroc(scores, member, nearly).dof < 1.2
+    assert 1 <= auroc(scores, member, np.where(client < 10, 0, client)).dof < 1.2
 
 
 def test_shuffled_labels_are_covered():
@@ -239,10 +234,13 @@ def test_bad_input_is_refused(scores, member, client, message):
         auroc(scores, member, client)
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
-def test_confidence_is_a_share(confidence):
+@pytest.mark.parametrize("share", [0.0, 1.0, 95.0, -0.1, math.nan])
+def test_confidence_and_the_rate_of_false_positives_are_shares(share):
+    given = [1, 2], [True, False], [0, 0]
     with pytest.raises(ValueError, match="confidence must lie strictly between 0 and 1"):
-        auroc([1, 2], [True, False], [0, 0], confidence=confidence)
+        auroc(*given, confidence=share)
+    with pytest.raises(ValueError, match="fpr must lie strictly between 0 and 1"):
+        tpr_at_fpr(*given, share)
 
 
 # Differences
@@ -275,10 +273,10 @@ def test_difference_is_antisymmetric(difference):
 
 
 def test_difference_is_that_of_the_aurocs():
+    """AUROC(-a) = 1 - AUROC(a), so that the difference of a and -a is 2 AUROC(a) - 1."""
     a, b, member, client, _ = two_scores(0)
-    got = auroc_difference(a, b, member, client)
-    assert got.value == pytest.approx(roc_auc_score(member, a) - roc_auc_score(member, b))
-    # AUROC(-a) = 1 - AUROC(a), so the difference of a and -a is 2 AUROC(a) - 1.
+    expected = roc_auc_score(member, a) - roc_auc_score(member, b)
+    assert auroc_difference(a, b, member, client).value == pytest.approx(expected)
     assert auroc_difference(a, -a, member, client).se == pytest.approx(2 * auroc(a, member, client).se)
 
 
@@ -429,11 +427,8 @@ def test_tpr_interval_is_korn_and_graubards():
     assert (got.value, got.low, got.high) == pytest.approx((0.25, low, high))
     exact = stats.binomtest(0, 20).proportion_ci(method="exact")
     assert (got.realised_low, got.realised_high) == pytest.approx((exact.low, exact.high))
-
-
-def test_tpr_effective_size_is_at_most_the_number_of_records():
-    scores, member, client = np.zeros(40), np.tile([True, False], 20), np.arange(40) // 10
-    scores[[0, 10, 20, 30, 32]] = 1.0  # clients more alike than chance would have them: 1, 1, 1 and 2 of 5
+    scores[:] = 0  # clients more alike than chance would have them, 1, 1, 1 and 2 of 5: no more than all records count
+    scores[[0, 10, 20, 30, 32]] = 1.0
     got = tpr_at_fpr(scores, member, client, 0.1, reference=np.zeros(100))
     exact = stats.binomtest(5, 20).proportion_ci(method="exact")
     assert (got.low, got.high) == pytest.approx((exact.low, exact.high))
@@ -460,12 +455,6 @@ def test_tpr_thresholds_per_client():
     assert few.status == "not measurable (50)"
     with pytest.raises(ValueError, match="it has none for 11"):
         tpr_at_fpr(scores, member, client, 0.01, reference={c: references[c] for c in range(11)})
-
-
-@pytest.mark.parametrize("fpr", [0.0, 1.0, -0.1, math.nan])
-def test_tpr_needs_a_rate(fpr):
-    with pytest.raises(ValueError, match="fpr must lie strictly between 0 and 1"):
-        tpr_at_fpr([1, 2], [True, False], [0, 0], fpr)
 
 
 # Balanced accuracy
@@ -507,15 +496,9 @@ def test_balanced_accuracy_by_hand():
     assert got.low == pytest.approx(0.025**0.5)
     # The sign is fixed: reversed scores are not turned round; the best is then to call all alike.
     assert balanced_accuracy(scores, np.logical_not(member), client).value == 0.5
-
-
-def test_balanced_accuracy_weighs_both_kinds_alike():
     # 30 of 40 non-members score 0, all else 1: in every half the best cut is 0.5, though more non-members pass it.
     scores, member = np.repeat([0, 1, 1], [30, 10, 4]), np.arange(44) >= 40
     assert balanced_accuracy(scores, member, np.zeros(44)).value == (1 + 0.75) / 2
-
-
-def test_balanced_accuracy_takes_the_middle_of_equally_good_thresholds():
     # Either half holds 0..5, odd ones members. Cuts at 0.5, 2.5 and 4.5 are equally good; at 2.5 one client in three of
     # either kind is wrong, a sum over clients of 1/54 for either kind, times 3 / 2.
     value = np.arange(12) // 2

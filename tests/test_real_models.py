@@ -2,8 +2,6 @@
 
 import functools
 import hashlib
-import io
-import json
 import shutil
 
 import numpy as np
@@ -20,6 +18,8 @@ from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
 from fedaudit.trainers.lora import Learner, Settings
 from tests import tiny_models
+from tests.bad_data import edited
+from tests.minidata import write
 from tests.whole_runs import contents
 
 torch.set_num_threads(1)
@@ -94,6 +94,7 @@ class TestFamilies:
             places = torch.nonzero(found.ids == model.image_token).flatten()
             assert (found.image.start, found.image.stop - 1) == (places[0], places[-1])
             assert found.features.shape == (len(places), tiny_models.WIDTH)
+        assert model.path.name != "llava_next" or len({len(r.features) for r in data.values()}) > 1
 
     def test_adapters_go_to_the_language_model_only(self, model):
         every, attention = model.projections("all"), model.projections("attention")
@@ -104,21 +105,17 @@ class TestFamilies:
             f"{model.language_prefix}.layers.{i}.mlp.{p}_proj" for i in range(2) for p in ("gate", "up", "down")
         }
 
-    def test_generation_in_a_padded_batch_equals_one_by_one(self, model, data):
-        part = list(data.values())
-        assert model.generate(model.model, part, 6) == [model.generate(model.model, [r], 6)[0] for r in part]
-
-    def test_greedy_answers_are_the_likeliest_tokens(self, model, data):
+    def test_answers_in_a_padded_batch_are_those_of_one_by_one_and_the_likeliest_tokens(self, model, data):
         """The slow way: the whole model again after every token."""
+        answers = model.generate(model.model, list(data.values()), 5)
+        assert answers == [model.generate(model.model, [r], 5)[0] for r in data.values()]
         record = records()[2]
-        found = data[record.id]
-        ids = found.ids[: found.prompt]
+        ids = data[record.id].ids[: data[record.id].prompt]
         for _ in range(5):
             ids = torch.cat([ids, model.whole(record, ids)[-1].argmax()[None].cpu()])
             if ids[-1] == model.tokenizer.eos_token_id:
                 break
-        said = model.tokenizer.decode(ids[found.prompt :], skip_special_tokens=True)
-        assert model.generate(model.model, [found], 5) == [said]
+        assert answers[2] == model.tokenizer.decode(ids[data[record.id].prompt :], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
@@ -143,16 +140,8 @@ def test_projections_by_name(folders):
     assert {model.short(n) for n in model.projections("q_proj,up_proj")} == {
         f"layers.{i}.{p}" for i in range(2) for p in ("self_attn.q_proj", "mlp.up_proj")
     }
-    with pytest.raises(
-        InputError,
-        match=r"--target-modules q_proj,query: .* has no query; valid are all, attention, or some of down_proj, gate_proj",
-    ):
+    with pytest.raises(InputError, match=r"--target-modules q_proj,query: .* no query; valid are all, .* of down_proj"):
         model.projections("q_proj,query")
-
-
-def test_number_of_image_tokens_depends_on_the_picture(folders, tmp_path):
-    data = load(folders("llava_next")).encode(records(), claim(tmp_path), say=print)
-    assert len({len(r.features) for r in data.values()}) > 1
 
 
 def test_placeholders_are_wrapped_as_the_models_template_says(folders, tmp_path):
@@ -198,11 +187,6 @@ def test_bfloat16(family, folders, tmp_path):
     for i, record in enumerate(records()):
         ids = data[record.id].ids
         assert close(logits[i, : len(ids)].float(), model.whole(record, ids).float(), 0.05)
-
-
-def test_an_unknown_dtype_is_refused(folders):
-    with pytest.raises(InputError, match="float32, bfloat16"):
-        load(folders("llava"), dtype="float16")
 
 
 class TestTokens:
@@ -308,11 +292,9 @@ class TestCache:
         assert torch.equal(first["r1"].features, again["r1"].features)
 
     def test_picture_files_are_read_and_damaged_ones_named(self, folders, tmp_path):
-        pixels = records(1)[0].picture
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "PNG")
-        (good := tmp_path / "good.png").write_bytes(buffer.getvalue())
-        (bad := tmp_path / "bad.png").write_bytes(buffer.getvalue()[:60])
+        pixels, good, bad = records(1)[0].picture, tmp_path / "good.png", tmp_path / "bad.png"
+        Image.fromarray(pixels).save(good)
+        bad.write_bytes(good.read_bytes()[:60])
         given = [Record(n, "g", p, PROMPT, "a cat") for n, p in (("array", pixels), ("file", good), ("bad", bad))]
         model = load(folders("llava"))
         data = model.encode(given[:2], claim(tmp_path / "cache"), say=print)
@@ -390,6 +372,7 @@ class TestResolve:
             assert part in str(error.value)
         snapshot = hub(folders("llava"), place)
         assert resolve(name) == snapshot
+        assert load(snapshot).encode(records(1), claim(tmp_path / "cache"), say=print)
         assert display_name(snapshot) == name
         (place / "refs" / "main").unlink()
         assert resolve(name) == snapshot  # the only one
@@ -398,10 +381,6 @@ class TestResolve:
             resolve(name)
         monkeypatch.chdir(folders("llava").parent)
         assert resolve("llava").samefile(folders("llava"))  # a folder wins
-
-    def test_a_model_in_the_hubs_cache_works(self, folders, tmp_path):
-        snapshot = hub(folders("llava"), tmp_path / "models--a--b")
-        assert load(snapshot).encode(records(1), claim(tmp_path / "cache"), say=print)
 
 
 def hub(folder, place):
@@ -420,14 +399,11 @@ def hub(folder, place):
 
 class TestHash:
     def test_it_is_the_same_wherever_the_folder_lies(self, folders, tmp_path):
+        """Of large files in the hub's cache the name is read alone."""
         copy = shutil.copytree(folders("llava"), tmp_path / "elsewhere")
         linked = hub(folders("llava"), tmp_path / "models--a--b")
-        assert weights_hash(folders("llava")) == weights_hash(copy) == weights_hash(linked)
-
-    def test_large_files_in_the_hubs_cache_are_not_read(self, folders, tmp_path):
-        linked = hub(folders("llava"), tmp_path / "models--a--b")
         (linked / "model.safetensors").resolve().write_bytes(b"")
-        assert weights_hash(linked) == weights_hash(folders("llava"))
+        assert weights_hash(folders("llava")) == weights_hash(copy) == weights_hash(linked)
 
     def test_weights_configuration_and_tokenizer_count_and_the_training_record_does_not(self, folders, tmp_path):
         found = set()
@@ -449,17 +425,19 @@ class TestHash:
 
 
 class TestLoad:
+    def test_an_unknown_dtype_is_refused(self, folders):
+        with pytest.raises(InputError, match="float32, bfloat16"):
+            load(folders("llava"), dtype="float16")
+
     def test_a_model_that_reads_no_images_is_refused(self, tmp_path):
         shutil.copytree(EMBEDDED, tmp_path, dirs_exist_ok=True)
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 10}))
+        write(tmp_path / "config.json", {"model_type": "llama", "vocab_size": 10})
         with pytest.raises(InputError, match="cannot be loaded as an image-text-to-text model"):
             load(tmp_path)
 
     def test_weights_of_another_architecture_are_refused(self, folders, tmp_path):
         copy = shutil.copytree(folders("llava"), tmp_path / "model")
-        config = json.loads((copy / "config.json").read_text())
-        config["text_config"]["num_hidden_layers"] = 3
-        (copy / "config.json").write_text(json.dumps(config))
+        edited(copy, file="config.json", change=lambda c: c["text_config"].update(num_hidden_layers=3))
         with pytest.raises(InputError, match=r"its weights lack 9 of the tensors .*layers\.2"):
             load(copy)
 
@@ -515,44 +493,31 @@ class TestUserCode:
         (code := tmp_path / "own.py").write_text(USER_CODE)
         with pytest.raises(InputError, match="lacks the image processor"):
             resolve(str(folder))
-        model = load(resolve(str(folder), processor=False), code=str(code))
-        data = model.encode(records(), claim(tmp_path / "cache"), say=print)
+        model, cache = load(resolve(str(folder), processor=False), code=str(code)), claim(tmp_path / "cache")
+        data = model.encode(records(), cache, say=print)
         assert model.language_prefix == "model"
         assert len(model.projections("all")) == 14
         assert data["r0"].features.shape == (4, tiny_models.WIDTH)
         part = list(data.values())
         assert model.generate(model.model, part, 6) == [model.generate(model.model, [r], 6)[0] for r in part]
-
-    def test_the_code_is_part_of_the_caches_key(self, folder, tmp_path):
-        (code := tmp_path / "own.py").write_text(USER_CODE)
-        cache = claim(tmp_path / "cache")
-        load(folder, code=str(code)).encode(records(), cache, say=print)
         code.write_text(USER_CODE.replace("/ 255", "/ 128"))
         load(folder, code=str(code)).encode(records(), cache, say=print)
-        assert len(cache.names()) == 2
-
-    def test_code_that_disagrees_with_itself_is_refused(self, folder, tmp_path):
-        (code := tmp_path / "own.py").write_text(USER_CODE.replace("= self._features(record)", "= 0"))
-        with pytest.raises(InputError, match="its logits are others"):
-            load(folder, code=str(code)).encode(records(), claim(tmp_path / "cache"), say=print)
+        assert len(cache.names()) == 2, "the code is part of the key"
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            (None, "there is no such file"),
-            ("import nothing_of_this_name", r"cannot be imported \(ModuleNotFoundError"),
-            ("def broken(:", r"cannot be imported \(SyntaxError"),
-            ("class Backbone: pass", "defines no class Backbone that is a FrozenVLM"),
+            (None, r"own\.py: there is no such file"),
+            ("import nothing_of_this_name", r"own\.py: cannot be imported \(ModuleNotFoundError"),
+            ("def broken(:", r"own\.py: cannot be imported \(SyntaxError"),
+            ("class Backbone: pass", r"own\.py: defines no class Backbone that is a FrozenVLM"),
+            (USER_CODE.replace("LlamaForCausalLM.from", "Missing.from"), r"cannot be loaded by .*own\.py .*Missing"),
+            (USER_CODE.replace("= self._features(record)", "= 0"), "its logits are others"),
         ],
     )
     def test_code_that_is_of_no_use(self, text, message, folder, tmp_path):
         code = tmp_path / "own.py"
         if text is not None:
             code.write_text(text)
-        with pytest.raises(InputError, match=rf"--backbone-code .*own\.py: {message}"):
-            load(folder, code=str(code))
-
-    def test_what_the_code_raises_names_the_file(self, folder, tmp_path):
-        (code := tmp_path / "own.py").write_text(USER_CODE.replace("LlamaForCausalLM.from", "MissingClass.from"))
-        with pytest.raises(InputError, match=r"cannot be loaded by .*own\.py .*MissingClass"):
-            load(folder, code=str(code))
+        with pytest.raises(InputError, match=rf"--backbone.*{message}"):
+            load(folder, code=str(code)).encode(records(), claim(tmp_path / "cache"), say=print)
