@@ -21,6 +21,7 @@ from scipy.io import savemat
 from tests.minidata import picture, write
 
 Found = dict[str, dict[str, str]]
+Rows = Sequence[tuple[str, str, str]]  # split, file and class name
 TRAIN, VAL, TEST = 5, 3, 3  # pictures of a class; official validation pictures are for training
 
 
@@ -39,7 +40,7 @@ def _splits(n: int) -> list[tuple[str, int]]:
     return [(split, n + i) for i, split in enumerate(names)]
 
 
-def _found(rows: Sequence[tuple[str, str, str]], *, val: str | None = "train") -> Found:
+def _found(rows: Rows, *, val: str | None = "train") -> Found:
     """Rows (split, file, name) by split; validation rows join the training, or are left out (None)."""
     found: Found = {"train": {}, "test": {}}
     for split, file, name in rows:
@@ -49,16 +50,11 @@ def _found(rows: Sequence[tuple[str, str, str]], *, val: str | None = "train") -
     return found
 
 
-def split_file(
-    path: Path, images: str, rows: Sequence[tuple[str, str, str]], names: dict[str, str] | None = None
-) -> Found:
+def split_file(path: Path, images: str, rows: Rows, names: dict[str, str] | None = None) -> Found:
     """CoOp's split of rows (split, file, name in the file); the first test picture of each class goes to training, to tell it
     from the official lists. `names`: what the file's names become in prompts."""
-    moved, seen = [], set()
-    for split, file, name in rows:
-        first = split == "test" and name not in seen
-        seen |= {name} if first else set()
-        moved.append(("train" if first else split, file, name))
+    first = {name: file for split, file, name in reversed(rows) if split == "test"}
+    moved = [("train" if first[name] == file else split, file, name) for split, file, name in rows]
     labels = {name: label for label, name in enumerate(dict.fromkeys(name for _, _, name in rows))}
     content = {
         split: [[file.removeprefix(f"{images}/"), labels[name], name] for s, file, name in moved if s == split]
@@ -70,12 +66,13 @@ def split_file(
 
 def _class_folders(base: Path, images: str, names: dict[str, str], name: str) -> list[tuple[str, str, str]]:
     """A folder per class with eleven pictures `name`; rows with the splits that CoOp's file shall say."""
-    rows = []
-    for folder, said in names.items():
-        for split, n in _splits(1):
-            file = f"{images}/{folder}/{name.format(folder, n)}"
-            _paint(base / file)
-            rows.append((split, file, said))
+    rows = [
+        (split, f"{images}/{folder}/{name.format(folder, n)}", said)
+        for folder, said in names.items()
+        for split, n in _splits(1)
+    ]
+    for _, file, _ in rows:
+        _paint(base / file)
     return rows
 
 
@@ -85,15 +82,12 @@ def caltech101(root: Path, coop: bool) -> Found:
     rows = _class_folders(base, "101_ObjectCategories", names, "image_{1:04d}.jpg")
     for left_out in ("BACKGROUND_Google", "Faces_easy"):
         _paint(base / f"101_ObjectCategories/{left_out}/image_0001.jpg")
-    write(base / "101_ObjectCategories/airplanes/.DS_Store", b"no image")
-    write(base / "101_ObjectCategories/airplanes/._image_0001.jpg", b"no image")
-    write(base / "101_ObjectCategories/airplanes/Thumbs.db", b"no image")
-    write(base / "101_ObjectCategories/__MACOSX/._image_0001.jpg", b"no image")
+    for file in ("airplanes/.DS_Store", "airplanes/._0001.jpg", "airplanes/Thumbs.db", "__MACOSX/._0001.jpg"):
+        write(base / "101_ObjectCategories" / file, b"no image")
     if coop:
         raw = [(s, file, name.replace(" ", "_")) for s, file, name in rows]
-        return split_file(
-            base / "split_zhou_Caltech101.json", "101_ObjectCategories", raw, {"water_lilly": "water lilly"}
-        )
+        names = {"water_lilly": "water lilly"}
+        return split_file(base / "split_zhou_Caltech101.json", "101_ObjectCategories", raw, names)
     return {"all": {file: name for _, file, name in rows}}
 
 
@@ -138,9 +132,8 @@ def oxford_flowers(root: Path, coop: bool) -> Found:
     if coop:
         write(base / "cat_to_name.json", {str(label): name for label, name in names.items()})
         raw = [(s, file, "pink-yellow dahlia?" if "dahlia" in name else name) for s, file, name in rows]
-        return split_file(
-            base / "split_zhou_OxfordFlowers.json", "jpg", raw, {"pink-yellow dahlia?": "pink-yellow dahlia"}
-        )
+        clean = {"pink-yellow dahlia?": "pink-yellow dahlia"}
+        return split_file(base / "split_zhou_OxfordFlowers.json", "jpg", raw, clean)
     return _found(rows)
 
 
@@ -327,7 +320,7 @@ def _domain(base: Path, domain: str, kinds: Sequence[str]) -> list[tuple[str, st
     return rows
 
 
-def fedbn_lists(base: Path, domain: str, rows: Sequence[tuple[str, str, str]], prefix: str) -> None:
+def fedbn_lists(base: Path, domain: str, rows: Rows, prefix: str) -> None:
     """DOMAIN_train.pkl and DOMAIN_test.pkl: an array of paths from the data root on, and one of class names."""
     for split in ("train", "test"):
         part = [(file, name) for s, file, name in rows if (s == "test") == (split == "test")]
