@@ -295,9 +295,6 @@ def test_the_command_says_one_line_and_writes_nothing(
     assert not out.exists()
 
 
-# --- code that a folder brings ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("part", OWN_CODE)
 def test_code_of_a_folder_is_not_run_whatever_is_answered(
     part: str, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -313,9 +310,6 @@ def test_code_of_a_folder_is_not_run_whatever_is_answered(
         ):
             _open_vlm(folder, tmp_path / "out")
     assert not (folder / "ran").exists()
-
-
-# --- packages that a model needs ----------------------------------------------------------------------------------
 
 
 def backend(name: str) -> Callable[..., Any]:
@@ -396,9 +390,6 @@ def test_a_tokenizer_of_sentencepiece_without_that_package(built: dict[str, Path
     edited(folder, file="tokenizer_config.json", change=lambda c: c.update(tokenizer_class="LlamaTokenizer"))
     with pytest.raises(InputError, match=r"needs packages .* `pip install sentencepiece protobuf`$"):
         check_texts(folder, [record()])
-
-
-# --- texts and pictures that a model cannot read ------------------------------------------------------------------
 
 
 LIMIT = tiny_models.TEXT["max_position_embeddings"]

@@ -47,9 +47,6 @@ def contexts(*lead: int, seed: int = 0) -> Tensor:
     return 0.1 * torch.randn(*lead, *SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
-# --- training -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "params", "privacy"), CASES, ids=named)
 def test_training_equals_classes_records_and_clients_one_by_one(
     tmp_path: Path, name: str, params: dict[str, Any], privacy: str
@@ -88,9 +85,6 @@ def test_a_gradient_is_clipped_over_all_classes() -> None:
     assert count_longer(gradients, torch.ones(2, 3), norm=limit) == (int((norms > limit).sum()), 6)
 
 
-# --- one context in all classes is a shared one ---------------------------------------------------------------------
-
-
 def test_equal_contexts_are_a_shared_one() -> None:
     """Losses are the same; the gradient in the shared context is the sum of those in the classes' contexts."""
     world, shared = federation(), contexts()[0]
@@ -120,9 +114,6 @@ def test_classes_are_told_apart_by_their_own_contexts() -> None:
         for j, record in enumerate(world.test):
             loss = float(prompt_oracle.record_loss(world, model["prompt"], record))
             assert -logs[i, j, world.labels[record]] == pytest.approx(loss, abs=1e-4)
-
-
-# --- what attacks compute -------------------------------------------------------------------------------------------
 
 
 def test_norms_and_means_of_gradients_equal_autograd() -> None:
@@ -161,9 +152,6 @@ def test_the_server_rebuilds_clients_and_solves_messages(
         np.testing.assert_allclose(solved.gradients @ batch / 4, solved.sent, atol=1e-4)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "why"), [("fedpgp", "factors u and v"), ("dpfpl", "factors u and v .* --rank 0"), ("secfpp", "clustered")])  # fmt: skip
 def test_methods_of_one_prompt_refuse_it(name: str, why: str) -> None:
     with pytest.raises(InputError, match=f"--class-contexts: all classes share one context in {name}, since .*{why}"):
@@ -181,9 +169,6 @@ def test_a_run_refuses_it_before_anything_is_trained(capsys: Any, tmp_path: Path
     sentence = refuse(capsys, [*TINY.split(), "--method", "promptfl,fedpgp", "--out", str(tmp_path)])
     assert "in fedpgp, since" in sentence
     assert not list(tmp_path.glob("runs/*"))
-
-
-# --- from the command to findings -----------------------------------------------------------------------------------
 
 
 def test_the_command_trains_and_attacks_it(tmp_path: Path, without_pages: None) -> None:

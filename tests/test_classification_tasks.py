@@ -63,9 +63,6 @@ KINDS = {
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
-# --- what a client holds
-
-
 @each_kind
 def test_a_record_shows_an_image_and_says_its_class_and_a_client_owns_those_that_it_holds(kind):
     domain = _labelled(classes=12)
@@ -295,9 +292,6 @@ def test_the_least_a_client_may_hold_has_every_role(clients, share):
         assert 0 < client.member.sum() < len(client.records)
 
 
-# --- parameters
-
-
 def test_the_shared_parameters_are_the_same_in_every_task():
     shared = {field.name: (field.default, field.metadata) for field in dataclasses.fields(digits_task.Params)}
     for module in TASKS:
@@ -312,9 +306,6 @@ def test_the_help_names_every_choice(module, name, known):
     told = next(field for field in dataclasses.fields(module.Params) if field.name == name)
     assert set(known) <= set(told.metadata["help"].replace(",", " ").split())
     assert told.default in known
-
-
-# --- digits
 
 
 def test_digits_are_scikit_learns_enlarged():
@@ -351,9 +342,6 @@ def test_half_of_each_digit_is_for_testing():
     assert {r.content for r in other.test} != {content for _, content in seen}
 
 
-# --- drawn symbols
-
-
 def test_glyphs_have_train_and_test_pictures_of_every_class():
     params = glyphs_task.Params(train=5, test=2)
     federation = glyphs(params, clients=10, seed=0)
@@ -378,9 +366,6 @@ def test_glyphs_of_two_styles_share_their_classes():
         assert sorted(name for c in half for name in c.classes) == sorted(drawings.CLASSES)
     bright = [np.mean([r.image.mean() for r in (*c.records, *c.reference)]) for c in federation.clients]
     assert min(bright[:3]) > max(bright[3:]) + 40, "paper is light, a wall at night is dark"
-
-
-# --- real data sets
 
 
 LAYOUTS = [(name, coop) for name in miniimages.BUILDERS for coop in (True, False)]
@@ -586,9 +571,6 @@ def test_two_data_sets_are_a_federation_of_two_domains(data, tmp_path):
     owned = [set(c.classes) for c in federation.clients]
     assert owned[0] | owned[1] == set(federation.classes[:3])
     assert owned[2] | owned[3] == set(federation.classes[3:])
-
-
-# --- what is wrong with the files
 
 
 def test_a_data_root_or_a_data_set_that_is_not_there(tmp_path):

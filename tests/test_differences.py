@@ -76,9 +76,6 @@ def test_p_by_interval_is_that_of_the_law_of_the_interval():
     assert p_by_interval(lambda level: (0.5, 0.6)) == LEAST
 
 
-# AUROCs on the same records
-
-
 def test_paired_auroc_is_delongs_by_counting_placements():
     """Few clients: records are the units, and the variance is that of DeLong, counted pair by pair in each client."""
     world = World(clients=2, records=24)

@@ -88,9 +88,6 @@ def test_an_exit_code_in_a_sentence_is_one() -> None:
     assert {page: codes - CODES for page, codes in said.items() if codes - CODES} == {}
 
 
-# attacks and adversaries
-
-
 def test_attacks_under_threat_models() -> None:
     """Yes and no, and of what alone, as `refusal` has it."""
     trained = {"LoRA": facts("lora"), "prompts": facts("prompts")}
@@ -204,9 +201,6 @@ def test_threat_models_have_a_row_each() -> None:
     assert {row[1] for row in attacked} <= {*AT_THE_END}
 
 
-# methods and tasks
-
-
 def test_parameters_are_those_of_the_files() -> None:
     """`python -m docs.parameters` writes them anew."""
     assert PAGES["docs/reference/parameters.md"] == parameters.text()
@@ -278,9 +272,6 @@ def test_settings_of_learners() -> None:
             assert (float(value) if isinstance(usual, (int, float)) else value) == usual, flag
 
 
-# canaries
-
-
 def test_flags_and_kinds_of_canaries() -> None:
     said = [codes(row[0])[0].split()[0][2:].replace("-", "_") for row in table("docs/reference/canaries.md", "flag")]
     assert said == [field.name for field in dataclasses.fields(Canaries)]
@@ -305,9 +296,6 @@ def test_ceilings_of_guesses() -> None:
         m, guesses = (int(cell.replace(",", "")) for cell in row[:2])
         found = [test.ceiling(n, canaries=m, delta=1e-5) for n in (guesses, m) for test in (one_run, trade_off)]
         assert [float(cell) for cell in row[2:]] == pytest.approx(found, abs=0.0051)
-
-
-# runs, findings, gates
 
 
 def test_metrics_of_gates_and_schema_of_findings() -> None:
@@ -346,9 +334,6 @@ def test_families_of_rows() -> None:
     assert rows == {name: f"{5 * share:g} %" for name, share in SHARES.items()}
 
 
-# papers and presets
-
-
 def test_every_preset_and_benchmark_stands_in_the_docs() -> None:
     text = "\n".join(PAGES.values())
     items = paper_items.items().values()  # `--paper` takes their presets
@@ -363,9 +348,6 @@ def test_tables_of_benchmarks_name_their_command() -> None:
         if page.startswith("docs/benchmarks/") and not page.endswith(("index.md", "claims.md")):
             for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
                 assert "|---" not in section or re.search(r"python |audit\.py|benchmarks[./]", section), section[:60]
-
-
-# contributing
 
 
 def test_slow_tests_say_why() -> None:

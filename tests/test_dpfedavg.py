@@ -108,9 +108,6 @@ def adapter(learner: Learner, seed: int = 0) -> State:
     }
 
 
-# --- the slow oracle: a record at a time ----------------------------------------------------------------------------
-
-
 def slow_gradient(learner: Learner, state: State, record: str) -> Tensor:
     """Gradient [P] of one record's mean loss, by a pass of its own without padding."""
     leaves = {name: t.clone().requires_grad_() for name, t in state.items()}
@@ -186,9 +183,6 @@ class Slow:
         return found
 
 
-# --- gradients of single records ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("which", ["world", "beside"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_gradients_of_single_records_are_those_of_a_loop(
@@ -224,9 +218,6 @@ def test_parts_hold_the_gradients_of_their_records(world: Learner, monkeypatch: 
     assert list(world.gradients(adapter(world), [], each=True)) == []
     monkeypatch.setattr(world, "memory", 4 * (longest + 2 * each))  # --memory wins
     assert [len(part) for part in world._parts(RECORDS, copies=2)] == [4, 4, 4, 2]
-
-
-# --- a whole run ----------------------------------------------------------------------------------------------------
 
 
 def training() -> tuple[tuple[str, ...], ...]:
@@ -329,9 +320,6 @@ def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: P
         assert method.messages.used_records(training()[k], client=k, **told) == set(used)
 
 
-# --- the noise ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("clip", ["record", "batch"])
 def test_the_noise_is_as_large_as_the_ledger_says(clip: str, tmp_path: Path, world: Learner) -> None:
     """After one step of SGD the uploads of a run and of the same without noise differ by rate times the noise."""
@@ -393,9 +381,6 @@ def test_what_is_claimed_is_proven_against_everybody(tmp_path: Path, world: Lear
     assert (table.claimed == 4).all()
     assert (table.provable <= 4).all()
     assert (table.provable > 0).all()
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", ["--epsilon 3", "--clip-norm 2", "--sampler poisson", "--delta 1e-4", "--no-twin"])

@@ -141,9 +141,6 @@ def test_own_pictures_that_are_refused(tmp_path: Path, what: str) -> None:
     assert str(refused.value).isprintable()
 
 
-# --- forms of pictures
-
-
 def saved(image: Image.Image, form: str = "PNG") -> bytes:
     out = io.BytesIO()
     image.save(out, form)
@@ -179,9 +176,6 @@ def test_broken_pictures_are_named(tmp_path: Path, form: str) -> None:
     path = write(tmp_path / "a.png", CONTENTS.get(form, saved(RGB.resize((99, 99)))[:200]))
     with pytest.raises(InputError, match=f"{path} is no readable image"):
         _ = Record("a", "g", path, IMAGE, "t").image
-
-
-# --- pairs
 
 
 def of_items(root: Path, **changes: object) -> dict[str, dict[int, minilayouts.Pair]]:
@@ -288,9 +282,6 @@ def test_pairs_that_are_refused(tmp_path: Path, what: str) -> None:
     assert str(refused.value).isprintable()
 
 
-# --- MSCOCO without instances, and Karpathy's split
-
-
 def _coco(root: Path, clients: int = 3, **changes: object) -> object:
     params = coco_task.Params(data_root=str(root), records=6, reference=8, test=6, **changes)
     return coco_task.coco(params, clients=clients, seed=0)
@@ -350,9 +341,6 @@ def test_mscoco_without_its_objects(tmp_path: Path) -> None:
     assert {r.group for r in _coco(root).records.values()} == {"all"}
     with pytest.raises(InputError, match=r"--dirichlet 0.3: there is nothing to partition by.*\(instances_\*.json"):
         _coco(root, dirichlet=0.3)
-
-
-# --- as a new user would
 
 
 def test_digits_as_pictures_become_a_report(

@@ -94,9 +94,6 @@ def covered(interval, truth):
     return interval.low <= truth <= interval.high
 
 
-# AUROC
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_clustered_standard_error_is_the_formula(seed):
     scores, member, client = uneven(seed)
@@ -243,9 +240,6 @@ def test_confidence_and_the_rate_of_false_positives_are_shares(share):
         tpr_at_fpr(*given, share)
 
 
-# Differences
-
-
 def two_scores(seed):
     """Two scores that share half of their noise, of signal 1.0 and 0.4, both varying by client."""
     rng = np.random.default_rng(seed)
@@ -293,9 +287,6 @@ def test_difference_without_variance(difference):
     assert (both.value, both.low, both.high) == pytest.approx((0.0, low - 1, 1 - low))
 
 
-# Client by client
-
-
 def test_client_auroc_is_the_mean_of_scikit_learns_with_a_t_interval():
     scores, member, client = uneven(1)
     names = np.array(["abcdefg"[c] for c in client])
@@ -341,9 +332,6 @@ def test_client_auroc_of_perfect_scores():
     assert got.low == pytest.approx(0.025 ** (1 / 6))
 
 
-# What can be detected
-
-
 def test_detectable_by_hand():
     assert detectable(300, 300) == pytest.approx(0.5462, abs=5e-5)
     assert detectable(300, 300, 12) == pytest.approx(0.5 + 2.200985 * math.sqrt(601 / 1_080_000))
@@ -355,9 +343,6 @@ def test_detectable_by_hand():
 def test_detectable_is_the_null_spread():
     values = [auroc(*draw(seed)).value for seed in range(400)]
     assert 0.5 + stats.norm.ppf(0.975) * np.std(values) == pytest.approx(detectable(300, 300), abs=0.005)
-
-
-# TPR at a FPR
 
 
 def test_tpr_threshold_by_hand():
@@ -457,9 +442,6 @@ def test_tpr_thresholds_per_client():
         tpr_at_fpr(scores, member, client, 0.01, reference={c: references[c] for c in range(11)})
 
 
-# Balanced accuracy
-
-
 def best_on_itself(scores, member):
     """The error that cross-fitting avoids: the best threshold for the records that are then reported."""
     fpr, tpr, _ = roc_curve(member, scores)
@@ -538,9 +520,6 @@ def test_infinite_scores_are_scores():
     assert tpr_at_fpr(scores, member, [0] * 4, 0.5, reference=[-np.inf] * 4).value == 1.0
 
 
-# ROC band
-
-
 def test_roc_is_the_largest_tpr_at_or_below_each_fpr():
     scores, member, client = uneven(0)
     grid = np.array([0.0, 0.05, 0.1, 0.5, 1.0])
@@ -584,9 +563,6 @@ def test_roc_band_leaves_out_resamples_without_a_kind():
     assert np.isfinite([tpr, low, high]).all()
     with pytest.raises(ValueError, match="fpr_grid must lie in"):
         roc_band(scores, member, client, fpr_grid=[1.5])
-
-
-# p-values
 
 
 def test_holm_by_hand_and_against_statsmodels():

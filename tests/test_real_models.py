@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from fedaudit.backbones import EMBEDDED, vlm, vlm_batches
 from fedaudit.backbones.resolve import display_name, resolve, weights_hash
-from fedaudit.backbones.vlm import FrozenVLM, load
+from fedaudit.backbones.vlm import IGNORE, FrozenVLM, load
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Record
@@ -85,7 +85,8 @@ class TestFamilies:
         for i, record in enumerate(records()):
             ids = data[record.id].ids
             assert close(logits[i, : len(ids)], model.whole(record, ids), 1e-3)
-            assert torch.equal(batch.labels[i][batch.labels[i] != -100], ids[data[record.id].prompt :])
+            start, rest = data[record.id].prompt, batch.labels.shape[1] - len(ids)
+            assert batch.labels[i].tolist() == [IGNORE] * start + ids[start:].tolist() + [IGNORE] * rest
 
     def test_the_text_ends_the_sequence_and_images_are_where_the_slice_says(self, model, data):
         for record in records():

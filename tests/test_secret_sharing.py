@@ -36,9 +36,6 @@ def slow_value(field: Field, nodes: list[int], values: list[int], x: int) -> int
     return total.numerator * pow(total.denominator, -1, field.q) % field.q
 
 
-# --- the field ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("field", [SMALL, Field(2**31 - 1), BIG], ids=lambda field: f"q={field.q}")
 def test_arithmetic_is_that_of_pythons_integers(field: Field) -> None:
     edges = np.array([0, 1, 2, field.q // 2, field.q - 2, field.q - 1])
@@ -63,9 +60,6 @@ def test_polynomials_against_lagranges_formula() -> None:
     values = BIG.uniform((4,), rng())
     found = BIG.product(BIG.lagrange(np.array(nodes), np.array(at)), values[:, None])[:, 0]
     assert found.tolist() == [slow_value(BIG, nodes, values.tolist(), x) for x in at]
-
-
-# --- sharing: exact ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("users", "t", "absent", "wrong"), GRID)
@@ -117,9 +111,6 @@ def test_the_field_holds_the_largest_result() -> None:
 def test_reals_are_off_by_half_a_step() -> None:
     values = rng().uniform(-3, 3, size=200)
     assert np.abs(quantised(values, 1000, 3.0) / 1000 - values).max() <= 0.0005
-
-
-# --- sharing: secret --------------------------------------------------------------------------------------------------
 
 
 def joint(sharing: Sharing, secret: int, users: tuple[int, ...], noise: range) -> Counter[tuple[int, ...]]:
@@ -192,9 +183,6 @@ def test_masks_have_the_full_degree() -> None:
     assert (sharing.field.product(below, mask[: sharing.size - 1]) != mask[sharing.size - 1 :]).all()
 
 
-# --- decoding ---------------------------------------------------------------------------------------------------------
-
-
 def word(field: Field, points: np.ndarray, size: int, words: int, seed: int) -> np.ndarray:
     coefficients = field.uniform((words, size), rng(seed))
     return field.product(coefficients, field.powers(points, size)).T
@@ -257,9 +245,6 @@ def test_the_limit_e_plus_one_who_agree_forge_a_result() -> None:
     forged[liars, 0] = BIG.add(honest[liars, 0], shift[liars])
     _, named = reed_solomon.decode(BIG, points, forged, size=size, wrong=wrong)
     assert named.tolist() == [17, 18]
-
-
-# --- what cannot be ---------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_decoded_is_refused_with_the_inequality() -> None:
