@@ -108,23 +108,27 @@ def test_double_precision_is_the_processors(device: str, on_standin: Callable[..
 
 
 @needs_standin
-@pytest.mark.slow  # quick: every method on the stand-in for CUDA, double precision on both
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_every_method_on_apples_gpu(learner: str, on_standin: Callable[..., Any]) -> None:
-    check(on_standin(f"apple:{learner}"), learner, of_each={"train", "evaluate"})
-
-
-@needs_standin
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_numbers_are_those_of_the_processor_and_nothing_waits(learner: str, on_standin: Callable[..., Any]) -> None:
-    check(on_standin(learner), learner, of_each={"train", "evaluate"})
-
-
-@needs_standin
-@pytest.mark.slow  # quick: every method as it is, the four kinds of messages attacked by who sees most
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_every_variant_clipped_noised_and_attacked_by_everyone(learner: str, on_standin: Callable[..., Any]) -> None:
-    check(on_standin(learner, "all"), learner, of_each={"train", "evaluate", "resume"})
+@pytest.mark.parametrize(
+    ("device", "variants", "of_each"),
+    [
+        ("", [], {"train", "evaluate"}),
+        # quick: every method on the stand-in for CUDA, double precision on both
+        pytest.param("apple:", [], {"train", "evaluate"}, marks=pytest.mark.slow),
+        # every variant, clipped, noised and attacked by everyone; quick: every method as it is, the four kinds of
+        # messages attacked by who sees most
+        pytest.param("", ["all"], {"train", "evaluate", "resume"}, marks=pytest.mark.slow),
+    ],
+)
+def test_numbers_are_those_of_the_processor_and_nothing_waits(
+    learner: str, device: str, variants: list[str], of_each: set[str], on_standin: Callable[..., Any]
+) -> None:
+    """Each row is equal to the byte, and every method of the learner has the rows `of_each`, some method all."""
+    rows: list[Mapping[str, Any]] = on_standin(f"{device}{learner}", *variants)
+    assert [row for row in rows if row["off"] or row["reads"]] == []
+    for name in (name for name, plugin in METHODS.items() if plugin.facts.learner == learner):
+        assert {row["what"] for row in rows if row["method"] == name} >= of_each, name
+    assert {row["what"] for row in rows} >= {"resume", "what attacks ask"}
 
 
 @pytest.mark.parametrize(
@@ -137,15 +141,6 @@ def test_every_variant_clipped_noised_and_attacked_by_everyone(learner: str, on_
 def test_no_difference_is_overlooked(here: list[float], there: list[float], off: float) -> None:
     for kind in (list, np.array, torch.tensor):
         assert difference({"a": kind(here)}, {"a": kind(there)}) == off
-
-
-def check(rows: list[Mapping[str, Any]], learner: str, *, of_each: set[str]) -> None:
-    """Each row is equal to the byte, and every method of the learner has the rows `of_each`, some method all."""
-    wrong = [row for row in rows if row["off"] or row["reads"]]
-    assert not wrong
-    for name in (name for name, plugin in METHODS.items() if plugin.facts.learner == learner):
-        assert {row["what"] for row in rows if row["method"] == name} >= of_each
-    assert {row["what"] for row in rows} >= {"resume", "what attacks ask"}
 
 
 LORA = "--method fedavg --attack loss,cosine --rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1"
@@ -181,30 +176,28 @@ def test_auto_is_cuda_where_a_driver_and_torch_say_so(tmp_path: Path, monkeypatc
     monkeypatch.setattr(plans, "DRIVERS", (tmp_path / "none",))
     assert read_command(PROMPTS.split()).plan.device == "cpu"
     monkeypatch.setattr(plans, "DRIVERS", (tmp_path / "none", tmp_path))
-    for words in (LORA, PROMPTS, DUAL):
-        plan = read_command(words.split()).plan
-        assert (plan.device, plan.workers) == ("cuda", 1)
+    found = [read_command(words.split()).plan for words in (LORA, PROMPTS, DUAL)]
+    assert [(plan.device, plan.workers) for plan in found] == [("cuda", 1)] * 3
 
 
 def test_mps_is_where_torch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "DRIVERS", ())
+
+    def planned(platform: str, *more: str) -> Any:
+        with monkeypatch.context() as on:
+            on.setattr(plans.sys, "platform", platform)
+            return read_command([*PROMPTS.split(), *more]).plan
+
     for available in (False, True):
         monkeypatch.setattr("torch.backends.mps.is_available", lambda available=available: available)
         for platform, device in (("linux", "cpu"), ("darwin", "mps" if available else "cpu")):
-            with monkeypatch.context() as on:
-                on.setattr(plans.sys, "platform", platform)
-                plan = read_command(PROMPTS.split()).plan
+            plan = planned(platform)
             assert (plan.device, plan.workers) == (device, 1 if device == "mps" else plan.threads)
-    ray = "--engine ray --worker-gpus 1".split()
-    with monkeypatch.context() as on:
-        on.setattr(plans.sys, "platform", "darwin")
-        assert read_command([*PROMPTS.split(), *ray]).plan.device == "cpu"  # its workers may be elsewhere
-    named = read_command([*PROMPTS.split(), "--device", "mps"]).plan
+    assert planned("darwin", *"--engine ray --worker-gpus 1".split()).device == "cpu"  # its workers may be elsewhere
+    named = planned(sys.platform, "--device", "mps")
     assert (named.device, named.workers, resources_of(named).threads) == ("mps", 1, 1)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with monkeypatch.context() as on:
-        on.setattr(plans.sys, "platform", "darwin")
-        assert read_command(PROMPTS.split()).plan.device == "cuda"
+    assert planned("darwin").device == "cuda"
 
 
 @pytest.mark.parametrize(
@@ -256,5 +249,5 @@ def test_code_that_sees_the_device_says_where_its_tensors_are() -> None:
 
 
 def test_nothing_is_allowed_in_vain() -> None:
-    used = {(file, name) for file, name, _ in sources()}
-    assert {(file, name) for file, names in ON_HOST.items() for name in names} <= used
+    allowed = {(file, name) for file, names in ON_HOST.items() for name in names}
+    assert allowed <= {(file, name) for file, name, _ in sources()}
