@@ -33,8 +33,6 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("fedotp", {"match": "sum"}, "record"), ("fedotp", {"match": "ot"}, "none"), ("fedprox", {}, "none"),
     ("pfedme", {"inner": 2}, "none"), ("dpfpl", {"rank": 0}, "none"), ("zeroshot", {}, "none"),
 ]  # fmt: skip
-TINY = "--class-contexts --rounds 2 --clients 3 --train 12 --test 2 --prompt-length 4 --threads 1 --quiet"
-
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -91,12 +89,9 @@ def test_equal_contexts_are_a_shared_one() -> None:
     own, one = with_contexts("promptfl", {}), made("promptfl", {})
     learner, plain = world.learner(SETTINGS), world.learner()
     models: Any = [[{"prompt": p}, {"prompt": p + 0.1}] for p in (shared.expand(SHAPE), shared)]
-    np.testing.assert_allclose(*(
-        each.log_probs(method, pair, world.test) for each, method, pair in zip((learner, plain), (own, one), models, strict=True)
-    ), atol=1e-4)  # fmt: skip
-    np.testing.assert_array_equal(
-        learner.predicted(models[0], world.test, own), plain.predicted(models[1], world.test, one)
-    )
+    each = list(zip((learner, plain), (own, one), models, strict=True))
+    np.testing.assert_allclose(*(it.log_probs(method, pair, world.test) for it, method, pair in each), atol=1e-4)
+    np.testing.assert_array_equal(*(it.predicted(pair, world.test, method) for it, method, pair in each))
     (found,) = learner.gradients(own, models[0][0], world.test)
     (expected,) = plain.gradients(one, models[1][0], world.test)
     close(found.unflatten(1, SHAPE).sum(1).flatten(1), expected, atol=1e-4)
@@ -159,16 +154,13 @@ def test_methods_of_one_prompt_refuse_it(name: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["--method dp2fl", "--method zeroshot"])
-def test_where_no_context_is_trained_the_flag_is_refused(capsys: Any, words: str) -> None:
+def test_where_no_context_is_trained_the_flag_is_refused(capsys: Any, tmp_path: Path, words: str) -> None:
     sentence = refuse(capsys, [*words.split(), "--class-contexts", "--dry-run"])
     assert "--class-contexts: has no effect, since no method here trains soft prompts" in sentence
     assert cli.read_command(["--method", "dp2fl,promptfl", "--class-contexts"]).plan.settings.class_contexts
-
-
-def test_a_run_refuses_it_before_anything_is_trained(capsys: Any, tmp_path: Path) -> None:
-    sentence = refuse(capsys, [*TINY.split(), "--method", "promptfl,fedpgp", "--out", str(tmp_path)])
+    sentence = refuse(capsys, ["--class-contexts", "--method", "promptfl,fedpgp", "--out", str(tmp_path)])
     assert "in fedpgp, since" in sentence
-    assert not list(tmp_path.glob("runs/*"))
+    assert not list(tmp_path.glob("runs/*")), "it is refused before anything is trained"
 
 
 def test_the_command_trains_and_attacks_it(tmp_path: Path, without_pages: None) -> None:
