@@ -33,19 +33,9 @@ def asking(
     **adversary: Any,
 ) -> QuestionPlan:
     """What the adversaries of a run ask, without a plan."""
-    own = [target.candidates for target in targets]
-    return QuestionPlan(
-        records,
-        method,
-        transcript,
-        folder / "answers",
-        targets,
-        attacks,
-        Adversary(**adversary),
-        own,
-        recipe,
-        folder / "shadows",
-    )
+    own, shadows = [target.candidates for target in targets], folder / "shadows"
+    asked_by = targets, attacks, Adversary(**adversary), own, recipe, shadows
+    return QuestionPlan(records, method, transcript, folder / "answers", *asked_by)
 
 
 def asked(bench: Any, asking: QuestionPlan) -> list[QuestionSet]:

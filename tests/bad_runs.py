@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from torch import ones
 
 from tests.small_run import MODEL, UPLOAD, A, B, adapter, add, delete, edit, line, raw, replace, truncate
 
@@ -35,42 +35,36 @@ REFUSED = {
     ),
     "truncated": (truncate(UPLOAD, -4), r"client-02.safetensors is truncated or damaged: 16 bytes .* names 20"),
     "not an adapter": (
-        replace(UPLOAD, {"layers.0.q_proj.weight": torch.ones(3, 2)}),
-        "layers.0.q_proj.weight is no name of an adapter's tensor; valid are layers.0.self_attn.q_proj.A",
+        replace(UPLOAD, {"q_proj.weight": ones(3, 2)}),
+        "q_proj.weight is no name .* valid are layers.0.s",
     ),
     "twice": (
-        replace(UPLOAD, {A: torch.ones(1, 2), "x.layers.0.q_proj.lora_A.weight": torch.ones(1, 2)}),
+        replace(UPLOAD, {A: ones(1, 2), "x.layers.0.q_proj.lora_A.weight": ones(1, 2)}),
         f"are both {A}; each tensor once",
     ),
     "unknown tensor": (
-        replace(UPLOAD, {ROW: torch.ones(1, 2)}),
+        replace(UPLOAD, {ROW: ones(1, 2)}),
         rf"client-02.safetensors: {ROW} is not in the global model \(.*models/round-000.safetensors\)",
     ),
-    "wrong shape": (
-        replace(UPLOAD, {A: torch.ones(1, 3)}),
-        rf"02.safetensors: {A} has shape \[1, 3\] where .* \[1, 2\]",
-    ),
-    "A without B": (replace(MODEL, {A: torch.ones(1, 2)}), f"round-000.safetensors: {A} is there without {B}"),
+    "wrong shape": (replace(UPLOAD, {A: ones(1, 3)}), rf"client-02.*: {A} has shape \[1, 3\] where .* \[1, 2\]"),
+    "A without B": (replace(MODEL, {A: ones(1, 2)}), f"round-000.safetensors: {A} is there without {B}"),
     "no tensors": (raw(MODEL, (2).to_bytes(8, "little") + b"{}"), "round-000.safetensors holds no tensors"),
     "two ranks": (
-        replace(MODEL, adapter(1) | {ROW: torch.ones(2, 2), "layers.1.q_proj.B": torch.ones(3, 2)}),
+        replace(MODEL, adapter(1) | {ROW: ones(2, 2), "layers.1.q_proj.B": ones(3, 2)}),
         f"{ROW} has rank 2 where {A} has 1; all layers of a run have one rank",
     ),
     "model shrinks": (
-        replace("models/round-001.safetensors", {A: torch.ones(1, 2)}),
-        f"round-001.safetensors lacks {B}, which .*round-000.safetensors has",
+        replace("models/round-001.safetensors", {A: ones(1, 2)}),
+        f"001.safetensors lacks {B}, which .*000",
     ),
     "owner of nothing": (replace("owners/client-01.safetensors", adapter(1)), "client-01.* client 1 took part in no"),
-    "half an owner": (replace(OWNER, {A: torch.ones(1, 2)}), f"lacks {B}; a client's own model"),
-    "owner too wide": (
-        replace(OWNER, {A: torch.ones(1, 2), B: torch.ones(4, 1)}),
-        rf"{B} has shape \[4, 1\] where \[3, 1\] would fit the model",
-    ),
+    "half an owner": (replace(OWNER, {A: ones(1, 2)}), f"lacks {B}; a client's own model"),
+    "owner too wide": (replace(OWNER, {A: ones(1, 2), B: ones(4, 1)}), rf"{B} has shape \[4, 1\] where \[3, 1\] would"),
     "owner's factors": (
-        replace(OWNER, {A: torch.ones(2, 2), B: torch.ones(3, 4)}),
-        rf"{A} has shape \[2, 2\] where \[4, 2\] would fit",
+        replace(OWNER, {A: ones(2, 2), B: ones(3, 4)}),
+        rf"{A} has shape \[2, 2\] where \[4, 2\] would",
     ),
-    "owner elsewhere": (replace(OWNER, adapter(1) | {ROW: torch.ones(1, 2)}), f"{ROW} is not in the global model"),
+    "owner elsewhere": (replace(OWNER, adapter(1) | {ROW: ones(1, 2)}), f"{ROW} is not in the global model"),
     "no members": (delete("members.jsonl"), "members.jsonl is missing; it lists the members of all clients"),
     "no non-members": (delete("nonmembers.jsonl"), "nonmembers.jsonl is missing"),
     "line no JSON": (add("members.jsonl", "", "{id: 1}"), "members.jsonl line 5 is no valid JSON"),
@@ -88,13 +82,13 @@ REFUSED = {
         r"nonmembers.jsonl line 3: the id 'm2' is taken \(.*members.jsonl line 2\); a record is in one list, once",
     ),
     "no image": (add("members.jsonl", line("x", 0, image="y.png")), "members.jsonl line 4: image y.png is missing"),
-    "client without members": (
+    "no members of one": (
         replace("members.jsonl", [line("m0", 0)]),
-        "members.jsonl: client 2 took part in round 0 and has no member; it needs at least one",
+        "members.jsonl: client 2 took part .* no member; it",
     ),
-    "client without non-members": (
+    "no non-members of one": (
         replace("nonmembers.jsonl", [line("o2", 2)]),
-        "nonmembers.jsonl: client 0 took part in round 0 and has no non-member",
+        "nonmembers.jsonl: client 0 .* no non-member",
     ),
     "unknown note": (replace("rounds.json", {"0": {"byte_up": 1}}), "round 0: unknown key 'byte_up'.*'bytes_up'"),
     "kept but sent": (

@@ -64,7 +64,7 @@ def split_file(path: Path, images: str, rows: Rows, names: dict[str, str] | None
     return _found([(s, file, (names or {}).get(name, name)) for s, file, name in moved], val=None)
 
 
-def _painted(base: Path, rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+def _painted(base: Path, rows: Iterable[tuple[str, str, str]]) -> Rows:
     """These rows, with their pictures."""
     made = [*rows]
     for _, file, _ in made:
@@ -77,14 +77,11 @@ def _joined(rows: Rows) -> dict[str, Rows]:
     return {name: [row for row in rows if (row[0] == "test") == (name == "test")] for name in ("train", "test")}
 
 
-def _class_folders(
-    base: Path, images: str, names: Mapping[str, str], name: str, first: int = 1
-) -> list[tuple[str, str, str]]:
+def _class_folders(base: Path, images: str, names: Mapping[str, str], name: str, first: int = 1) -> Rows:
     """A folder per class with eleven pictures `name`; rows with the splits that CoOp's file shall say."""
     numbered = [(folder, said, split, n) for folder, said in names.items() for split, n in _splits(first)]
-    return _painted(
-        base, ((split, f"{images}/{folder}/{name.format(folder, n)}", said) for folder, said, split, n in numbered)
-    )
+    rows = ((split, f"{images}/{folder}/{name.format(folder, n)}", said) for folder, said, split, n in numbered)
+    return _painted(base, rows)
 
 
 def caltech101(root: Path, coop: bool) -> Found:
@@ -167,10 +164,8 @@ def dtd(root: Path, coop: bool) -> Found:
 
 def fgvc_aircraft(root: Path, coop: bool) -> Found:
     """CoOp has no split file for it: its layout is the archive's folder data/, renamed."""
-    base, variants = (
-        root / ("fgvc_aircraft" if coop else "fgvc-aircraft-2013b/data"),
-        ("707-320", "Boeing 717", "DHC-8-100"),
-    )
+    base = root / ("fgvc_aircraft" if coop else "fgvc-aircraft-2013b/data")
+    variants = ("707-320", "Boeing 717", "DHC-8-100")
     numbered = [(name, split, n) for k, name in enumerate(variants) for split, n in _splits(34958 + 100 * k)]
     rows = _painted(base, ((split, f"images/{n:07d}.jpg", name) for name, split, n in numbered))
     _text(base / "variants.txt", variants)
@@ -294,7 +289,7 @@ def sun397(root: Path, coop: bool) -> Found:
     return _found([(s, file, names[name]) for s, file, name in rows])
 
 
-def _domain(base: Path, domain: str, kinds: Sequence[str]) -> list[tuple[str, str, str]]:
+def _domain(base: Path, domain: str, kinds: Sequence[str]) -> Rows:
     """A domain's folder per class with hidden files of other systems; rows with the splits of its lists."""
     for kind in kinds:
         write(base / f"{domain}/{kind}/._{domain}_000001.jpg", b"no picture")

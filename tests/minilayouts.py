@@ -197,9 +197,8 @@ def imagefolder_of_texts(root: Path) -> dict[str, dict[int, Pair]]:
 
 def _text_rows(numbers: Iterable[int]) -> pa.Table:
     pictures = {n: {"bytes": picture(n, "PNG"), "path": "image.png"} for n in numbers}
-    return pa.Table.from_pylist(
-        [{"image": shown, "caption": [f"a {n}", f"b {n}"], "client": n % 2} for n, shown in pictures.items()]
-    )
+    rows = [{"image": shown, "caption": [f"a {n}", f"b {n}"], "client": n % 2} for n, shown in pictures.items()]
+    return pa.Table.from_pylist(rows)
 
 
 def _text_pairs(numbers: Iterable[int]) -> dict[int, Pair]:

@@ -121,9 +121,7 @@ def test_norms_and_means_of_gradients_equal_autograd() -> None:
 
 
 @pytest.mark.parametrize(("name", "params", "_"), [c for c in CASES if c[0] not in ("local", "zeroshot") and c[2] == "none"], ids=named)  # fmt: skip
-def test_the_server_rebuilds_clients_and_solves_messages(
-    tmp_path: Path, name: str, params: dict[str, Any], _: str
-) -> None:
+def test_the_server_rebuilds_clients_and_solves_messages(tmp_path: Path, name: str, params: Any, _: str) -> None:
     """Exactly, but for the local prompt of a transport, which stays at its start; of the batch's records nothing is left."""
     world, method = federation(), with_contexts(name, params)
     transcript = run(tmp_path, method, world, SCHEDULE)

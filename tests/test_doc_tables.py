@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from benchmarks import same_findings
 from docs import parameters
 from fedaudit.attacks import settings as adversaries
 from fedaudit.attacks.facts import ATTACKS
@@ -81,11 +82,8 @@ def test_exit_codes_stand_once_and_are_all() -> None:
     night = [row[0] for row in table("docs/reference/nightly.md", "exit code")]
     assert night[:3] == [str(code) for code in (exits.DONE, exits.CROSSED, exits.FAILED)]
     assert night[3:] == [f"{exits.MENDABLE}, {exits.BROKEN}, and those of signals"]
-
-
-def test_an_exit_code_in_a_sentence_is_one() -> None:
     said = {page: {*map(int, re.findall(r"exit code (\d+)", text))} for page, text in PAGES.items()}
-    assert {page: codes - CODES for page, codes in said.items() if codes - CODES} == {}
+    assert {page: codes - CODES for page, codes in said.items() if codes - CODES} == {}, "in sentences"
 
 
 def test_attacks_under_threat_models() -> None:
@@ -160,21 +158,17 @@ def test_what_the_adversary_may_be_told() -> None:
         assert value != getattr(usual, name), "the table says what changes it"
 
 
-def test_ways_of_rebuilding() -> None:
+def test_ways_of_rebuilding_and_orders_and_slices_of_maxrenyi() -> None:
     ways = [row[0] for row in table("docs/reference/attacks-outputs.md", "way", "takes")]
     assert {*ways} <= {*AT_THE_END}
     for way in ways[1:]:
         RebuiltWays(ways=way)
-
-
-def test_orders_and_slices_of_maxrenyi() -> None:
-    said = PAGES["docs/reference/attacks-outputs.md"]
+    said, usual = PAGES["docs/reference/attacks-outputs.md"], MaxRenyi()
     orders, *parts = re.findall(r"`--order` ([\d., inf]+);.*`--slice` (\w+), (\w+) or (\w+)\.", said)[0]
     for order in orders.split(", "):
         MaxRenyi(order=float(order))
     for part in parts:
         MaxRenyi(slice=part)
-    usual = MaxRenyi()
     assert f"Headline, fixed beforehand: order {usual.order:g}, K = {usual.k}, {usual.slice}." in said
 
 
@@ -233,13 +227,6 @@ def fields_of(*classes: Any) -> dict[str, Any]:
     return {field.name: field.default for own in classes for field in dataclasses.fields(own)}
 
 
-def test_defaults_of_data() -> None:
-    usual = fields_of(TASKS["coco"].params)
-    for row in table("docs/reference/data.md", "flag", "default"):
-        (flag,) = codes(row[0])
-        assert float(row[1]) == usual[flag[2:].replace("-", "_")], flag
-
-
 def test_flags_of_privacy() -> None:
     """Each value is one, and a default where the page says what a flag does without its alternatives."""
     usual, said = Privacy(), {}
@@ -258,7 +245,7 @@ def test_flags_of_privacy() -> None:
         assert str(value) == f"{getattr(own, flag[2:].replace('-', '_')):{'' if value.isalpha() else 'g'}}"
 
 
-def test_settings_of_learners() -> None:
+def test_settings_of_learners_and_defaults_of_data() -> None:
     """What a page calls the settings are the defaults of the learner, its methods and the schedule."""
     pages = ("methods", "lora", "--rank 8 --alpha"), ("prompts", "prompts", "--rounds 100 --clients")
     for page, learner, begins in pages:
@@ -270,6 +257,10 @@ def test_settings_of_learners() -> None:
         for flag, value in zip(flags[::2], flags[1::2], strict=True):
             usual = known[flag[2:].replace("-", "_")]
             assert (float(value) if isinstance(usual, (int, float)) else value) == usual, flag
+    usual = fields_of(TASKS["coco"].params)
+    for row in table("docs/reference/data.md", "flag", "default"):
+        (flag,) = codes(row[0])
+        assert float(row[1]) == usual[flag[2:].replace("-", "_")], flag
 
 
 def test_flags_and_kinds_of_canaries() -> None:
@@ -281,7 +272,7 @@ def test_flags_and_kinds_of_canaries() -> None:
         assert ("(default)" in row[0]) == (kind == Canaries().canary_kind)
 
 
-def test_how_many_canaries() -> None:
+def test_ceilings_of_canaries_and_guesses() -> None:
     for row in table("docs/reference/canaries.md", "canaries", "ceiling"):
         m = int(row[0].replace(",", ""))
         assert float(row[1]) == pytest.approx(one_run.ceiling(m, delta=1e-5), abs=0.0051), row
@@ -289,20 +280,17 @@ def test_how_many_canaries() -> None:
             needed = one_run.needed_accuracy(m, epsilon=epsilon, delta=1e-5)
             never = needed is None or not needed <= 1
             assert cell == "never" if never else float(cell.rstrip(" %")) == pytest.approx(100 * needed, abs=0.051), row
-
-
-def test_ceilings_of_guesses() -> None:
     for row in table("docs/reference/privacy.md", "canaries (delta 1e-5)", "guesses"):
         m, guesses = (int(cell.replace(",", "")) for cell in row[:2])
         found = [test.ceiling(n, canaries=m, delta=1e-5) for n in (guesses, m) for test in (one_run, trade_off)]
-        assert [float(cell) for cell in row[2:]] == pytest.approx(found, abs=0.0051)
+        assert [float(cell) for cell in row[2:]] == pytest.approx(found, abs=0.0051), row
 
 
-def test_metrics_of_gates_and_schema_of_findings() -> None:
+def test_metrics_of_gates_schema_of_findings_and_families_of_rows() -> None:
     assert f"- `schema` is {SCHEMA}." in PAGES["docs/reference/results.md"]
-    assert {code for row in table("docs/guides/gates.md", "metric", "scale") for code in codes(row[0])} >= {
-        *gates.METRICS
-    }
+    assert {*first("docs/guides/gates.md", "metric", "scale")} >= {*gates.METRICS}
+    rows = {row[0]: row[2] for row in table("docs/reference/audits.md", "`family`")}
+    assert rows == {name: f"{5 * share:g} %" for name, share in SHARES.items()}
 
 
 def test_keys_of_an_own_run() -> None:
@@ -327,11 +315,6 @@ def test_words_and_limits_of_a_night() -> None:
     assert said == {word: "no" if word == nights.SHOWN else "yes" for word in said}
     assert {*said} == {nights.CHANGED, nights.NEW_LEAK, nights.HEALED, nights.DRIFT, nights.SHOWN}
     assert all(gates.limit(limit, limit) for limit in first("docs/reference/nightly.md", "limit", "is crossed where"))
-
-
-def test_families_of_rows() -> None:
-    rows = {row[0]: row[2] for row in table("docs/reference/audits.md", "`family`")}
-    assert rows == {name: f"{5 * share:g} %" for name, share in SHARES.items()}
 
 
 def test_every_preset_and_benchmark_stands_in_the_docs() -> None:
@@ -361,13 +344,15 @@ def test_slow_tests_say_why() -> None:
     assert silent == []
 
 
-def test_rooms_have_a_row_each() -> None:
+def test_rooms_have_a_row_each_and_small_runs_are_counted() -> None:
     said = {name.rstrip("/") for name in first("CONTRIBUTING.md", "room", "holds")}
     rooms = [path for path in (ROOT / "fedaudit").iterdir() if path.is_dir() and not path.is_symlink()]
     folders = {f"fedaudit/{path.name}" for path in rooms if any(path.glob("*.py"))}
     packages = {"attacks", "audits", "benchmarks", "recipes", "reports", "trainers", "docs/pictures"}
     files = {"fedaudit/api.py", "keywords.py", "options.py", "__main__.py", "fedaudit_recorder.py", "recorder"}
     assert said == folders | packages | files
+    (word,) = re.findall(r"makes (\w+) small runs", PAGES["CONTRIBUTING.md"])
+    assert NUMBERS[word] == len(same_findings.RUNS)
 
 
 def test_facts_and_constants_that_are_named_are_read() -> None:
@@ -381,10 +366,3 @@ def test_facts_and_constants_that_are_named_are_read() -> None:
         "ORDER", "FIGURES", "MOVED", "ON_TOY", "PAPER", "NAME", "FAULT", "OUTSIDE_KEYS", "STUBS", "ON_HOST",
         "TABLES", "THREAT_MODELS", "STRONGEST", "AT_THE_END", "FRESHEST",
     }  # fmt: skip
-
-
-def test_the_suite_of_small_runs_is_counted() -> None:
-    from benchmarks import same_findings
-
-    (word,) = re.findall(r"makes (\w+) small runs", PAGES["CONTRIBUTING.md"])
-    assert NUMBERS[word] == len(same_findings.RUNS)

@@ -175,9 +175,7 @@ def test_the_first_sentence_of_several_runs() -> None:
     ]  # fmt: skip
     found = headline({run: {"server": [QUIET], "owner": [auroc(v, LEAK)]} for run, v in (("A", 0.7), ("B", 0.8))})
     assert found is not None
-    assert found.sentence.startswith(
-        "Only the holder of a client's true model (the upper bound) was shown to tell members"
-    )
+    assert found.sentence.startswith("Only the holder of a client's true model (the upper bound) was shown to tell")
     assert ", in 2 of 2 runs; in B, " in found.sentence
     assert headline({"FedAvg": {}}) is None
 

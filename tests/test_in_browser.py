@@ -73,9 +73,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def opened(
-    chromium: Browser, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Opened]:
+def opened(chromium: Browser, tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[Opened]:
     """A page alone in a folder, by day."""
     file = tmp_path_factory.mktemp("sent") / "index.html"
     file.write_bytes(content(request.param))

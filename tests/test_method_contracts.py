@@ -23,20 +23,20 @@ from fedaudit.trainers.base import Participation, Site, State, Update, Upload
 from fedaudit.trainers.learners import METHODS
 from fedaudit.trainers.prompts import PromptMethod
 
+Sound = Callable[[str], MethodInWorld]
+Alter = Callable[[type], type]
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], MethodInWorld]:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     """Methods as they are, each trained once."""
     return functools.cache(lambda name: subject_of(METHODS[name], tmp_path_factory.mktemp(name)))
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_keeps_it_or_says_why_not(
-    name: str, contract: Contract, sound: Callable[[str], MethodInWorld]
-) -> None:
+def test_every_method_keeps_it_or_says_why_not(name: str, contract: Contract, sound: Sound) -> None:
     """A refusal of a contract that holds is none."""
     if contract.__name__ in sound(name).method.refuses:
         breaks(contract, sound(name))
@@ -45,11 +45,11 @@ def test_every_method_keeps_it_or_says_why_not(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_what_is_refused_is_a_contract_and_has_a_reason(name: str, sound: Callable[[str], MethodInWorld]) -> None:
+def test_what_is_refused_is_a_contract_and_has_a_reason(name: str, sound: Sound) -> None:
     refuses_with_a_reason(sound(name))
 
 
-def altered(**functions: Callable[..., Any]) -> Callable[[type], type]:
+def altered(**functions: Callable[..., Any]) -> Alter:
     """Makes subclasses with these functions; each is given the class's own one first."""
 
     def alter(cls: type) -> type:
@@ -63,7 +63,7 @@ def _behind(self: Any, function: Callable[..., Any], original: Callable[..., Any
     return function(original, self, *given)
 
 
-def updated(change: Callable[[State, State, State], State]) -> Callable[[type], type]:
+def updated(change: Callable[[State, State, State], State]) -> Alter:
     """Updates whose message and own part are changed afterwards, in view of what was received and held."""
 
     def update(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
@@ -73,11 +73,11 @@ def updated(change: Callable[[State, State, State], State]) -> Callable[[type], 
     return altered(update=update)
 
 
-def aggregated(change: Callable[[State], State]) -> Callable[[type], type]:
+def aggregated(change: Callable[[State], State]) -> Alter:
     return altered(aggregate=lambda original, self, *given: change(original(self, *given)))
 
 
-def received(change: Callable[[Sequence[Upload]], Sequence[Upload]]) -> Callable[[type], type]:
+def received(change: Callable[[Sequence[Upload]], Sequence[Upload]]) -> Alter:
     return altered(aggregate=lambda original, self, server, sent, site: original(self, server, change(sent), site))
 
 
@@ -122,7 +122,7 @@ def counting(original: Any, self: Any, server: State, uploads: Sequence[Upload],
     return {name: tensor * (1 + 0.01 * uploads[0].records) for name, tensor in found.items()}
 
 
-def misread(change: Callable[[Participation], Participation]) -> Callable[[type], type]:
+def misread(change: Callable[[Participation], Participation]) -> Alter:
     """`update` with a change of what clients are given."""
 
     def update(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
@@ -209,7 +209,7 @@ def hoarding(original: Any, self: Any, server: State, uploads: Sequence[Upload],
     return found | sent
 
 
-def replaced(**fields: Any) -> Callable[[type], type]:
+def replaced(**fields: Any) -> Alter:
     """Makes subclasses of which these are others."""
     return lambda cls: type("Faulty", (cls,), fields)
 
@@ -219,7 +219,7 @@ def aggregate(self: Any, server: State, messages: Sequence[Upload], site: Site) 
 
 
 BY_NAME = {contract.__name__: contract for contract in CONTRACTS}
-FAULTS: tuple[tuple[str, str, Callable[[type], type], tuple[str, ...]], ...] = (
+FAULTS: tuple[tuple[str, str, Alter, tuple[str, ...]], ...] = (
     ("signatures", "another signature", replaced(aggregate=aggregate), ("fedavg", "dpfpl")),
     ("repeats", "a generator of nobody's", updated(unseeded), ("fedavg", "promptfl")),
     ("order", "weights by place", received(mixed_up), ("fedavg", "promptfl")),
@@ -258,9 +258,7 @@ FAULTS: tuple[tuple[str, str, Callable[[type], type], tuple[str, ...]], ...] = (
         for name in names
     ],
 )
-def test_a_planted_fault_is_refused(
-    contract: Contract, alter: Callable[[type], type], name: str, tmp_path: Path
-) -> None:
+def test_a_planted_fault_is_refused(contract: Contract, alter: Alter, name: str, tmp_path: Path) -> None:
     with pytest.raises((AssertionError, InputError)):  # a learner may refuse the model itself
         contract(subject_of(METHODS[name], tmp_path, alter))
 

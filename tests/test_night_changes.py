@@ -148,10 +148,8 @@ class TestNights:
         assert sorted(found.quantity) == [audit.BASE, audit.BLIND, audit.VALUE, audit.VALUE]
 
     def test_accuracies_are_compared_by_the_spread_of_runs_alone(self) -> None:
-        values, more = (
-            [70.0, 71.5, 69.0, 72.0, 40.0],
-            {"metric": "accuracy/local", "family": None, "threat_model": None},
-        )
+        values = [70.0, 71.5, 69.0, 72.0, 40.0]
+        more = {"metric": "accuracy/local", "family": None, "threat_model": None}
         found = told(*(row(n, value, error=0.01, **more) for n, value in enumerate(values)))
         assert found.status.tolist() == [audit.FIRST, *[audit.UNTESTED] * audit.LEAST, audit.CHANGED]
         assert found.p.iloc[-1] == pytest.approx(ttest_ind([40.0], values[:4]).pvalue)

@@ -80,43 +80,25 @@ def _without_bytes(table: pa.Table) -> pa.Table:
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda root: None, r"--data-root .*: no data set recognised; it should hold a folder of pictures for"),
-    "pictures without a class": (
-        lambda root: write(root / "0.png", picture(0)),
-        "should hold a folder of pictures for",
-    ),
+    "pictures without a class": (lambda root: write(root / "0.png", picture(0)), "should hold a folder of pictures"),
     "one class": (lambda root: write(root / "oak/0.png", picture(0)), "there is one class, 'oak'"),
     "a class without pictures": (_beside("elm/notes.txt"), r"elm holds no images \(.jpg, .*\), it holds notes.txt"),
     "a class in a class": (_beside("oak/old/0.png"), "oak/old is a folder inside a class"),
-    "a format of phones": (
-        _beside("oak/IMG_1.HEIC"),
-        "IMG_1.HEIC is of a format that is not read; .* one of JPEG, PNG",
-    ),
+    "a format of phones": (_beside("oak/IMG_1.HEIC"), "IMG_1.HEIC is of a format that is not read; .* of JPEG, PNG"),
     "a folder beside the splits": (
         _beside("extra/0.png", minilayouts.train_and_test),
         "extra lies beside Training/, test/, validation/ and is of no split",
     ),
-    "a class that only the test has": (
-        _beside("test/elm/0.png", minilayouts.train_and_test),
-        "class 'elm' has no training records",
-    ),
-    "two classes of one name": (
-        _beside("night heron/0.png"),
-        "'night heron' and 'night_heron' are both 'night heron' in prompts",
-    ),
+    "a class of the test": (_beside("test/elm/0.png", minilayouts.train_and_test), "'elm' has no training records"),
+    "two classes of one name": (_beside("night heron/0.png"), "'night heron' and 'night_heron' are both 'night heron'"),
     "a damaged picture": (
         lambda root: (minilayouts.flat(root), [write(p, b"x") for p in (root / "oak").glob("*.PNG")]),
         r"oak/\d+.PNG is no readable image \(damaged\?",
     ),
     "a line that is no JSON": (lambda root: write(root / "metadata.jsonl", b"{"), "metadata.jsonl, line 1 is no valid"),
-    "a line without a label": (
-        _only({"file_name": "0.png", "text": "an oak"}),
-        "line 1: it has no label or .*; for texts take --task pairs",
-    ),
+    "a line of no label": (_only({"file_name": "0.png", "text": "an oak"}), "line 1: it has no label .* --task pairs"),
     "a line without a picture": (_only({"label": 0}), "line 1: it names no picture; image or file_name must hold"),
-    "a line whose picture is not there": (
-        _only({"file_name": "0.png", "label": 0}),
-        "0.png: no such file, but .*line 1",
-    ),
+    "a line of no picture": (_only({"file_name": "0.png", "label": 0}), "0.png: no such file, but .*line 1"),
     "a picture elsewhere": (_only({"file_name": "../0.png", "label": 0}), "../0.png lies outside"),
     "no label in a table": (_table(lambda t: t.drop_columns("label")), "has no column label or .*; it has image"),
     "no picture in a table": (_table(lambda t: t.drop_columns("image")), "has no column image or img; it has label"),
@@ -237,38 +219,25 @@ def _list(change: Callable[[int, dict[str, object]], object]) -> Callable[[Path]
     return build
 
 
+PLAIN = _list(lambda n, line: None)
 WRONG_PAIRS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "nothing": (lambda root: None, {}, "no pairs recognised; it should hold a list of pairs"),
     "two lists": (
         lambda root: [minilayouts.write_list(root / f"{name}.jsonl", [minilayouts._line(0)]) for name in "ab"], {},
-        "a.jsonl and b.jsonl are lists of one split; name one",
-    ),
+        "a.jsonl and b.jsonl are lists of one split; name one"),
     "a blank text": (_list(lambda n, line: line.update(text=" ")), {}, "line 1: its text is empty or missing"),
     "a text that is none": (_list(lambda n, line: line.update(text=7)), {}, "line 1: text must be a text, or a list"),
     "a client of some": (_list(lambda n, line: n and line.update(client="a")), {}, "line 1: it names no client, and"),
-    "other clients": (
-        _list(lambda n, line: line.update(client=n % 3)), {},
-        r"--clients 2: the data name 3 \(0, 1, 2\); give --clients 3",
-    ),
+    "other clients": (_list(lambda n, line: line.update(client=n % 3)), {}, r"the data name 3 \(0, 1, 2\); give --clients 3"),
     "a small client": (
         _list(lambda n, line: line.update(client="a" if n < 9 else "b")), {},
-        r"need 13 records of each client \(2 x 4 candidates .*\) and a has 9; lower --records",
-    ),
+        r"need 13 records of each client \(2 x 4 candidates .*\) and a has 9; lower --records"),
     "a partition of clients": (
-        _list(lambda n, line: line.update(client=n % 2)), {"dirichlet": 0.3},
-        "--dirichlet 0.3: the data name the client of each record; leave it out",
-    ),
-    "a partition without groups": (
-        _list(lambda n, line: None), {"dirichlet": 0.3},
-        r"--dirichlet 0.3: there is nothing to partition by, as no record has a class of its own \(group\); leave it",
-    ),
+        _list(lambda n, line: line.update(client=n % 2)), {"dirichlet": 0.3}, "--dirichlet 0.3: the data name the client"),
+    "no groups": (PLAIN, {"dirichlet": 0.3}, r"--dirichlet 0.3: there is nothing to partition by, .* class .*\(group\)"),
     "a prompt that a pair cannot fill": (
-        _list(lambda n, line: None), {"prompt": "<image> {question}"},
-        r"line 1: the prompt shows \{question\}, which must be a text, not None",
-    ),
-    "a picture that is not there": (
-        lambda root: (_list(lambda n, line: None)(root), shutil.rmtree(root / "img")), {}, r"img/\d+.png: no such file",
-    ),
+        PLAIN, {"prompt": "<image> {question}"}, r"line 1: the prompt shows \{question\}, which must be a text, not None"),
+    "no picture": (lambda root: (PLAIN(root), shutil.rmtree(root / "img")), {}, r"img/\d+.png: no such file"),
     "too few": (lambda root: minilayouts.write_list(root / "a.jsonl", [minilayouts._line(0)]), {}, "need 32 records"),
 }  # fmt: skip
 
@@ -343,9 +312,8 @@ def test_mscoco_without_its_objects(tmp_path: Path) -> None:
         _coco(root, dirichlet=0.3)
 
 
-def test_digits_as_pictures_become_a_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], unsafe_but_quick: None
-) -> None:
+@pytest.mark.usefixtures("unsafe_but_quick")
+def test_digits_as_pictures_become_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sklearn.datasets import load_digits
 
     digits = load_digits()

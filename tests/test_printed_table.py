@@ -68,14 +68,11 @@ class TestAgreement:
         assert found.tau == pytest.approx(every[0])
         assert found.p == pytest.approx(sum(t >= every[0] - 1e-9 for t in every) / len(every))
 
-    def test_that_all_rows_fall_with_the_level_is_no_agreement(self) -> None:
-        ours = {(r, v): 100.0 * (v == "x") + i for i, r in enumerate(ROWS) for v in "xy"}
-        paper = {(r, v): 100.0 * (v == "x") - i for i, r in enumerate(ROWS) for v in "xy"}
+    def test_that_all_rows_fall_with_the_level_is_no_agreement_and_levels_that_lack_rows_have_no_p(self) -> None:
+        ours, paper = ({(r, v): 100.0 * (v == "x") + s * i for i, r in enumerate(ROWS) for v in "xy"} for s in (1, -1))
         assert printed_table.within_levels(ours, paper).tau == -1
-
-    def test_levels_that_lack_rows_have_no_p(self) -> None:
-        ours = {("a", "x"): 1.0, ("b", "x"): 2.0, ("a", "y"): 1.0}
-        found = printed_table.within_levels(ours, ours)
+        fewer = {("a", "x"): 1.0, ("b", "x"): 2.0, ("a", "y"): 1.0}
+        found = printed_table.within_levels(fewer, fewer)
         assert (found.tau, found.p) == (1.0, None)
 
     def test_of_a_table(self) -> None:
@@ -119,15 +116,12 @@ class TestPage:
 
 
 class TestLatex:
-    def test_two_tabulars_that_hold_the_numbers(self) -> None:
+    def test_two_tabulars_that_hold_the_numbers_and_what_latex_would_read_is_escaped(self) -> None:
         text = built(table())["table2.tex"].decode()
         assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
         assert r"x & c & 20.0 [19.0, 21.0] &  \\" in text
         assert r"x & a & 9.10 & 1 \\" in text
-
-    def test_what_latex_would_read_is_escaped(self) -> None:
-        given = table(ours={"50 % ε": column({("a_b", "ε 0.1"): 1.0})}, paper={})
-        text = built(given)["table2.tex"].decode()
+        text = built(table(ours={"50 % ε": column({("a_b", "ε 0.1"): 1.0})}, paper={}))["table2.tex"].decode()
         assert r"50 \% $\varepsilon$" in text
         assert r"a\_b" in text
 

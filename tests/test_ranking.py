@@ -167,29 +167,30 @@ def test_clients_of_one_size_have_their_number_less_one_and_one_that_has_nearly_
 
 
 def test_shuffled_labels_are_covered():
-    pooled = own = 0
+    hits = np.zeros(2)  # pooled, and client by client
     for seed in range(200):
         scores, member, client = draw(seed, shared_sd=2.0, levels=2)
         rng = np.random.default_rng(seed)
         for c in range(12):
             member[client == c] = rng.permutation(member[client == c])
-        pooled += covered(auroc(scores, member, client), 0.5)
-        own += covered(client_auroc(scores, member, client)[0], 0.5)
-    assert pooled >= COVERED
-    assert own >= COVERED
+        given = (scores, member, client)
+        hits += covered(auroc(*given), 0.5), covered(client_auroc(*given)[0], 0.5)
+    assert hits.min() >= COVERED
 
 
-def test_perfect_and_reversed_scores_have_the_exact_interval():
+def test_scores_without_variance_have_the_exact_interval():
+    """Perfect and reversed ones, and those of clients that all agree."""
     _, member, client = draw(0)
-    perfect = auroc(member.astype(float), member, client)
-    assert (perfect.value, perfect.high) == (1.0, 1.0)
-    assert perfect.low == pytest.approx(0.025 ** (1 / 12))
+    perfect, worst = (auroc(sign * member.astype(float), member, client) for sign in (1, -1))
+    assert (perfect.value, perfect.low, perfect.high) == pytest.approx((1.0, 0.025 ** (1 / 12), 1.0))
     assert perfect.how == "exact binomial(12)"
-    worst = auroc(-member.astype(float), member, client)
     assert (worst.low, worst.high) == pytest.approx((0.0, 1 - 0.025 ** (1 / 12)))
     alone = auroc([3, 4, 5, 1, 2], [1, 1, 1, 0, 0], ["a"] * 5, confidence=0.9)
     assert alone.low == pytest.approx(0.05 ** (1 / 2))
     assert auroc([1, 0], [True, False], [0, 0]).low == pytest.approx(0.025)
+    agreed = auroc(np.tile([1.0, 3.0, 2.0, 2.0], 12), np.tile([True, True, False, False], 12), np.arange(48) // 4)
+    exact = stats.binomtest(6, 12).proportion_ci(method="exact")
+    assert (agreed.value, agreed.low, agreed.high) == pytest.approx((0.5, exact.low, exact.high))
 
 
 def test_intervals_end_at_one():
@@ -197,13 +198,6 @@ def test_intervals_end_at_one():
     given = (scores, member, client)
     for got in (auroc(*given, confidence=0.999), client_auroc(*given, confidence=0.999)[0]):
         assert got.low < got.value < got.high == 1.0 < got.value + 5 * got.se
-
-
-def test_clients_that_all_agree_have_an_interval_of_positive_length():
-    scores, member = np.tile([1.0, 3.0, 2.0, 2.0], 12), np.tile([True, True, False, False], 12)
-    got = auroc(scores, member, np.arange(48) // 4)
-    exact = stats.binomtest(6, 12).proportion_ci(method="exact")
-    assert (got.value, got.low, got.high) == pytest.approx((0.5, exact.low, exact.high))
 
 
 def test_a_constant_score_is_one_half_for_certain():
@@ -332,15 +326,12 @@ def test_client_auroc_of_perfect_scores():
     assert got.low == pytest.approx(0.025 ** (1 / 6))
 
 
-def test_detectable_by_hand():
+def test_detectable_by_hand_and_the_null_spread():
     assert detectable(300, 300) == pytest.approx(0.5462, abs=5e-5)
     assert detectable(300, 300, 12) == pytest.approx(0.5 + 2.200985 * math.sqrt(601 / 1_080_000))
     assert detectable(2, 2) == 1.0
     with pytest.raises(ValueError, match="got 0 and 5"):
         detectable(0, 5)
-
-
-def test_detectable_is_the_null_spread():
     values = [auroc(*draw(seed)).value for seed in range(400)]
     assert 0.5 + stats.norm.ppf(0.975) * np.std(values) == pytest.approx(detectable(300, 300), abs=0.005)
 
@@ -354,6 +345,9 @@ def test_tpr_threshold_by_hand():
     assert (got.low, got.high) == pytest.approx((exact.low, exact.high))
     tied = tpr_at_fpr([5, 6, 5, 7, 5], [1, 1, 1, 1, 0], [0] * 5, 0.4, reference=[1, 1, 5, 5, 5])
     assert (tied.value, tied.realised_fpr) == (0.5, 0.0)
+    # two non-members of each client score its number, so that either half holds 0..49 and sets the threshold 44
+    halves = tpr_at_fpr(np.arange(150) // 3, np.tile([True, False, False], 50), np.arange(150) // 3, 0.1)
+    assert (halves.value, halves.realised_fpr) == (0.1, 0.1)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -419,13 +413,6 @@ def test_tpr_interval_is_korn_and_graubards():
     assert (got.low, got.high) == pytest.approx((exact.low, exact.high))
 
 
-def test_tpr_halves_split_every_client():
-    # Two non-members of each client score its number, so either half holds 0..49 and sets the threshold 44.
-    member, client = np.tile([True, False, False], 50), np.arange(150) // 3
-    got = tpr_at_fpr(client, member, client, 0.1)
-    assert (got.value, got.realised_fpr) == (0.1, 0.1)
-
-
 def test_tpr_thresholds_per_client():
     scores, member, client = draw(0, signal=1.0)
     rng = np.random.default_rng(1)
@@ -433,9 +420,8 @@ def test_tpr_thresholds_per_client():
     apart = {c: values + 100 * c for c, values in references.items()}
     got = tpr_at_fpr(scores + 100 * client, member, client, 0.01, reference=apart)
     assert got == tpr_at_fpr(scores, member, client, 0.01, reference=references)
-    hits = [tpr_at_fpr(scores[client == c], member[client == c], client[client == c], 0.01, reference=references[c])
-            for c in range(12)]  # fmt: skip
-    assert got.value == pytest.approx(np.mean([h.value for h in hits]))
+    own = {c: (scores[client == c], member[client == c], client[client == c]) for c in range(12)}
+    assert got.value == pytest.approx(np.mean([tpr_at_fpr(*own[c], 0.01, reference=references[c]).value for c in own]))
     few = tpr_at_fpr(scores, member, client, 0.01, reference=references | {3: np.zeros(50)})
     assert few.status == "not measurable (50)"
     with pytest.raises(ValueError, match="it has none for 11"):
@@ -533,8 +519,7 @@ def test_roc_band_brackets_the_curve_is_monotone_and_repeatable():
     scores, member, client = draw(1, signal=1.0, signal_sd=0.5)
     grid = np.linspace(0, 1, 41)
     tpr, low, high = roc_band(scores, member, client, fpr_grid=grid)
-    assert (low <= tpr).all()
-    assert (tpr <= high).all()
+    assert ((low <= tpr) & (tpr <= high)).all()
     assert (low[3:20] < high[3:20]).all()
     assert all((np.diff(curve) >= 0).all() for curve in (tpr, low, high))
     assert np.array_equal(low, roc_band(scores, member, client, fpr_grid=grid)[1])
@@ -589,9 +574,8 @@ def test_p_value_is_five_percent_where_the_interval_ends_at_one_half():
 
 def test_p_value_without_variance_is_the_exact_one():
     _, member, client = draw(0)
-    assert auroc_p_value(auroc(member.astype(float), member, client)) == pytest.approx(2 * 0.5**12)
-    assert auroc_p_value(auroc(-member.astype(float), member, client)) == pytest.approx(2 * 0.5**12)
-    assert auroc_p_value(auroc(np.zeros(600), member, client)) == 1.0
+    for scores, expected in ((member, 2 * 0.5**12), (~member, 2 * 0.5**12), (np.zeros(600), 1.0)):
+        assert auroc_p_value(auroc(np.asarray(scores, float), member, client)) == pytest.approx(expected)
     most = auroc(np.tile([1.0, 0.0, 1.0, 0.0, 0.0], 8), np.tile([1, 0, 1, 0, 1], 8), np.arange(40) // 5)
     assert most.se == 0.0
     k = 8 * 5 / 6

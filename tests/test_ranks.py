@@ -198,25 +198,18 @@ class TestBase:
         assert said.keys() == {"pictures", "aggregation"}
         assert "could not be checked" in said["aggregation"]
 
-    def test_a_half_beside_a_base(self, tmp_path: Path) -> None:
-        sent, base = halves(factors(5, 4), "B"), factors(10, 3)
-        own = read(self.run(tmp_path, {1: base, 2: base}, uploads=[UPLOADS[0], {2: sent}]))
+    def test_a_half_some_layers_and_changes_beside_a_base(self, tmp_path: Path) -> None:
+        sent, base, part = halves(factors(5, 4), "B"), factors(10, 3), factors(10, 3, layers=LAYERS[1:])
+        own = read(self.run(tmp_path / "half", {1: base, 2: base}, uploads=[UPLOADS[0], {2: sent}]))
         model = own.models[1].load() | own.uploads[1][2].load()
         same(function(own, model), stated(MODELS[1] | sent, GLOBAL, base=base))
-
-    def test_changes_are_of_the_adapter(self, tmp_path: Path) -> None:
-        base = factors(10, 3)
-        own = read(self.run(tmp_path, {0: base, 1: base, 2: base}))
-        change = {n: t - MODELS[1][n] for n, t in UPLOADS[1][2].items()}
-        put(own.path / UPLOAD, change)
+        own = read(self.run(tmp_path / "some", {2: part}))
+        same(function(own, own.models[2].load()), stated(MODELS[2], GLOBAL, base=part))
+        own = read(self.run(tmp_path / "changes", {0: base, 1: base, 2: base}))
+        put(own.path / UPLOAD, {n: t - MODELS[1][n] for n, t in UPLOADS[1][2].items()})
         edit("run.json", uploads="changes")(own.path)
         own = read(own.path)
         same(function(own, own.received(1, own.models[1].load())[2]), stated(UPLOADS[1][2], GLOBAL, base=base))
-
-    def test_some_layers_only(self, tmp_path: Path) -> None:
-        base = factors(10, 3, layers=LAYERS[1:])
-        own = read(self.run(tmp_path, {2: base}))
-        same(function(own, own.models[2].load()), stated(MODELS[2], GLOBAL, base=base))
 
     def test_it_belongs_to_the_run(self, tmp_path: Path) -> None:
         run = self.run(tmp_path, {2: factors(10, 3)})

@@ -41,9 +41,8 @@ def main():
     print(len(fedaudit.audit(method="promptfl", epsilon="none", rounds=1, clients=2, train=8, test=1, threads=2, out="out").findings))
 """
 GUARDED, BARE = 'if __name__ == "__main__":\n    main()\n', "main()\n"
-in_whole_runs = (
-    pytest.mark.slow
-)  # commands whose workers are spawned; quick: two scripts, and forked workers everywhere
+# commands whose workers are spawned; quick: two scripts, and forked workers everywhere
+in_whole_runs = pytest.mark.slow
 
 
 def run(script: str, place: Path) -> subprocess.CompletedProcess[str]:

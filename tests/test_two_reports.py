@@ -70,12 +70,8 @@ def test_the_page_has_both_reports_and_their_differences(two, tmp_path, capsys):
     assert "B: FedAvg" in reader.text
     assert "B: fedavg leaks more than A: fedrand to the server: AUROC" in said
     assert "FedAvg in B leaks more than FedRand in A to the server: AUROC" in reader.text
-    heads = {row[0] for row in reader.rows if row}
-    assert heads >= {
-        "FedRand in A",
-        "FedAvg in B",
-        "the server by calibrated loss · 120 members, 120 others, 6 clients",
-    }
+    rows = {row[0] for row in reader.rows if row}
+    assert rows >= {"FedRand in A", "FedAvg in B", "the server by calibrated loss · 120 members, 120 others, 6 clients"}
     assert all("" not in row for row in reader.rows)
     table = pd.read_csv(page.parent / "differences.csv")
     assert table.p_adjusted[table.metric == "auroc"].min() < 0.01

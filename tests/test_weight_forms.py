@@ -25,10 +25,8 @@ from tests.minidata import write
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning", "ignore::DeprecationWarning")
 READ = "read"
 ARCHITECTURES = clip_source._architectures  # of open_clip; `state` replaces them
-ROWS = {
-    row[0].replace("`", ""): row[2].replace("`", "")
-    for row in table("docs/reference/weights.md", "what you have", "given as")
-}
+TABLE = table("docs/reference/weights.md", "what you have", "given as")
+ROWS = {row[0].replace("`", ""): row[2].replace("`", "") for row in TABLE}
 CLIP_SIZES = tiny_hf_clip.TEXT | {"vocab_size": 49408, "max_position_embeddings": 77, "bos_token_id": 49406, "eos_token_id": 49407}  # fmt: skip
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 598516979\n"
 
@@ -183,9 +181,7 @@ def flags_of(place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_is_read_or_refused_as_documented(
-    form: str, state: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_form_is_read_or_refused_as_documented(form: str, state: State, tmp_path: Path, capsys: Any) -> None:
     place = FORMS[form](state, tmp_path)
     given = flags_of(place)
 
