@@ -123,7 +123,6 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     )
     where = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     parent = subprocess.Popen([sys.executable, "-c", code], env=where, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     assert workers
     parent.kill()

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
@@ -22,10 +22,7 @@ from fedaudit.machinery.errors import InputError
 from tests.page_kinds import DRAWN, INDEXES, KINDS, QUICK
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-    from playwright.sync_api import Page as Tab
-
+Browser, Tab = playwright.Browser, playwright.Page
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
 WIDTHS = (360, 400, 768, 1280)  # pixels: phones, a tablet, a laptop
 SCHEMES = ("light", "dark")
@@ -133,7 +130,6 @@ def test_nothing_is_wider_than_the_screen_and_a_phone_shows_the_first_words(open
             assert tab.evaluate("document.documentElement.scrollWidth") == width, (width, unfolded)
     tab.set_viewport_size({"width": 360, "height": 640})
     box = tab.locator("h1").first.bounding_box()
-    assert box is not None
     assert box["y"] + box["height"] < 640, "the first words are in sight"
 
 
@@ -146,7 +142,6 @@ def test_contents_stay_in_sight_on_wide_screens_alone(opened: Opened) -> None:
         tab.set_viewport_size({"width": width, "height": 600})
         tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
         box = tab.locator("body > nav").bounding_box()
-        assert box is not None
         assert (0 <= box["y"] < 300) == stays
     tab.evaluate("window.scrollTo(0, 0)")
 
@@ -158,7 +153,6 @@ def test_the_first_key_skips_to_the_content(opened: Opened) -> None:
     tab.keyboard.press("Tab")
     skip = tab.locator(":focus")
     box = skip.bounding_box()
-    assert box is not None
     assert min(box["x"], box["y"]) >= 0
     assert skip.evaluate("it => getComputedStyle(it).outlineStyle") == "solid"
     tab.keyboard.press("Enter")

@@ -11,7 +11,6 @@ import pytest
 
 from docs.pictures.evidence import evidence as kept_evidence
 from docs.pictures.picture import PICTURES
-from fedaudit.audits.findings import WHOLE_RANKING
 from fedaudit.audits.membership import Params, cells, findings
 from fedaudit.audits.permutation_test import by_coin
 from fedaudit.audits.verdicts import SHARES
@@ -118,29 +117,6 @@ def test_no_finding_contradicts_itself(made):
     assert not {(False, "named"), (False, "primary")} & pairs
     by_family = Counter(family for e in given for family in e.tables["cells"].family if isinstance(family, str))
     assert {f["family"]: f["family_n"] for f in coins} == by_family
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"headline": False, "family": "primary"},
-        {"headline": True, "family": "others"},
-        {"headline": True, "family": "primary", "family_n": 0},
-        {"headline": True, "family": "primary", "p_adjusted": None},
-        {"headline": True, "family": "primary", "p_adjusted": 0.0001},
-        {"headline": True, "family": "primary", "nonmembers": "left-out canaries"},
-        {"headline": True, "family": None},
-        {"t": 2.5},
-        {"part": "of the 8 highest, 8 were members, where 4.0 are expected"},
-    ],
-)
-def test_a_finding_that_contradicts_itself_is_named(wrong):
-    right = {
-        "metric": "auroc", "headline": True, "family": "primary", "family_n": 6, "z": 2.0, "t": 2.0, "p": 0.01, "p_adjusted": 0.1,
-        "part": WHOLE_RANKING, "nonmembers": "held-out", "best_of": None, "verdict": "no leak found",
-    }  # fmt: skip
-    assert contradictory([right]) == []
-    assert len(contradictory([right | wrong])) == 1
 
 
 def test_both_p_values_stand_where_a_verdict_does(of_two):

@@ -95,8 +95,7 @@ def idle(state: State, server: State, own: State) -> State:
 
 
 def deaf(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
-    found: Update = original(self, {name: own.get(name, tensor) for name, tensor in server.items()}, own, client)
-    return found
+    return original(self, {name: own.get(name, tensor) for name, tensor in server.items()}, own, client)
 
 
 def mixed_up(uploads: Sequence[Upload]) -> list[Upload]:
@@ -130,8 +129,7 @@ def misread(change: Callable[[Participation], Participation]) -> Alter:
             client.clients = [change(one) for one in client.clients]
         else:
             client = change(client)
-        found: Update = original(self, server, own, client)
-        return found
+        return original(self, server, own, client)
 
     return altered(update=update)
 
@@ -188,11 +186,9 @@ def unsorted(original: Any, self: Any, state: State) -> State:
     return state | original(self, state)
 
 
-def louder(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
-    """Sends a tenth more than its steps came to."""
-    done: Update = original(self, server, own, client)
-    sent = done.upload["p_G"] + 0.1 * (done.upload["p_G"] - server["p_G"])
-    return dataclasses.replace(done, upload={"p_G": sent})
+def louder(state: State, server: State, own: State) -> State:
+    """A tenth more than the steps came to."""
+    return {name: t + 0.1 * (t - server[name]) if name == "p_G" else t for name, t in state.items()}
 
 
 def drifting(original: Any, self: Any, server: State, own: State, client: Any) -> Update:
@@ -205,8 +201,7 @@ def drifting(original: Any, self: Any, server: State, own: State, client: Any) -
 
 def hoarding(original: Any, self: Any, server: State, uploads: Sequence[Upload], site: Site) -> State:
     sent = {f"all {name}": torch.stack([upload.state[name] for upload in uploads]) for name in uploads[0].state}
-    found: State = original(self, server, uploads, site)
-    return found | sent
+    return original(self, server, uploads, site) | sent
 
 
 def replaced(**fields: Any) -> Alter:
@@ -241,7 +236,7 @@ FAULTS: tuple[tuple[str, str, Alter, tuple[str, ...]], ...] = (
     ("releases_nobody", "clients' tables in the released model", replaced(by_client=()), ("dp2fl",)),
     ("explains", "a term that sees no record", updated(pushed), ("promptfl", "dpfpl")),
     ("explains", "a part of the round before", altered(update=drifting), ("fedprox",)),
-    ("explains", "messages of another size", altered(update=louder), ("promptfl", "pfedme")),
+    ("explains", "messages of another size", updated(louder), ("promptfl", "pfedme")),
     ("uses", "records that are never looked at", misread(idle_mostly), ("fedavg", "promptfl")),
     ("uses", "records that are no part of any batch", altered(aggregate=prying), ("promptfl",)),
     ("keeps_apart", "a look at another client's record", altered(update=curious), ("fedavg", "promptfl")),

@@ -51,12 +51,9 @@ def run(script: str, place: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=place, env=SPAWN, capture_output=True, text=True, timeout=60)
 
 
-def test_a_script_with_the_guard(tmp_path: Path) -> None:
+def test_a_script_with_the_guard_runs_and_one_without_it_is_explained(tmp_path: Path) -> None:
     done = run(SCRIPT + GUARDED, tmp_path)
     assert (done.stdout, done.returncode) == ("[0, 1, 2]\n", 0), done.stderr
-
-
-def test_a_script_without_it_is_explained(tmp_path: Path) -> None:
     done = run(SCRIPT + BARE, tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(local.GUARD)
