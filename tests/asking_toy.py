@@ -29,7 +29,6 @@ def asking(folder, records, method, transcript, targets, attacks, recipe=None, *
 
 
 def asked(bench: Any, asking: QuestionPlan) -> list[QuestionSet]:
-    """Everything answered."""
     with Executor(lambda: bench) as executor:
         return asking.answer_all(lambda: Attackers(executor), QUIET)
 

@@ -149,7 +149,6 @@ def figure(files: Mapping[str, bytes], name: str) -> pd.DataFrame:
 
 
 def words_of(files: Mapping[str, bytes], name: str) -> list[str]:
-    """The texts in a figure."""
     return [e.text or "" for e in ElementTree.fromstring(files[f"figures/{name}.svg"]).iter() if e.tag.endswith("text")]
 
 

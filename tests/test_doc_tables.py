@@ -142,7 +142,6 @@ def test_the_order_of_all() -> None:
 
 
 def test_what_the_adversary_may_be_told() -> None:
-    """Flags and defaults."""
     rows = table("docs/reference/attacks.md", "flag")
     names = [codes(row[0])[0].split()[0][2:].replace("-", "_") for row in rows]
     assert sorted(names) == sorted(field.name for field in dataclasses.fields(adversaries.Adversary))

@@ -23,7 +23,6 @@ def auroc(value: float | None, verdict: str | None, **more: Any) -> dict[str, An
 
 
 def one(**threats: list[dict[str, Any]]) -> Headline:
-    """The headline of a page of FedAvg alone."""
     return headline({"FedAvg": {name.replace("_", "-"): rows for name, rows in threats.items()}})
 
 

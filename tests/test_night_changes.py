@@ -162,13 +162,11 @@ class TestNights:
         same = audit.spread(*([measured(50.0, 1.0, f"{side}{i}") for i in range(3)] for side in "ab"))
         assert audit.band(same, 1.0, 0.05, 100.0)["p"] == 1.0
 
-    def test_what_is_not_tested_or_followed(self) -> None:
+    def test_what_is_not_tested_or_followed_and_the_interval_of_tonight(self) -> None:
         bare = [row(n, 0.5 + n / 10, low=None, high=None) for n in (1, 2)]
         assert told(*bare).status.tolist() == [audit.FIRST, audit.UNTESTED]
         assert told(row(1, 0.5, family="secondary"), row(1, 0.5, metric="tpr@1%", family=None)).empty
         assert audit.judged(pd.DataFrame()).empty
-
-    def test_tonights_interval_is_by_the_errors_of_its_runs(self) -> None:
         found = told(row(1, 0.5, run="a"), row(1, 0.7, run="b", error=0.04)).iloc[0]
         assert found.value == pytest.approx(0.6)
         assert found.high - 0.6 == pytest.approx(Z * math.hypot(0.03, 0.04) / 2)

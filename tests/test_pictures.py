@@ -54,7 +54,6 @@ def picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @functools.cache
 def page_of(name: str) -> bytes:
-    """The page of what is kept, which takes a second."""
     return next(one for one in PICTURES if one.name == name).page()
 
 
@@ -269,10 +268,6 @@ def comparable(findings: str) -> Any:
     return rows
 
 
-def test_lines_are_what_a_reader_sees() -> None:
-    assert lines(PAGE) == ["One & two", "three", "four", "five"]
-
-
 def test_without_a_browser_one_sentence_and_nothing_is_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -286,20 +281,18 @@ def test_without_a_browser_one_sentence_and_nothing_is_changed(
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
-@pytest.mark.parametrize("does", ["echo no page", "exit 3"])
-def test_a_browser_that_takes_no_picture_is_said(does: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _browser(tmp_path, monkeypatch, does)
-    with pytest.raises(InputError, match=r"chromium: took no picture, its exit code is [03]$"):
-        photograph(PAGE, 10, 10)
-
-
 def test_the_picture_is_cut_and_knows_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert lines(PAGE) == ["One & two", "three", "four", "five"]
     _browser(tmp_path, monkeypatch, _photographer(tmp_path, 40, 400))
     png, words = photograph(PAGE, 40, 300)
     opened = Image.open(io.BytesIO(png))
     assert opened.size == (40, 300)
     assert words == ["One & two", "three", "four"]
     assert opened.info["words"] == digest(words)
+    for does in ("echo no page", "exit 3"):
+        _browser(tmp_path, monkeypatch, does)
+        with pytest.raises(InputError, match=r"chromium: took no picture, its exit code is [03]$"):
+            photograph(PAGE, 10, 10)
 
 
 @pytest.mark.parametrize("picture", PICTURES[1:], ids=NAMES[1:], indirect=True)

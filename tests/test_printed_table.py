@@ -75,18 +75,15 @@ class TestAgreement:
         found = printed_table.within_levels(fewer, fewer)
         assert (found.tau, found.p) == (1.0, None)
 
-    def test_of_a_table(self) -> None:
+    def test_of_a_table_and_in_words(self) -> None:
         found = table().agreements
         assert list(found) == ["mine"]  # what is held against nothing is not compared
         assert {level: a.tau for level, a in found["mine"].items()} == {EVERY: -1, "x": -1, "y": -1}
-        assert found["mine"][EVERY].p == 1
-
-    def test_in_words(self) -> None:
-        one = table().agreements["mine"][EVERY]
+        one = found["mine"][EVERY]
+        assert one.p == 1
         assert printed_table.agreed_in_words({"mine": one}) == "τ −1.00 (mine, p 1)"
-        assert printed_table.agreed_in_words({str(i): one for i in range(4)}) == (
-            "τ −1.00 to −1.00 over 4 columns, 0 of them with p ≤ 0.05"
-        )
+        said = printed_table.agreed_in_words({str(i): one for i in range(4)})
+        assert said == "τ −1.00 to −1.00 over 4 columns, 0 of them with p ≤ 0.05"
         assert printed_table.agreed_in_words({}) == "no order to compare"
 
 
@@ -97,11 +94,13 @@ class TestPage:
         assert "another quantity than the paper&#39;s" in page
         assert re.search(r"20\.0\s+7\.0\s+\[19\.0, 21\.0\]", re.sub(r"<[^>]+>", " ", page))
 
-    def test_the_mean_of_several_columns(self) -> None:
+    def test_the_mean_of_several_columns_and_no_column_of_ours(self) -> None:
         given = table()
         several = Column(given.ours["mine"].cells, ("one", "two"))
         assert given.printed_value(several, ("a", "x")) == pytest.approx((9.1 + 1) / 2)
         assert given.printed_value(several, ("c", "x")) is None  # one of them lacks it
+        with pytest.raises(ValueError, match="dpfpl:table2 must have numbers of ours"):
+            printed_table.build(table(ours={"mine": Column({})}), {}.__setitem__)
 
     def test_csv_holds_both_sides(self) -> None:
         long = pd.read_csv(io.BytesIO(built(table())["table2.csv"]))
@@ -109,10 +108,6 @@ class TestPage:
         assert (long.whose == "the paper").sum() == sum(map(len, PAPER.values()))
         (row,) = long.query("whose == 'ours' and column == 'mine' and row == 'c' and level == 'y'").to_dict("records")
         assert (row["value"], row["low"], row["high"]) == (21.0, 20.0, 22.0)
-
-    def test_nothing_of_ours_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="dpfpl:table2 must have numbers of ours"):
-            printed_table.build(table(ours={"mine": Column({})}), {}.__setitem__)
 
 
 class TestLatex:

@@ -45,7 +45,6 @@ def close(a, b, tolerance=1e-4):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Each model is built once."""
     root, made = tmp_path_factory.mktemp("models"), {}
 
     def folder(name):

@@ -90,22 +90,18 @@ def test_sums_and_distances_survive_the_absent_and_the_wrong(users: int, t: int,
             assert (values.astype(object).sum(0) % sharing.field.q).tolist() == exact.tolist()
 
 
-def test_there_are_as_many_slices_as_can_be_decoded() -> None:
-    def slices(**tolerance: int) -> int:
-        return Sharing.planned(20, Tolerance(6, **tolerance), degree=2, largest=1).slices
+def test_there_are_as_many_slices_as_can_be_decoded_in_a_field_for_the_largest_result() -> None:
+    def planned(users: int, t: int, absent: int = 0, wrong: int = 0, *, degree: int = 2, largest: int = 1) -> Sharing:
+        return Sharing.planned(users, Tolerance(t, absent, wrong), degree=degree, largest=largest)
 
-    assert (slices(), slices(absent=2, wrong=1)) == (4, 2)
+    assert (planned(20, 6).slices, planned(20, 6, 2, 1).slices) == (4, 2)
     for users, t, absent, wrong in GRID:
         for degree in (1, 2):
-            sharing = Sharing.planned(users, Tolerance(t, absent, wrong), degree=degree, largest=1)
-            needed = [degree * (ell + t - 1) + 1 + 2 * wrong + absent for ell in (sharing.slices, sharing.slices + 1)]
+            slices = planned(users, t, absent, wrong, degree=degree).slices
+            needed = [degree * (ell + t - 1) + 1 + 2 * wrong + absent for ell in (slices, slices + 1)]
             assert needed[0] <= users < needed[1]
-
-
-def test_the_field_holds_the_largest_result() -> None:
     for largest in (1, 100, 10**14):
-        q = Sharing.planned(7, Tolerance(2), degree=2, largest=largest).field.q
-        assert 2 * largest < q < 2 * largest + 1000
+        assert 2 * largest < planned(7, 2, largest=largest).field.q < 2 * largest + 1000
 
 
 def test_reals_are_off_by_half_a_step_and_refused_beyond_the_range() -> None:
@@ -176,11 +172,7 @@ def test_masks_hide_all_of_a_distance_but_its_sum() -> None:
         assert int(masked.astype(object).sum()) % sharing.field.q == by_slice.sum()
         seen.append(masked[0, 0] > 0)
     assert 15 < sum(seen) < 45  # the halves of the field, alike: 30 +- 4
-
-
-def test_masks_have_the_full_degree() -> None:
-    """No fewer answers decode them than decode a distance: nothing of a distance lies beyond what they cover."""
-    sharing = Sharing.planned(20, Tolerance(6), degree=2, largest=10**10)
+    # no fewer answers decode them than decode a distance: nothing of a distance lies beyond what they cover
     mask = sharing.zero_sums(50, rng())
     below = sharing.field.lagrange(sharing.points[: sharing.size - 1], sharing.points[sharing.size - 1 :])
     assert (sharing.field.product(below, mask[: sharing.size - 1]) != mask[sharing.size - 1 :]).all()

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 
 def report(place: Path, *given: Evidence) -> Path:
-    """A finished report of this evidence."""
     folder = claim(place)
     for name, data in built(list(given)).items():
         folder.write(name, data)
