@@ -259,16 +259,15 @@ def _struct(rows: Sequence[dict[str, object]]) -> np.ndarray:
 
 
 def stanford_cars(root: Path, coop: bool) -> Found:
-    base, rows = root / "stanford_cars", []
+    base, parts = root / "stanford_cars", {"train": "train", "val": "train", "test": "test"}
     models = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "smart fortwo Convertible 2012")
-    lists: dict[str, list[dict[str, object]]] = {"train": [], "test": []}
-    for label, model in enumerate(models, 1):
+    rows, lists = [], {"train": [], "test": []}
+    for label, (name, year) in enumerate((model.rsplit(" ", 1) for model in models), 1):
         for split, n in _splits(100 * label):
-            folder = "test" if split == "test" else "train"
-            write(base / f"cars_{folder}/{n:05d}.jpg", picture(n))
-            lists[folder].append({"bbox_x1": 1, "class": label, "fname": f"{n:05d}.jpg"})
-            *name, year = model.split(" ")
-            rows.append((split, f"cars_{folder}/{n:05d}.jpg", " ".join((year, *name))))
+            file = f"cars_{parts[split]}/{n:05d}.jpg"
+            write(base / file, picture(n))
+            lists[parts[split]].append({"bbox_x1": 1, "class": label, "fname": f"{n:05d}.jpg"})
+            rows.append((split, file, f"{year} {name}"))
     (base / "devkit").mkdir()
     savemat(base / "devkit/cars_meta.mat", {"class_names": np.array([models], object)})
     savemat(base / "devkit/cars_train_annos.mat", {"annotations": _struct(lists["train"])})

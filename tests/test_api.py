@@ -149,11 +149,9 @@ class TestAudit:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"method": ""}, "method='': its value is empty"),
             ({"fail_if": []}, "fail_if is an empty list"),
             ({"method": {"fedavg", "fedrand"}}, "method must be a plain value"),
             ({"seed": 10**5000}, "seed.*too large"),
-            ({"rounds": 5.0}, "rounds=5.0: .*whole number"),
             ({"targets": 99, "method": "dpfpl", "attack": "lira"}, "targets=99: at most"),
         ],
     )

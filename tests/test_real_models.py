@@ -69,15 +69,8 @@ def loaded(folders, tmp_path_factory):
 
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
 class TestFamilies:
-    @pytest.fixture
-    def model(self, family, loaded):
-        return loaded(family)[0]
-
-    @pytest.fixture
-    def data(self, family, loaded):
-        return loaded(family)[1]
-
-    def test_cached_path_equals_the_whole_model_in_a_padded_batch(self, model, data):
+    def test_cached_path_equals_the_whole_model_in_a_padded_batch(self, family, loaded):
+        model, data = loaded(family)
         batch = model.batch(list(data.values()))
         with torch.no_grad():
             logits = model.model(**batch.inputs).logits
@@ -87,7 +80,8 @@ class TestFamilies:
             start, rest = data[record.id].prompt, batch.labels.shape[1] - len(ids)
             assert batch.labels[i].tolist() == [IGNORE] * start + ids[start:].tolist() + [IGNORE] * rest
 
-    def test_the_text_ends_the_sequence_and_images_are_where_the_slice_says(self, model, data):
+    def test_the_text_ends_the_sequence_and_images_are_where_the_slice_says(self, family, loaded):
+        model, data = loaded(family)
         for record in records():
             found = data[record.id]
             assert model.tokenizer.decode(found.ids[found.prompt :]) == f"{record.text} <eos>"
@@ -96,14 +90,16 @@ class TestFamilies:
             assert found.features.shape == (len(places), tiny_models.WIDTH)
         assert model.path.name != "llava_next" or len({len(r.features) for r in data.values()}) > 1
 
-    def test_adapters_go_to_the_language_model_only(self, model):
+    def test_adapters_go_to_the_language_model_only(self, family, loaded):
+        model, _ = loaded(family)
         every, attention = model.projections("all"), model.projections("attention")
         assert {model.short(n) for n in attention} == {f"layers.{i}.self_attn.{p}_proj" for i in (0, 1) for p in "qkvo"}
         rest = {f"layers.{i}.mlp.{p}_proj" for i in (0, 1) for p in ("gate", "up", "down")}
         assert set(every) - set(attention) == {f"{model.language_prefix}.{name}" for name in rest}
 
-    def test_answers_in_a_padded_batch_are_those_of_one_by_one_and_the_likeliest_tokens(self, model, data):
+    def test_answers_in_a_padded_batch_are_those_of_one_by_one_and_the_likeliest_tokens(self, family, loaded):
         """The slow way: the whole model again after every token."""
+        model, data = loaded(family)
         answers = model.generate(model.model, list(data.values()), 5)
         assert answers == [model.generate(model.model, [r], 5)[0] for r in data.values()]
         record = records()[2]
@@ -243,17 +239,15 @@ class TestCache:
         files = {name: (tmp_path / "cache" / name).read_bytes() for name in plain.names()}
         assert files == {name: (tmp_path / "plain" / name).read_bytes() for name in plain.names()}
 
-    def test_several_workers_leave_the_same_bytes(self, folders, tmp_path):
+    def test_several_workers_leave_the_same_bytes_and_what_one_refuses_is_named(self, folders, tmp_path, monkeypatch):
+        model = load(folders("llava"))
         for n in (1, 2):
-            load(folders("llava")).encode(records(6), claim(tmp_path / f"{n}"), say=print, workers=n)
+            model.encode(records(6), claim(tmp_path / f"{n}"), say=print, workers=n)
         assert len(contents(tmp_path / "1")) > 3
         assert contents(tmp_path / "1") == contents(tmp_path / "2")
-
-    def test_what_a_worker_refuses_is_named(self, folders, tmp_path, monkeypatch):
-        model = load(folders("llava"))
         monkeypatch.setattr(model, "see", lambda part: 1 / 0 if part[0].id == "r4" else FrozenVLM.see(model, part))
         with pytest.raises(InputError, match="cannot read one of record r4 to record r5"):
-            model.encode(records(6), claim(tmp_path), say=print, workers=2)
+            model.encode(records(6), claim(tmp_path / "3"), say=print, workers=2)
 
     @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
     def test_reading_lazily_equals_reading_at_once(self, family, folders, tmp_path, monkeypatch):
@@ -266,22 +260,17 @@ class TestCache:
         assert a.inputs.keys() == b.inputs.keys()
         assert all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
 
-    def test_what_went_in_names_the_files(self, folders, tmp_path):
-        model, cache = load(folders("llava")), claim(tmp_path)
-        model.encode(records(2), cache, say=print)
-        model.encode(records(2), cache, say=print)
-        assert len(cache.names()) == 1
-        model.encode(records(2, "ASSISTANT : <image>"), cache, say=print)
-        assert len(cache.names()) == 2
-
-    def test_damage_is_named_and_computed_again(self, folders, tmp_path):
+    def test_what_went_in_names_the_files_and_damage_is_named_and_computed_again(self, folders, tmp_path):
         model, cache, said = load(folders("llava")), claim(tmp_path), []
         first = model.encode(records(2), cache, say=print)
+        model.encode(records(2), cache, say=print)
         (name,) = cache.names()
         (tmp_path / name).write_bytes(b"damage")
         again = model.encode(records(2), cache, say=said.append)
         assert "is damaged; computing it again" in said[0]
         assert torch.equal(first["r1"].features, again["r1"].features)
+        model.encode(records(2, "ASSISTANT : <image>"), cache, say=print)
+        assert len(cache.names()) == 2
 
     def test_picture_files_are_read_and_damaged_ones_named(self, folders, tmp_path):
         pixels, good, bad = records(1)[0].picture, tmp_path / "good.png", tmp_path / "bad.png"
