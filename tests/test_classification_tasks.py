@@ -102,18 +102,16 @@ def test_the_reference_records_are_a_fixed_share_that_nobody_trains_on(share):
         assert 0 < client.member.sum() < len(client.records)
 
 
-def _uneven():
-    """Class c has c + 1 test records."""
-    even = _labelled(test=9)
-    kept = [9 * c + i for c in range(9) for i in range(c + 1)]
-    return dataclasses.replace(even, test_pictures=even.test_pictures[kept], test_labels=even.test_labels[kept])
-
-
 @pytest.mark.parametrize("kind", ["dirichlet", "dominant"])
 @pytest.mark.parametrize("holdout", [0, 0.5])
 def test_a_clients_own_test_set_has_its_class_proportions(kind, holdout):
     """Against drawing a record that the client holds, then a test record of its class and domain, one pair at a time."""
-    first, second = _uneven(), dataclasses.replace(_labelled(first=1000), name="other", classes=_uneven().classes)
+    even, kept = (
+        _labelled(test=9),
+        [9 * c + i for c in range(9) for i in range(c + 1)],
+    )  # of class c are c + 1 for testing
+    first = dataclasses.replace(even, test_pictures=even.test_pictures[kept], test_labels=even.test_labels[kept])
+    second = dataclasses.replace(_labelled(first=1000), name="other", classes=first.classes)
     federation = _federate(first, second, clients=6, holdout=holdout, **KINDS[kind])
     found = own_test_chances(federation)
     assert len(found) == 6

@@ -85,17 +85,13 @@ def opened(chromium: Browser, tmp_path_factory: pytest.TempPathFactory, request:
 
 
 @each
-def test_nothing_is_asked_for_and_nothing_fails(opened: Opened) -> None:
-    opened.tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+def test_a_page_asks_for_nothing_fails_nowhere_and_has_no_dead_link(opened: Opened) -> None:
+    tab = opened.tab
+    tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     for scheme in SCHEMES:
-        opened.tab.emulate_media(color_scheme=scheme)
+        tab.emulate_media(color_scheme=scheme)
     assert [url for url in opened.asked_for if not url.startswith("data:")] == [opened.address]
     assert opened.errors == []
-
-
-@each
-def test_a_page_alone_has_no_dead_link(opened: Opened) -> None:
-    tab = opened.tab
     links: list[str] = tab.eval_on_selector_all("a[href]", "all => all.map(a => a.getAttribute('href'))")
     for link in links:
         if link.startswith("#"):
