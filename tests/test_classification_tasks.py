@@ -620,7 +620,7 @@ def _pickled(**content):
         ("food101", SPLIT, lambda c: ["x"], "lacks the key 'train'"),
         ("food101", SPLIT, lambda c: c | {"train": {}}, "'train' must hold a list"),
         ("food101", SPLIT, lambda c: c | {"test": []}, r"'test' must list \[picture, label, class name\], not \[\]"),
-        ("food101", SPLIT, lambda c: c | {"test": [[p, 0, n] for p, _, n in c["test"]]}, "'test' a label has two class"),
+        ("food101", SPLIT, lambda c: c | {"test": [[p, 0, n] for p, _, n in c["test"]]}, "'test' a label has two"),
         ("food101", SPLIT, lambda c: c | {"train": [[p, k, "x"] for p, k, _ in c["train"]]}, "'train' a label has two"),
         ("food101", "meta/train.json", b"[]", "must hold one JSON object, not list"),
         ("food101", "meta/train.json", b'{"waffles": 3}', "'waffles' must hold a list, not 3"),
@@ -630,7 +630,7 @@ def _pickled(**content):
         ("cifar10", "batches.meta", pickle.dumps({"x": 1}), r"is no batch of CIFAR's Python version \(label_names\)"),
         ("cifar100", "test", pickle.dumps([1]), r"is no batch of CIFAR's Python version \(data, fine_labels\)"),
         ("cifar100", "test", _pickled(data=[[1]], fine_labels=[0]), "pictures and labels do not fit"),
-        ("cifar100", "train", _pickled(data=[[0] * 3072] * 9, fine_labels=[*range(9)]), "pictures and labels do not fit"),
+        ("cifar100", "train", _pickled(data=[[0] * 3072] * 9, fine_labels=[*range(9)]), "and labels do not fit"),
     ],
 )  # fmt: skip
 def test_lists_that_are_damaged(data, tmp_path, name, file, content, complaint):

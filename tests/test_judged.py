@@ -76,8 +76,8 @@ def test_the_page_names_its_families_and_controls_that_are_off(of_two):
     text = " ".join(of_two[2].split())
     assert "<i>p alone</i> is the share of 2,000 exchanges" in text
     assert "over all 2 runs of this page" in text
-    named = "of each adversary's freshest model the first two in the order of the attacks, which of <code>--attack all</code>"
-    named += " is the strength known beforehand (released-model "
+    named = "of each adversary's freshest model the first two in the order of the attacks, which of <code>--attack all"
+    named += "</code> is the strength known beforehand (released-model "
     assert f"The 10 primary scores were named beforehand, too: {named}" in text
     assert "They have 40 % of the error. The 12 secondary scores, all others, have 10 %." in text
     assert "at most 5 %" in text

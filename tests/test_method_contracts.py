@@ -240,7 +240,7 @@ FAULTS: tuple[tuple[str, str, Alter, tuple[str, ...]], ...] = (
     ("uses", "records that are never looked at", misread(idle_mostly), ("fedavg", "promptfl")),
     ("uses", "records that are no part of any batch", altered(aggregate=prying), ("promptfl",)),
     ("keeps_apart", "a look at another client's record", altered(update=curious), ("fedavg", "promptfl")),
-    ("is_audited", "momentum in the released model", altered(aggregate=outspoken, download=without_velocity), ("fedavg",)),
+    ("is_audited", "momentum that is released", altered(aggregate=outspoken, download=without_velocity), ("fedavg",)),
     ("is_audited", "all of a state in a model", altered(model=unsorted), ("pfedme", "dp2fl")),
 )  # fmt: skip
 

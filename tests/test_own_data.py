@@ -220,15 +220,15 @@ WRONG_PAIRS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] 
     "a blank text": (_list(lambda n, line: line.update(text=" ")), {}, "line 1: its text is empty or missing"),
     "a text that is none": (_list(lambda n, line: line.update(text=7)), {}, "line 1: text must be a text, or a list"),
     "a client of some": (_list(lambda n, line: n and line.update(client="a")), {}, "line 1: it names no client, and"),
-    "other clients": (_list(lambda n, line: line.update(client=n % 3)), {}, r"the data name 3 \(0, 1, 2\); give --clients 3"),
+    "more clients": (_list(lambda n, line: line.update(client=n % 3)), {}, r"data name 3 \(0, 1, 2\); give --clients 3"),
     "a small client": (
         _list(lambda n, line: line.update(client="a" if n < 9 else "b")), {},
         r"need 13 records of each client \(2 x 4 candidates .*\) and a has 9; lower --records"),
     "a partition of clients": (
-        _list(lambda n, line: line.update(client=n % 2)), {"dirichlet": 0.3}, "--dirichlet 0.3: the data name the client"),
-    "no groups": (PLAIN, {"dirichlet": 0.3}, r"--dirichlet 0.3: there is nothing to partition by, .* class .*\(group\)"),
+        _list(lambda n, line: line.update(client=n % 2)), {"dirichlet": 0.3}, "--dirichlet 0.3: .* name the client"),
+    "no groups": (PLAIN, {"dirichlet": 0.3}, r"--dirichlet 0.3: there is nothing to partition by, .*\(group\)"),
     "a prompt that a pair cannot fill": (
-        PLAIN, {"prompt": "<image> {question}"}, r"line 1: the prompt shows \{question\}, which must be a text, not None"),
+        PLAIN, {"prompt": "<image> {question}"}, r"line 1: the prompt shows \{question\}, which must be a text"),
     "no picture": (lambda root: (PLAIN(root), shutil.rmtree(root / "img")), {}, r"img/\d+.png: no such file"),
     "too few": (lambda root: minilayouts.write_list(root / "a.jsonl", [minilayouts._line(0)]), {}, "need 32 records"),
 }  # fmt: skip
