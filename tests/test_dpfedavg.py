@@ -103,7 +103,9 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Learner:
 def adapter(learner: Learner, seed: int = 0) -> State:
     """None of whose tensors is zero, in double precision."""
     start, g = Learner.initial(learner, generator(seed, "initial")), torch.Generator().manual_seed(seed)
-    return {n: t.double() + 0.1 * torch.randn(t.shape, generator=g).double() for n, t in sorted(start.items())}
+    return {
+        n: t.double() + 0.1 * torch.randn(t.shape, generator=g, dtype=torch.double) for n, t in sorted(start.items())
+    }
 
 
 def slow_gradient(learner: Learner, state: State, record: str) -> Tensor:

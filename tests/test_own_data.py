@@ -220,7 +220,7 @@ WRONG_PAIRS: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] 
     "a blank text": (_list(lambda n, line: line.update(text=" ")), {}, "line 1: its text is empty or missing"),
     "a text that is none": (_list(lambda n, line: line.update(text=7)), {}, "line 1: text must be a text, or a list"),
     "a client of some": (_list(lambda n, line: n and line.update(client="a")), {}, "line 1: it names no client, and"),
-    "more clients": (_list(lambda n, line: line.update(client=n % 3)), {}, r"data name 3 \(0, 1, 2\); give --clients 3"),
+    "more clients": (_list(lambda n, line: line.update(client=n % 3)), {}, r"name 3 \(0, 1, 2\); give --clients 3"),
     "a small client": (
         _list(lambda n, line: line.update(client="a" if n < 9 else "b")), {},
         r"need 13 records of each client \(2 x 4 candidates .*\) and a has 9; lower --records"),
