@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -63,10 +64,12 @@ def error(found: Any, true: Any) -> float:
     return float(((found - true) ** 2).sum() / (true.astype(float) ** 2).sum())
 
 
-@pytest.mark.parametrize("kind", [Sharing, Scattered])
-def test_no_noise_is_left_in_combinations_and_no_more_can_be(kind: type[Sharing]) -> None:
-    plan = PROTOCOL.of_distances
-    sharing = kind(plan.field, plan.users, plan.slices, plan.degree, plan.tolerance)
+def scattered(plan: Sharing) -> Scattered:
+    return Scattered(plan.field, plan.users, plan.slices, plan.degree, plan.tolerance)
+
+
+@pytest.mark.parametrize("sharing", [PROTOCOL.of_distances, scattered(PROTOCOL.of_distances)])
+def test_no_noise_is_left_in_combinations_and_no_more_can_be(sharing: Sharing) -> None:
     users = [19, 3, 4, 8, 0, 11, 7, 2]
     combined = noise_free(sharing, users).astype(object)
     assert combined.shape == (2, 8)
@@ -89,8 +92,7 @@ def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
 
 def test_with_scattered_points_the_first_user_above_t_is_one_too_many() -> None:
     """Two slices within +-2^15 in a field of 45 bits; within +-2^25 there are too many solutions."""
-    plan = Protocol(20, Tolerance(6, 2, 1), 10**5, 1536).of_distances
-    sharing = Scattered(plan.field, plan.users, plan.slices, plan.degree, plan.tolerance)
+    sharing = scattered(Protocol(20, Tolerance(6, 2, 1), 10**5, 1536).of_distances)
     for bits, right in ((15, 1.0), (25, 0.0)):
         true = rng().integers(-(2**bits), 2**bits, size=(2, 50))
         shares = sharing.share(true.reshape(-1), rng(3))
@@ -142,24 +144,18 @@ def asked(vectors: Floats, rounds: int, seed: int = 0) -> list[tuple[list[list[i
     return [([group.tolist() for group in groups], plain_distances(vectors, groups)) for groups in halves]
 
 
-def squared(vectors: Floats) -> Floats:
-    found: Floats = ((vectors[:, None] - vectors) ** 2).sum(-1)
-    return found
+def squared(vectors: Floats) -> Any:
+    return ((vectors[:, None] - vectors) ** 2).sum(-1)
 
 
 def test_users_that_stand_still_are_placed() -> None:
+    """Of users equally far from each other no pair is called nearer than another."""
     vectors = rng().normal(size=(8, 5))
     few, many = mutual_distances(asked(vectors, 2)), mutual_distances(asked(vectors, 12))
     assert few.rank < many.rank == 28
     np.testing.assert_allclose(many.squared, squared(vectors), atol=1e-2)
-    nearest = squared(vectors) + 1e9 * np.eye(8)
-    assert ((many.squared + 1e9 * np.eye(8)).argmin(1) == nearest.argmin(1)).all()
-
-
-def test_where_all_are_alike_nothing_is_found() -> None:
-    """Users equally far from each other: no pair is called nearer than another."""
-    found = mutual_distances(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
-    np.testing.assert_allclose(found, 2, atol=1e-6)
+    alike = mutual_distances(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
+    np.testing.assert_allclose(alike, 2, atol=1e-6)
 
 
 def test_a_domain_is_seen_in_one_round() -> None:
@@ -213,13 +209,10 @@ def view(transcript: Transcript, threat_model: str) -> View:
 
 def everything(seen: View) -> Iterator[Tensor]:
     """Every tensor that a view gives; what it refuses is left out."""
-    asks: list[tuple[Any, ...]] = [("public",), *((name, r) for name in ("broadcast", "uploads", "sums", "distances", "shares") for r in range(SCHEDULE.rounds))]  # fmt: skip
-    for name, *args in asks:
-        try:
-            found = getattr(seen, name)(*args) if args else getattr(seen, name)
-        except LacksCapability:
-            continue
-        yield from _tensors(found)
+    yield from _tensors(seen.public)
+    for name, r in itertools.product(("broadcast", "uploads", "sums", "distances", "shares"), range(SCHEDULE.rounds)):
+        with contextlib.suppress(LacksCapability):
+            yield from _tensors(getattr(seen, name)(r))
 
 
 def _tensors(found: Any) -> Iterator[Tensor]:
@@ -230,30 +223,26 @@ def _tensors(found: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
+def is_in(tensor: Tensor, secret: Tensor) -> bool:
+    """Whether a row of the tensor, if it has such rows, is the secret."""
+    secret = secret.flatten().double()
+    if tensor.numel() % len(secret):
+        return False
+    rows = tensor.double().reshape(-1, len(secret))
+    return bool(((rows - secret).norm(dim=1) < 1e-4 * secret.norm()).any())
+
+
 @pytest.mark.parametrize("threat_model", ["released-model", "server", "clustering-server", "colluding-users"])
 def test_no_private_prompt_is_in_any_view(whole: Transcript, threat_model: str) -> None:
     """Nor a gradient, nor a direction, whole or a row of a tensor; shares of them are there as good as random."""
-    secrets = [update.sealed[name] for update in first_updates(whole.broadcast(0)) for name in update.sealed]
-    secrets += [
-        whole.private(r, k)[name] for name in ("p_L", "mark") for r in range(SCHEDULE.rounds) for k in range(USERS)
-    ]
-    secrets += [whole.personal(r, k)["prompt"] for r in range(SCHEDULE.rounds) for k in range(USERS)]
-    flat = [secret.flatten().double() for secret in secrets]
+    secrets = [tensor for update in first_updates(whole.broadcast(0)) for tensor in update.sealed.values()]
+    for r, k in itertools.product(range(SCHEDULE.rounds), range(USERS)):
+        secrets += [*(whole.private(r, k)[name] for name in ("p_L", "mark")), whole.personal(r, k)["prompt"]]
     seen = list(everything(view(whole, threat_model)))
     assert seen
-    for tensor in seen:
-        for secret in (one for one in flat if tensor.numel() % len(one) == 0):
-            rows = tensor.double().reshape(-1, len(secret))
-            assert not ((rows - secret).norm(dim=1) < 1e-4 * secret.norm()).any()
-
-
-def test_a_planted_prompt_would_be_found(whole: Transcript) -> None:
-    """The walk does see what an owner has."""
-    owned = whole.private(0, 3)["p_L"].flatten().double()
-    assert any(
-        (tensor.flatten().double() - owned).norm() < 1e-6
-        for tensor in _tensors({"a": [whole.private(0, 3)]})
-        if tensor.numel() == len(owned)
+    assert not any(is_in(tensor, secret) for tensor in seen for secret in secrets)
+    assert any(is_in(tensor, secrets[-1]) for tensor in _tensors({"a": [whole.personal(r, k)]})), (
+        "what is there is seen"
     )
 
 
@@ -269,10 +258,9 @@ def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
     for asked_of, name in ((server, "shares"), (server, "upload"), (users, "sums"), (users, "distances")):
         with pytest.raises(LacksCapability):
             getattr(asked_of, name)(*([2, 0] if name == "upload" else [2]))
-    for name in THREAT_MODELS:
-        if name != "owner":
-            with pytest.raises(LacksCapability, match="private states"):
-                view(whole, name).private(0)
+    for name in {*THREAT_MODELS} - {"owner"}:
+        with pytest.raises(LacksCapability, match="private states"):
+            view(whole, name).private(0)
 
 
 def test_all_shares_together_are_what_was_shared(whole: Transcript) -> None:
@@ -424,20 +412,15 @@ def auroc_of_groups(size: int, leak: bool = True) -> float:
     start = method.start({name: 0.05 * torch.randn(4, 16, generator=g) for name in ("p_G", "p_L")})
     coins = rng(0 if leak else 1).permuted(np.tile(np.arange(12) < 6, (USERS, 1)), axis=1)
     prompt = method.prompt(start)
-    lists = [
-        [r for r, used in zip(ids, own, strict=True) if used] for ids, own in zip(world.training, coins, strict=True)
-    ]
+    lists = [[*itertools.compress(ids, own)] for ids, own in zip(world.training, coins, strict=True)]
     means = torch.stack([mean_gradient(method, learner, prompt, records) for records in lists])
     groups = [list(range(i, i + size)) for i in range(0, USERS, size)]
     seen = Sums(start, groups, torch.stack([means[group].mean(0) for group in groups]))
     messages = ReplayedMessages(seen, method, learner, world.training)  # type: ignore[arg-type]
-    found = []
     truth = coins if leak else rng(5).permuted(coins, axis=1)
-    for k in range(USERS):
-        (mixture,) = solved(messages, k, world.training[k], [0], 12, True)
-        shares = solve(mixture).shares
-        found.append(roc_auc_score(truth[k], np.nan_to_num(shares)))
-    return float(np.mean(found))
+    mixtures = [solved(messages, k, world.training[k], [0], 12, True) for k in range(USERS)]
+    shares = [np.nan_to_num(solve(mixture).shares) for (mixture,) in mixtures]
+    return float(np.mean([roc_auc_score(*pair) for pair in zip(truth, shares, strict=True)]))
 
 
 @pytest.mark.usefixtures("unsafe_but_quick")

@@ -90,8 +90,7 @@ class TestFront:
             u, leak = np.random.default_rng(seed).integers(0, 5, (2, 12))  # with ties
             assert on_front(u, leak).tolist() == slow_front(u, leak)
         u, leak = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.7, 0.6])
-        found = front_probability(u, np.zeros(3), leak, np.zeros(3))
-        assert found.tolist() == on_front(u, leak).astype(float).tolist()
+        assert front_probability(u, np.zeros(3), leak, np.zeros(3)).tolist() == on_front(u, leak).tolist()
 
     def test_of_two_alike_each_is_off_the_front_a_quarter_of_the_time(self):
         """It is off where the other is better in both, with probability 1/4: 500 of 2,000 draws, sd 19."""
@@ -158,30 +157,29 @@ class TestPoints:
         assert rows.best_of.dropna().unique().tolist() == [2]
 
     @pytest.mark.parametrize(
-        ("entry", "apart"),
+        ("entries", "apart"),
         [
-            ("adversary.shadows", {"lira"}),
-            ("adversary.shadow_kind", {"lira"}),
-            ("adversary.trajectory", {"lira"}),
-            ("adversary.shadow_trajectories", {"lira"}),
+            ("adversary.shadows adversary.shadow_kind adversary.trajectory adversary.shadow_trajectories", {"lira"}),
             ("adversary.observed_rounds", {"cosine", "decompose"}),
             ("adversary.solved_rounds", {"decompose"}),
-            ("adversary.targets", {"lira", "cosine", "decompose", "loss", "maxrenyi"}),
-            ("adversary.of_tomorrow", {"lira", "cosine", "decompose", "loss", "maxrenyi"}),
+            ("adversary.targets adversary.of_tomorrow", {"lira", "cosine", "decompose", "loss", "maxrenyi"}),
             ("attack.lira.variance", {"lira"}),
-            ("attack.maxrenyi.novel_rows", set()),
             ("attack.maxrenyi.order", {"maxrenyi"}),
             ("attack.loss.of_tomorrow", {"loss"}),
-            ("audit.membership.confidence", set()),
+            ("attack.maxrenyi.novel_rows audit.membership.confidence", set()),
         ],
     )
-    def test_an_attack_is_another_one_by_what_it_uses_only(self, entry, apart):
+    def test_an_attack_is_another_one_by_what_it_uses_only(self, entries, apart):
         """At every point the entry has another value."""
+        for entry in entries.split():
+            self.check_apart(entry, apart)
+
+    def check_apart(self, entry, apart):
         names = ("lira", "cosine", "decompose", "loss", "maxrenyi")
         made = runs(seeds=1, attacks=("lira", "entropy", "rmia", "loss", "gradnorm"))
         found = varied(made, lambda i: {entry: f"value {i}"}, entropy="cosine", rmia="decompose", gradnorm="maxrenyi")
         labels = attack_labels(found)
-        assert {a for a in names if len({labels[run.key, a] for run in found}) > 1} == apart
+        assert {a for a in names if len({labels[run.key, a] for run in found}) > 1} == apart, entry
         rows = table(found).dropna(subset="best_of")
         assert rows.empty == (apart == set(names))
         assert set(rows.best_of) <= {len(names) - len(apart)}
@@ -231,14 +229,14 @@ class TestCurves:
     def test_a_row_is_the_mean_of_its_seeds(self):
         row = table(runs()).iloc[0]
         e = [attacked(prompt_evidence("dpfpl", seed=s), "lira", pictures=False) for s in range(2)]
-        aurocs = [next(f["value"] for f in one.findings if f["metric"] == "auroc") for one in e]
-        assert row.auroc == pytest.approx(np.mean(aurocs))
-        local = [next(f["value"] for f in one.findings if f["metric"] == "accuracy/local") for one in e]
-        assert row.utility == pytest.approx(np.mean(local))
+        for metric, mean in (("auroc", row.auroc), ("accuracy/local", row.utility)):
+            values = [next(f["value"] for f in one.findings if f["metric"] == metric) for one in e]
+            assert mean == pytest.approx(np.mean(values)), metric
         assert (row.auroc_seeds, row.utility_seeds, row.utility_metric) == (2, 2, "local")
         unknown = {"value": None, "low": None, "high": None, "status": "not measurable (96)"}
         few = [replace(r, findings=[f | unknown if f["metric"] == "tpr@1%" else f for f in r.findings]) for r in runs()]
         assert set(table(few).tpr_1_status) == {"not measurable"}
+        assert set(table(runs(), utility="neighbour").utility_metric) == {"neighbour"}
 
     def test_the_best_by_the_coins_has_an_interval_for_all(self):
         """The second attack has the lower AUROC and the larger statistic."""
@@ -270,21 +268,19 @@ class TestCurves:
         said = audit.curves([*noisy[:-1], replace(noisy[-1], findings=worse)], audit.Params()).sentences
         assert all("leakage FALLS where noise does, from dpfpl epsilon=0.1 (0.950)" in one for one in said)
 
-    @pytest.mark.parametrize("name", ["neighbour", "overall"])
-    def test_another_utility(self, name):
-        assert set(table(runs(), utility=name).utility_metric) == {name}
-
     def test_what_is_missing_is_named(self):
-        with pytest.raises(InputError, match=r"no two points.*single setting was attacked, dpfpl"):
-            table(runs(epsilons=(0.4,)))
-        with pytest.raises(InputError, match="--utility cider: the runs on glyphs have local, neighbour, overall"):
-            table(runs(), utility="cider")
-        bare = [replace(r, findings=[f for f in r.findings if f["metric"] == "epsilon"]) for r in runs()]
-        with pytest.raises(InputError, match="nothing was attacked"):
-            table(bare)
-        blunt = [replace(r, findings=[f for f in r.findings if f["metric"] == "auroc"]) for r in runs()]
-        with pytest.raises(InputError, match="no utility in common"):
-            table(blunt)
+        bare, blunt = (
+            [replace(r, findings=[f for f in r.findings if f["metric"] == metric]) for r in runs()]
+            for metric in ("epsilon", "auroc")
+        )
+        for given, params, message in (
+            (runs(epsilons=(0.4,)), {}, "no two points.*single setting was attacked, dpfpl"),
+            (runs(), {"utility": "cider"}, "--utility cider: the runs on glyphs have local, neighbour, overall"),
+            (bare, {}, "nothing was attacked"),
+            (blunt, {}, "no utility in common"),
+        ):
+            with pytest.raises(InputError, match=message):
+                table(given, **params)
         with pytest.raises(ValueError, match="utility must be local, neighbour,"):
             audit.Params(utility="taste")
 
@@ -292,10 +288,9 @@ class TestCurves:
         """Of two settings that leak alike the one with the lower loss is on the front."""
         both = runs(epsilons=(math.inf, 0.4), seeds=1, attacks=("loss",))
         losses = pd.DataFrame([(-1, "global", 9.0), (0, "global", 1.0)], columns=["round", "model", "loss"])
-        high = losses.assign(loss=2.0)
-        alike = [[f | {"value": 0.6} for f in r.findings if f["metric"] == "auroc"] for r in both]
-        tables = [{"utility": t} for t in (high, losses)]
-        rows = table([replace(r, tables=t, findings=f) for r, t, f in zip(both, tables, alike, strict=True)])
+        alike = [replace(r, findings=[f | {"value": 0.6} for f in r.findings if f["metric"] == "auroc"]) for r in both]
+        tables = [{"utility": t} for t in (losses.assign(loss=2.0), losses)]
+        rows = table([replace(r, tables=t) for r, t in zip(alike, tables, strict=True)])
         assert rows.utility.unique().tolist() == [2.0, 1.0]
         fronts = dict(zip(rows.point, rows.front, strict=True))
         assert fronts == {"dpfpl epsilon=none": False, "dpfpl epsilon=0.4": True}
@@ -318,16 +313,13 @@ class TestPage:
 
 
 class TestCommand:
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            ("promptfl --epsilon none --attack loss --audit curves", "compares settings, and here is one, promptfl"),
-            ("dpfpl --epsilon none,1 --audit curves", "needs an attack"),
-        ],
-    )
-    def test_refused_before_anything_trains(self, words, said):
-        with pytest.raises(InputError, match=said):
-            cli.read_command(["--method", *words.split()])
+    def test_refused_before_anything_trains(self):
+        for words, said in (
+            ("promptfl --epsilon none --attack loss", "compares settings, and here is one, promptfl"),
+            ("dpfpl --epsilon none,1", "needs an attack"),
+        ):
+            with pytest.raises(InputError, match=said):
+                cli.read_command(["--audit", "curves", "--method", *words.split()])
 
     def test_it_is_in_no_analysis_but_in_the_page_of_several_settings(self):
         words = "--method dpfpl --epsilon none,1 --attack loss".split()
@@ -358,22 +350,31 @@ def out(kept, tmp_path_factory):
     return out
 
 
+def compared(out, *words):
+    return cli.main(["--audit", "curves", "--out", str(out), *words])
+
+
+def without_reports(kept, place):
+    """The trainings and analyses of kept runs elsewhere."""
+    return shutil.copytree(kept.out, place, ignore=shutil.ignore_patterns("reports"), dirs_exist_ok=True)
+
+
 class TestOnDisk:
     def test_over_several_commands_without_training(self, out, capsys, monkeypatch):
         from fedaudit.pipeline import compute
 
         monkeypatch.setattr(compute, "compute", None)  # whatever trains would need it
-        assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
+        assert compared(out, "--quiet") == 0
         first = capsys.readouterr().out.splitlines()
         page = next(out.glob("comparisons/curves-*/index.html"))
         assert first[-1] == f"report: {page}"
         rows = pd.read_csv(page.with_name("curves.csv"))
         assert set(rows.point) == {"promptfl epsilon=none", "promptfl epsilon=5", "local epsilon=none"}
         before = {p: unnoted(p) for p in page.parent.rglob("*") if p.is_file()}
-        assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
+        assert compared(out, "--quiet") == 0
         assert {p: unnoted(p) for p in page.parent.rglob("*") if p.is_file()} == before
         capsys.readouterr()
-        assert cli.main(["--audit", "curves", "--out", str(out), "--dry-run"]) == 0
+        assert compared(out, "--dry-run") == 0
         assert "4 runs of 3 settings" in capsys.readouterr().out
 
     def test_every_table_of_an_analysis_can_be_asked_for(self, out):
@@ -386,7 +387,7 @@ class TestOnDisk:
     def test_what_cannot_be_read_is_named(self, out, capsys):
         broken = out / "reports" / "broken"
         broken.mkdir()
-        assert cli.main(["--audit", "curves", "--out", str(out)]) == 0
+        assert compared(out) == 0
         broken.rmdir()
         assert f"left out: {broken} is not finished" in capsys.readouterr().err
 
@@ -399,25 +400,24 @@ class TestOnDisk:
 
     def test_nothing_to_compare_ends_with_2_and_no_page(self, kept, tmp_path, capsys):
         """Of one method only the losses were attacked, of another only the entropies."""
-        shutil.copytree(kept.out, tmp_path, ignore=shutil.ignore_patterns("reports"), dirs_exist_ok=True)
-        few = {**TINY, "epsilon": "none", "out": tmp_path}
+        few = {**TINY, "epsilon": "none", "out": without_reports(kept, tmp_path)}
         with no_pages():
             fedaudit.audit(**few, method="promptfl", attack="entropy")
             fedaudit.audit(**few, method="local", attack="loss")
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 2
+        assert compared(tmp_path, "--quiet") == 2
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith("error: --audit curves: glyphs, ")
         assert "no attack ran with the same settings at all 2 points, so none are compared; entropy lacks 1: " in said
         assert not (tmp_path / "comparisons").exists()
         with no_pages():
             fedaudit.audit(**few, method="promptfl", attack="loss")
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 0
+        assert compared(tmp_path, "--quiet") == 0
 
     def test_what_is_missing_ends_with_2(self, kept, tmp_path, capsys):
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
+        assert compared(tmp_path) == 2
         assert "no finished report" in capsys.readouterr().err
-        shutil.copytree(kept.out, tmp_path, ignore=shutil.ignore_patterns("reports"), dirs_exist_ok=True)
+        without_reports(kept, tmp_path)
         with no_pages():
             fedaudit.audit(**TINY, method="local", epsilon="none", out=tmp_path)
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
+        assert compared(tmp_path) == 2
         assert "no run under" in capsys.readouterr().err

@@ -45,7 +45,6 @@ from fedaudit.terms.threat_models import ACTIVE_SERVER
 from fedaudit.trainers import maple
 from fedaudit.trainers.base import Schedule
 from fedaudit.trainers.learners import METHODS
-from fedaudit.trainers.promptfl import PromptFL
 from fedaudit.trainers.prompts import Facts, PromptMethod, Settings
 from fedaudit.trainers.protocols import Bench
 from tests import asking_toy, prompt_toy
@@ -164,17 +163,12 @@ class TestTruth:
         for federation in (lab.federation, inverted(lab.federation)):
             asking = QuestionPlan.of(lab.cell, federation)
             for source in asking.sources:
-                clients = [Rebuilt(k, "rebuilt", None, None, None, None) for k in range(3)]
-                source.rebuilt["server"] = [
-                    dataclasses.replace(one, state={"prompt": torch.zeros(1)}) for one in clients
-                ]
+                prompt = {"prompt": torch.zeros(1)}
+                source.rebuilt["server"] = [Rebuilt(k, "rebuilt", prompt, None, None, None) for k in range(3)]
             asked = [question_set for target in asking.targets for question_set in asking.question_sets(target)]
             assert [question_set.threat_model for question_set in asked] == 2 * [*ADVERSARIES]
             views = [view for source in asking.sources for view in source.views.values()]
-            questions = [
-                *asking.replay_questions(asking.training),
-                *(q for question_set in asked for q in question_set.questions()),
-            ]
+            questions = [*asking.replay_questions(asking.training)], [[*one.questions()] for one in asked]
             held.append(pickle.dumps([views, questions, scoring_jobs(asking, asked)]))
         assert held[0] == held[1]
 
@@ -210,13 +204,9 @@ class TestTables:
         recipe = recipe_of(lab.cell, lab.federation)
         for asked in targets.targets_of(lab.cell, lab.federation):
             shadows = shadows_of(lab.bench, recipe, asked.client).member
+            number, method = shadow_models.SIMULATED, recipe.method
             simulated = shadow_models.members(
-                lab.bench,
-                recipe.method,
-                recipe.simulated(shadow_models.SIMULATED),
-                asked.client,
-                seed=recipe.seed,
-                shadows=[shadow_models.SIMULATED],
+                lab.bench, method, recipe.simulated(number), asked.client, seed=recipe.seed, shadows=[number]
             )
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
@@ -229,9 +219,8 @@ class TestTables:
     def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
         one = dataclasses.replace(lab.cell.plan.adversary, targets=1)
-        attack = attack_training(
-            lab.trained(attacks={"loss": ATTACKS["loss"].params()}, adversary=one), lab.workshop, QUIET
-        )
+        cell = lab.trained(attacks={"loss": ATTACKS["loss"].params()}, adversary=one)
+        attack = attack_training(cell, lab.workshop, QUIET)
         table = attack.tables()["trajectories"].query("client == 'client-00' and record == 'mean'")
         asked, owner, kinds = attack.question_plan.targets[0], found[0]["owner"]["facts"], attack.run.kinds(0)
         for kind in ("member", "held-out"):
@@ -290,12 +279,9 @@ class TestTogether:
 class TestBatches:
     def test_the_first_message_names_its_batch_and_the_twin_is_its_control(self, lab: Lab) -> None:
         """Without canaries of weight 0 it would be exact; the base column and the thresholds are of a federation that was simulated."""
-        plan = cli.read_command(
-            [*WORDS.replace("lira,cosine", "decompose,lira").split(), "--out", str(lab.cell.plan.out)]
-        ).plan
-        cell = lab.trained(
-            attacks=plan.attacks, adversary=dataclasses.replace(plan.adversary, solved_rounds=1, targets=1)
-        )
+        adversary = dataclasses.replace(lab.cell.plan.adversary, solved_rounds=1, targets=1)
+        attacks = {name: ATTACKS[name].params() for name in ("decompose", "lira")}
+        cell = lab.trained(attacks=attacks, adversary=adversary)
         method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
         (asked,) = targets.targets_of(cell, lab.federation)
         assert not asked.complete  # some canaries weigh 0
@@ -348,36 +334,17 @@ REFUSED = {
 def test_what_does_not_run_says_why(words: str) -> None:
     (cell,) = cli.read_command([*words.split(), "--attack", ",".join(ATTACKED), "--epsilon", "none"]).plan.cells
     for threat_model, why in REFUSED[words].items():
-        found = permitted.refusal_reasons(cell, threat_model)
-        for attack in ATTACKED:
-            expected = why.get(attack)
-            sees = expected in SEES.values()
-            said = f"the threat model {threat_model} {expected}" if sees else expected
-            assert found[attack] == said, (threat_model, attack)
-
-
-def test_messages_that_are_no_sums_of_gradients_are_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A method that refuses to explain its messages says why; attacks that solve none run."""
-    monkeypatch.setattr(PromptFL, "refuses", {"explains": "its messages hold control variates"})
-    plan = cli.read_command("--method promptfl --attack decompose,cosine --epsilon none".split()).plan
-    found = permitted.refusal_reasons(plan.cells[0], "server")
-    assert found == {"decompose": "its messages hold control variates", "cosine": None}
-    (row,) = permitted.refused_table(plan.cells[0]).query("threat_model == 'server'").itertuples()
-    assert (row.attack, row.why) == ("decompose", "its messages hold control variates")
+        sees = {text: f"the threat model {threat_model} {text}" for text in SEES.values()}
+        expected = {attack: sees.get(text, text) for attack, text in (dict.fromkeys(ATTACKED) | why).items()}
+        assert permitted.refusal_reasons(cell, threat_model) == expected, threat_model
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--attack loss", [0, 1, 2, 3, 4]),
-        ("--attack loss,lira", [0, 1]),
-        ("--attack loss,lira --targets 3", [0, 1, 2]),
-        ("--attack loss --targets 1", [0]),
-    ],
+    ("words", "targets"), [("loss", 5), ("loss,lira", 2), ("loss,lira --targets 3", 3), ("loss --targets 1", 1)]
 )
-def test_two_clients_are_attacked_where_each_takes_shadow_models(words: str, expected: list[int]) -> None:
-    plan = cli.read_command(["--method", "dpfpl", "--clients", "5", "--no-twin", *words.split()]).plan
-    assert plan.cells[0].targets == expected
+def test_two_clients_are_attacked_where_each_takes_shadow_models(words: str, targets: int) -> None:
+    plan = cli.read_command(f"--method dpfpl --clients 5 --no-twin --attack {words}".split()).plan
+    assert plan.cells[0].targets == [*range(targets)]
 
 
 def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others(lab: Lab) -> None:
@@ -385,9 +352,9 @@ def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others
     asked = targets.targets_of(lab.cell, federation)
     assert [question.client for question in asked] == [0, 1]
     for question in asked:
-        own, others = federation.clients[question.client], set()
-        for k, client in enumerate(federation.clients):
-            others |= {r.id for r in (*client.records, *client.reference)} if k != question.client else set()
+        own = federation.clients[question.client]
+        strangers = [client for client in federation.clients if client is not own]
+        others = {r.id for client in strangers for r in (*client.records, *client.reference)}
         assert list(question.candidates) == [r.id for r in (*own.records, *own.canaries)]
         assert list(question.reference) == [r.id for r in own.reference]
         assert set(question.others) <= others
@@ -405,21 +372,18 @@ class TestOneRound:
     """A training of one round takes one batch: the other training records are neither members nor held out."""
 
     @staticmethod
-    def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], dict[str, pd.DataFrame]]:
-        plan = lab.cell.plan
-        loss, source = (ATTACKS[name].params() for name in ("loss", "source"))
-        cell = lab.trained(
-            seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
-            adversary=dataclasses.replace(plan.adversary, targets=1),
-        )  # fmt: skip
+    def audited(lab: Lab, batch: int, seed: int = 0) -> tuple[Cell, list[Any], dict[str, pd.DataFrame]]:
+        plan, attacks = lab.cell.plan, {name: ATTACKS[name].params() for name in ("loss", "source")}
+        settings, one = dataclasses.replace(plan.settings, batch=batch), dataclasses.replace(plan.adversary, targets=1)
+        cell = lab.trained(seed, rounds=1, settings=settings, attacks=attacks, adversary=one)
         attack = attack_training(cell, lab.workshop, QUIET)
         subject = subject_of(cell, attack.run, lab.workshop)
         for name in sort_audits(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
         return cell, list(subject.before["membership"].findings), attack.tables()
 
-    def test_members_are_those_of_the_coin_whatever_a_batch_held(self, lab: Lab, tmp_path: Path) -> None:
-        cell, findings, tables = self.audited(lab, 8, tmp_path)
+    def test_members_are_those_of_the_coin_whatever_a_batch_held(self, lab: Lab) -> None:
+        cell, findings, tables = self.audited(lab, 8)
         client = lab.federation.clients[0]
         seen = targets.trained_records(cell, lab.federation, 0)
         members = {r.id for r, inside in client.labelled_candidates if inside}
@@ -443,29 +407,21 @@ class TestOneRound:
             assert f.verdict is None  # the report's, and of what depends on the coins none
             assert not (f.headline and f.z is None)
 
-    def test_members_that_trained_are_not_measurable_where_no_batch_held_any(self, lab: Lab, tmp_path: Path) -> None:
+    def test_members_that_trained_are_not_measurable_where_no_batch_held_any(self, lab: Lab) -> None:
         """Its batch is a single record, a canary."""
-        client, method = lab.federation.clients[0], batches_of(lab, 1)
+        plan, client = lab.cell.plan, lab.federation.clients[0]
+        single = dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, batch=1))
         records, canaries = ([r.id for r in part] for part in (client.training_records, client.canaries))
-        seed = next(
-            s
-            for s in range(99)
-            if method.messages.used_records(records, client=0, seed=s, rounds=[0], settings=None) <= {*canaries}
-        )
-        _, findings, tables = self.audited(lab, 1, tmp_path, seed=seed)
+        used = method_of(Cell(single, lab.cell.method, 0), lab.federation.sizes).messages.used_records
+        asked: dict[str, Any] = {"client": 0, "rounds": [0], "settings": None}
+        seed = next(s for s in range(99) if used(records, seed=s, **asked) <= {*canaries})
+        _, findings, tables = self.audited(lab, 1, seed=seed)
         table = tables["records"]
         assert set(table.kind) == {"member", "held-out", "canary", "left-out canary", "reference", "other client"}
         own = [f for f in findings if f.metric == "auroc" and f.population == "members that trained"]
         assert own
         assert all(f.status.startswith("not measurable") and f.value is None and f.verdict is None for f in own)
         assert list(tables["attribution"].kind) == ["member", "held-out"]
-
-
-def batches_of(lab: Lab, size: int) -> Any:
-    """The method with batches of that size."""
-    settings = dataclasses.replace(lab.cell.plan.settings, batch=size)
-    cell = Cell(dataclasses.replace(lab.cell.plan, settings=settings), lab.cell.method, 0)
-    return method_of(cell, [len(client.training_records) for client in lab.federation.clients])
 
 
 RECORDS, KNOWN = 20, 6  # of each client
@@ -514,24 +470,18 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, QuestionPlan]:
 def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ScoredRun:
     bench, job = learnt_by_heart(request.param, tmp_path_factory.mktemp("leak"))
     found = asking_toy.attacked(bench, job)
-    parts = {k: views["owner"] for k, views in found.items()}
-    trained = {
-        k: job.method.messages.used_records(
-            bench.training[k], client=k, seed=1, rounds=[0, 1], settings=bench.learner.settings
-        )
-        for k in found
-    }
+    used, rounds = job.method.messages.used_records, job.transcript.schedule.rounds
+    same: dict[str, Any] = {"seed": 1, "rounds": [0, 1], "settings": bench.learner.settings}
+    trained = {k: used(bench.training[k], client=k, **same) for k in found}
     run = ScoredRun(
-        models=[
-            ScoredModel("owner", "true state", k, job.transcript.schedule.rounds, **part) for k, part in parts.items()
-        ],
+        models=[ScoredModel("owner", "true state", k, rounds, **views["owner"]) for k, views in found.items()],
         signals={SCORES[request.param]: "attack"},
         headlines={"attack": (SCORES[request.param],)},
         few=True,
         blind={},
         records={asked.client: asked.candidates for asked in job.targets},
         reference={asked.client: asked.reference for asked in job.targets},
-        others={k: [] for k in parts},
+        others={k: [] for k in found},
         truth={r: r in trained[asked.client] for asked in job.targets for r in asked.candidates},
         group=dict.fromkeys((r for asked in job.targets for r in asked.records), "any"),
     )
@@ -560,9 +510,8 @@ class TestPlantedLeak:
         assert wrong.value == pytest.approx(1 - right.value)
         assert wrong.high < 0.5
         rng = np.random.default_rng(0)
-        chance = [
-            self.row(labelled(attacked, {r: bool(rng.random() < 0.5) for r in attacked.truth})) for _ in range(12)
-        ]
+        coins = [{r: bool(rng.random() < 0.5) for r in attacked.truth} for _ in range(12)]
+        chance = [self.row(labelled(attacked, truth)) for truth in coins]
         assert abs(np.mean([row.value for row in chance]) - 0.5) < 0.1
         assert sum(row.low > 0.5 for row in chance) <= 2
 

@@ -50,12 +50,9 @@ LISTS = ("members.jsonl", "nonmembers.jsonl", "reference.jsonl", "novel.jsonl", 
 def with_lists(folder: Path, clients: Any = (0, 1, 2)) -> Path:
     """The lists of records that a run needs, with one member and one non-member of each client."""
     (folder / "images").mkdir(exist_ok=True)
-    names = {"m": "members", "o": "nonmembers"}
-    for word, name in names.items():
-        put(
-            folder / f"{name}.jsonl",
-            [line(f"{word}{k}", k, image=f"images/{word}{i}.png") for i, k in enumerate(clients)],
-        )
+    for word, name in {"m": "members", "o": "nonmembers"}.items():
+        lines = [line(f"{word}{k}", k, image=f"images/{word}{i}.png") for i, k in enumerate(clients)]
+        put(folder / f"{name}.jsonl", lines)
         for i, _ in enumerate(clients):
             pixels = np.full((2, 2, 3), 2 * i + (word == "m"), np.uint8)
             Image.fromarray(pixels).save(folder / "images" / f"{word}{i}.png")
@@ -64,12 +61,9 @@ def with_lists(folder: Path, clients: Any = (0, 1, 2)) -> Path:
 
 def of_classes(folder: Path, label: str) -> Path:
     """The lists of a folder as those of prompts."""
-    for name in ("members", "nonmembers"):
-        lines = [json.loads(text) for text in (folder / f"{name}.jsonl").read_text().splitlines()]
-        put(
-            folder / f"{name}.jsonl",
-            [{k: v for k, v in one.items() if k != "text"} | {"class": label} for one in lines],
-        )
+    for path in (folder / f"{name}.jsonl" for name in ("members", "nonmembers")):
+        lines = [json.loads(text) | {"class": label} for text in path.read_text().splitlines()]
+        put(path, [{key: value for key, value in one.items() if key != "text"} for one in lines])
     return folder
 
 
@@ -81,17 +75,19 @@ def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_moved_to_its_place_is_flushed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
+    moved: list[bool] = []
     replace = os.replace
+
+    def replacing(source: Any, target: Any) -> None:
+        if "temporary-" in str(source):
+            moved.append(str(source) in seen)
+        replace(source, target)
+
     monkeypatch.setattr(os, "fsync", lambda handle: seen.append(os.readlink(f"/proc/self/fd/{handle}")))
-    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(f"{a} to {b}"), replace(a, b)))
+    monkeypatch.setattr(os, "replace", replacing)
     plain(tmp_path)
-    moves = [
-        (i, name.split(" to ")[0])
-        for i, name in enumerate(seen)
-        if "temporary-" in name.split(" to ")[0] and " to " in name
-    ]
-    assert len(moves) > 20
-    assert all(name in seen[:i] for i, name in moves)
+    assert len(moved) > 20
+    assert all(moved)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -104,6 +100,19 @@ def assert_same_files(one: Path, other: Path) -> None:
     ours, theirs = files_of(one), files_of(other)
     assert ours.keys() == theirs.keys()
     assert [name for name, content in ours.items() if content != theirs[name]] == []
+
+
+def with_records_of(export: Path, folder: Path) -> Path:
+    """The folder with the lists and pictures of an export."""
+    for name in LISTS:
+        shutil.copy(export / name, folder)
+    shutil.copytree(export / "images", folder / "images")
+    return folder
+
+
+def refused(message: str, call: Callable[..., object], *given: Any) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(*given)
 
 
 def assert_same_tensors(one: Path, other: Path) -> None:
@@ -142,10 +151,7 @@ class TestSameAsExport:
     def test_of_adapters(self, original: Transcript, tmp_path: Path) -> None:
         export = exported(original, tmp_path / "export")
         record(original, Recorder(tmp_path / "run", **ABOUT, **EPSILON, score="captions"))
-        for name in LISTS:
-            shutil.copy(export / name, tmp_path / "run")
-        shutil.copytree(export / "images", tmp_path / "run" / "images")
-        assert_same_tensors(export, tmp_path / "run")
+        assert_same_tensors(export, with_records_of(export, tmp_path / "run"))
         again = transcript(tmp_path / "run", tmp_path / "again")
         assert_same_transcripts(original, again)
         ours, theirs = read(tmp_path / "run"), read(export)
@@ -159,13 +165,9 @@ class TestSameAsExport:
     def test_of_prompts(self, name: str, tmp_path: Path) -> None:
         export, transcript = exported_prompts(name, tmp_path)
         about = json.loads((export / "run.json").read_text())
-        for key in ("format", "gaps"):
-            about.pop(key, None)
+        about = {key: value for key, value in about.items() if key not in ("format", "gaps")}
         record(transcript, Recorder(tmp_path / "mine", **about))
-        for listed in LISTS:
-            shutil.copy(export / listed, tmp_path / "mine")
-        shutil.copytree(export / "images", tmp_path / "mine" / "images")
-        assert_same_tensors(export, tmp_path / "mine")
+        assert_same_tensors(export, with_records_of(export, tmp_path / "mine"))
         _, method = trained(name)
         again = transcript_of(tmp_path / "mine", tmp_path / "again", method)
         assert_same_transcripts(transcript, again)
@@ -239,7 +241,7 @@ def test_a_loop_of_coop(own: bool, tmp_path: Path) -> None:
         for k in range(2):
             learner.load_state_dict(server, strict=False)
             with torch.no_grad():
-                learner.ctx += torch.full((4, 8), k + r + 1.0)
+                learner.ctx += k + r + 1.0
             recording.upload(r, k, learner.state_dict(), records=7)
             if own:
                 recording.owner(r, k, {"ctx": learner.ctx * 2})
@@ -262,16 +264,6 @@ def test_a_loop_of_coop(own: bool, tmp_path: Path) -> None:
 # what a state may be
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_the_dtype_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    state = {A: torch.randn(1, 2).to(dtype), B: torch.randn(3, 1).to(dtype)}
-    recording = recorder(tmp_path)
-    recording.broadcast(0, state)
-    kept = load_file(tmp_path / "models" / "round-000.safetensors")
-    assert all(kept[name].dtype == dtype and torch.equal(kept[name], tensor) for name, tensor in state.items())
-
-
 def test_states_of_any_kind(tmp_path: Path) -> None:
     """Parameters, views that are not contiguous, shared memory, numpy's arrays, a mixture of dtypes."""
     a, b = torch.arange(2.0).reshape(1, 2), torch.arange(3.0).reshape(3, 1)
@@ -282,6 +274,7 @@ def test_states_of_any_kind(tmp_path: Path) -> None:
         OrderedDict({A: torch.nn.Parameter(a), B: torch.nn.Parameter(b)}),
         {A: shared[:2].reshape(1, 2), B: shared[1:4].reshape(3, 1)}, {A: wide.t()[:2, :1].t(), B: wide[:, 2:3]},
         {A: a.numpy().astype(np.float64), B: backwards}, {A: a[:, :1].expand(1, 2), B: b.half()},
+        {A: a.bfloat16(), B: b.double()},
     ]  # fmt: skip
     recording = recorder(tmp_path)
     recording.broadcast(0, states[0])
@@ -290,23 +283,9 @@ def test_states_of_any_kind(tmp_path: Path) -> None:
     recording.close(states[0])
     for k, state in enumerate(states):
         kept = load_file(tmp_path / f"uploads/round-000/client-{k:02d}.safetensors")
-        for name in (A, B):
-            given = state[name]
+        for name, given in state.items():
             expected = torch.from_numpy(given.copy()) if isinstance(given, np.ndarray) else given.detach()
-            assert kept[name].dtype == expected.dtype
-            assert torch.equal(kept[name], expected)
-
-
-def test_what_is_changed_afterwards_is_not_what_was_recorded(tmp_path: Path) -> None:
-    state, array = adapter(1), {A: np.ones((1, 2)), B: np.ones((3, 1))}
-    recording = recorder(tmp_path)
-    recording.broadcast(0, state)
-    recording.upload(0, 0, array)
-    state[A] += 1
-    array[A][:] = 5
-    recording.close(adapter(3))
-    assert torch.equal(load_file(tmp_path / "models/round-000.safetensors")[A], adapter(1)[A])
-    assert float(load_file(tmp_path / "uploads/round-000/client-00.safetensors")[A].sum()) == 2
+            torch.testing.assert_close(kept[name], expected, rtol=0, atol=0)
 
 
 def test_it_imports_nothing_of_the_suite_and_holds_no_state_twice(tmp_path: Path) -> None:
@@ -350,16 +329,12 @@ NAN, INF = float("nan"), float("inf")
     [
         ({A: torch.tensor([[1.0, NAN]])}, rf"upload of client 4 in round 0: {A} \[1, 2\] holds nan at \[0, 1\]"),
         ({B: torch.tensor([[0.0], [-INF], [0]])}, rf"{B} \[3, 1\] holds -inf at \[1, 0\]"),
-        (
-            {A: torch.tensor([[1e5, 0]])},
-            r"holds 100000 at \[0, 0\].*between -10000 and 10000 \(did the training diverge",
-        ),
+        ({A: torch.tensor([[1e5, 0]])}, r"holds 100000 at \[0, 0\].*between -10000 and 10000"),
         ({A: torch.tensor([[6e4, 0]]).half()}, "holds 6.*between"),
         ({A: torch.tensor([[NAN, 0]]).bfloat16()}, "holds nan"),
         ({A: torch.tensor([[1e300, 0]], dtype=torch.float64)}, r"holds 1e\+300"),
         ({A: torch.ones(2, 2)}, r"has shape \[2, 2\], where the first model has \[1, 2\]"),
         ({A: torch.ones(1, 2).int()}, rf"{A} \[1, 2\] is torch.int32; valid are torch.float64"),
-        ({A: torch.ones(1, 2).bool()}, "is torch.bool"),
         ({A: np.ones((1, 2), np.int64)}, "is torch.int64"),
         ({A: np.array([["a", "b"]])}, "can't convert np.ndarray"),
         ({A: [[1.0, 2.0]]}, "is no tensor but list"),
@@ -393,49 +368,34 @@ def test_uploads_that_could_not_be_audited(state: Any, message: str, begun: Reco
     ],
 )  # fmt: skip
 def test_clients_that_could_not_be_named(client: Any, message: str, begun: Recorder) -> None:
-    for call in (begun.upload, begun.owner):
-        with pytest.raises(ValueError, match=message):
-            call(0, client, adapter(1))
-    with pytest.raises(ValueError, match=message):
-        begun.failed(0, client)
+    refused(message, begun.upload, 0, client, adapter(1))
+    refused(message, begun.owner, 0, client, adapter(1))
+    refused(message, begun.failed, 0, client)
 
 
-def test_names_are_texts_or_numbers(begun: Recorder) -> None:
-    begun.upload(0, 1, adapter(1))
-    with pytest.raises(ValueError, match="clients before it were named by numbers"):
-        begun.upload(0, "a", adapter(1))
-
-
-def test_numbers_of_numpy_are_numbers(begun: Recorder) -> None:
+def test_numbers_of_numpy_are_numbers_and_texts_do_not_stand_beside_numbers(begun: Recorder) -> None:
     begun.upload(np.int64(0), np.int32(1), adapter(1), records=np.int64(5))
+    refused("clients before it were named by numbers", begun.upload, 0, "a", adapter(1))
     begun.close(adapter(1))
     assert json.loads(Path(begun.folder, "rounds.json").read_text()) == {"0": {"uploads": {"1": {"records": 5}}}}
 
 
 def test_rounds_come_in_their_order(tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"the model of round 1: the next is round 0; rounds are counted from 0"):
-        recording.broadcast(1, adapter(0))
-    with pytest.raises(ValueError, match="no round is open"):
-        recording.upload(0, 0, adapter(0))
-    with pytest.raises(ValueError, match="no round is open"):
-        recording.close(adapter(0))
+    refused("the model of round 1: the next is round 0; rounds are counted from 0", recording.broadcast, 1, adapter(0))
+    refused("no round is open", recording.upload, 0, 0, adapter(0))
+    refused("no round is open", recording.close, adapter(0))
     recording.broadcast(0, adapter(0))
-    with pytest.raises(ValueError, match="round 0 is open; broadcast"):
-        recording.upload(1, 0, adapter(0))
-    with pytest.raises(ValueError, match="round 0 has no upload and no failed client"):
-        recording.broadcast(1, adapter(0))
+    refused("round 0 is open; broadcast", recording.upload, 1, 0, adapter(0))
+    refused("round 0 has no upload and no failed client", recording.broadcast, 1, adapter(0))
     recording.upload(0, 0, adapter(1))
-    with pytest.raises(ValueError, match="the next is round 1"):
-        recording.broadcast(2, adapter(1))
+    refused("the next is round 1", recording.broadcast, 2, adapter(1))
     recording.broadcast(1, adapter(1))
-    with pytest.raises(ValueError, match="round 1 is open"):
-        recording.upload(0, 1, adapter(1))
+    refused("round 1 is open", recording.upload, 0, 1, adapter(1))
     recording.failed(1, 0)
     recording.close(adapter(1))
-    for call in (lambda: recording.broadcast(2, adapter(1)), lambda: recording.failed(1, 1)):
-        with pytest.raises(ValueError, match="the recording is closed"):
-            call()
+    refused("the recording is closed", recording.broadcast, 2, adapter(1))
+    refused("the recording is closed", recording.failed, 1, 1)
     recording.close(adapter(1))  # again: nothing
     assert read(with_lists(tmp_path / "run")).rounds == 2
 
@@ -450,39 +410,24 @@ def test_rounds_come_in_their_order(tmp_path: Path) -> None:
 )
 def test_first_models_that_could_not_be_audited(state: Any, message: str, tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run")
-    with pytest.raises(ValueError, match=message):
-        recording.broadcast(0, state)
+    refused(message, recording.broadcast, 0, state)
     recording.broadcast(0, adapter(0))
     recording.upload(0, 0, adapter(1))
-    with pytest.raises(ValueError, match=f"the model of round 1 lacks {B}"):
-        recording.broadcast(1, {A: adapter(1)[A]})
-    with pytest.raises(ValueError, match=r"the model after round 0: .*holds nan"):
-        recording.close({A: adapter(1)[A], B: torch.full((3, 1), NAN)})
+    refused(f"the model of round 1 lacks {B}", recording.broadcast, 1, {A: adapter(1)[A]})
+    after = {A: adapter(1)[A], B: torch.full((3, 1), NAN)}
+    refused("the model after round 0: .*holds nan", recording.close, after)
     recording.close(adapter(1))
     assert read(with_lists(tmp_path / "run")).rounds == 1
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({A: torch.ones(1, 2)}, f"lacks {B}, which the first model has"),
-        (
-            {**adapter(1), "layers.1.q_proj.A": torch.ones(1, 2)},
-            "holds layers.1.q_proj.A, which is not in the first model",
-        ),
-        ({A: torch.ones(5, 7), B: torch.ones(3, 5)}, r"has shape \[5, 7\]"),
-    ],
-)
-def test_owners_that_could_not_be_audited(state: Any, message: str, begun: Recorder) -> None:
-    with pytest.raises(ValueError, match=message):
-        begun.owner(0, 0, state)
-
-
-def test_an_owner_may_have_another_rank_and_must_have_sent_something(begun: Recorder) -> None:
+def test_an_owner_fits_the_first_model_but_for_its_rank_and_must_have_sent_something(begun: Recorder) -> None:
+    more = adapter(1) | {"layers.1.q_proj.A": torch.ones(1, 2)}
+    refused(f"lacks {B}, which the first model has", begun.owner, 0, 0, {A: torch.ones(1, 2)})
+    refused("holds layers.1.q_proj.A, which is not in the first model", begun.owner, 0, 0, more)
+    refused(r"has shape \[5, 7\]", begun.owner, 0, 0, {A: torch.ones(5, 7), B: torch.ones(3, 5)})
     begun.owner(0, 0, {A: torch.ones(5, 2), B: torch.ones(3, 5)})
     begun.upload(0, 1, adapter(1))
-    with pytest.raises(ValueError, match=r"round 0: owner\(\) of client-00 without its upload"):
-        begun.close(adapter(1))
+    refused(r"round 0: owner\(\) of client-00 without its upload", begun.close, adapter(1))
     begun.upload(0, 0, adapter(1))
     begun.close(adapter(1))
     assert read(with_lists(Path(begun.folder))).private[0].keys() == {0}
@@ -512,6 +457,7 @@ def test_prompts_need_classes(tmp_path: Path) -> None:
 
 def test_the_recorder_and_the_reader_know_the_same(tmp_path: Path) -> None:
     """Keys of run.json and rounds.json, names of adapters' tensors, limits."""
+    assert fedaudit.Recorder is Recorder
     known = fedaudit_recorder._ABOUT | set().union(*fedaudit_recorder._ABOUT_KIND.values())
     ours = {"format", "method", "task", "backbone", "kind", "gaps"}
     assert known | ours == {
@@ -561,8 +507,7 @@ def test_clients_by_texts(tmp_path: Path) -> None:
 def test_clients_that_were_said_at_the_start(tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run", clients=["b", "a"])
     recording.broadcast(0, adapter(0))
-    with pytest.raises(ValueError, match="not among the clients given"):
-        recording.upload(0, "c", adapter(1))
+    refused("not among the clients given", recording.upload, 0, "c", adapter(1))
     recording.upload(0, "a", adapter(1))
     recording.close(adapter(1))
     assert read(with_lists(tmp_path / "run", "ab")).cohorts == ((1,),)
@@ -599,11 +544,9 @@ def test_utility(tmp_path: Path) -> None:
             recording.utility(r - 1, {"novel": {"loss": None}})  # of a round that is over
         recording.upload(r, 0, adapter(r + 1))
         recording.utility(r, {"global": {"loss": np.float32(0.5), "cider": torch.tensor(2.0)}})
-    with pytest.raises(ValueError, match="the utility of round 2: that round was not broadcast"):
-        recording.utility(2, {"global": {"loss": 1}})
+    refused("the utility of round 2: that round was not broadcast", recording.utility, 2, {"global": {"loss": 1}})
     for wrong in ({"global": {"loss": NAN}}, {"global": {"loss": "a"}}, {"global": {"seed": 1}}, {"global": 1.5}, 3):
-        with pytest.raises(ValueError, match="the utility of round 1"):
-            recording.utility(1, wrong)
+        refused("the utility of round 1", recording.utility, 1, wrong)
     recording.close(adapter(2))
     said = {"global": {"loss": 0.5, "cider": 2.0}}
     assert read(with_lists(tmp_path / "run")).notes == {
@@ -656,21 +599,6 @@ def test_some_rounds_are_kept(rounds: int, kept: list[int], tmp_path: Path) -> N
 # going on
 
 
-def test_going_on_with_a_recording(tmp_path: Path) -> None:
-    """Killed in round 2, and trained again from the checkpoint of round 1."""
-    whole, parts = recorder(tmp_path / "whole"), recorder(tmp_path / "parts")
-    for r in range(4):
-        train_round(whole, r)
-    whole.close(model(4))
-    for r in range(3):
-        train_round(parts, r)
-    again = recorder(tmp_path / "parts")
-    for r in range(1, 4):
-        train_round(again, r)
-    again.close(model(4))
-    assert_same_files(tmp_path / "whole", tmp_path / "parts")
-
-
 def test_rounds_that_are_recorded_again_replace_all_later_ones(tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run")
     for r in range(5):
@@ -689,16 +617,12 @@ def test_rounds_that_are_recorded_again_replace_all_later_ones(tmp_path: Path) -
 
 
 def test_a_closed_recording_goes_on(tmp_path: Path) -> None:
-    whole, parts = recorder(tmp_path / "whole"), recorder(tmp_path / "parts")
-    for r in range(3):
-        train_round(whole, r)
-    whole.close(model(3))
-    train_round(parts, 0)
-    parts.close(model(1))
-    parts = recorder(tmp_path / "parts")
-    for r in (1, 2):
-        train_round(parts, r)
-    parts.close(model(3))
+    for folder, parts in (("whole", [range(3)]), ("parts", [range(1), range(1, 3)])):
+        for rounds in parts:
+            recording = recorder(tmp_path / folder)
+            for r in rounds:
+                train_round(recording, r)
+            recording.close(model(rounds.stop))
     assert_same_files(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -907,10 +831,6 @@ def test_it_is_one_file_for_old_pythons() -> None:
     assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & newer == set()
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert not [node for node in calls if any(word.arg == "strict" for word in node.keywords)]
-
-
-def test_the_suite_has_the_same_class() -> None:
-    assert fedaudit.Recorder is Recorder
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

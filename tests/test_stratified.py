@@ -58,9 +58,6 @@ def by_loops(scores, member, client, label):
     return np.mean(values), math.sqrt(sum(variances)) / len(values)
 
 
-# AUROC
-
-
 @pytest.mark.parametrize("levels", [None, 2])
 def test_one_client_is_plain_delong(levels):
     scores, member, client = draw(0, clients=1, signal=0.5, levels=levels)
@@ -139,17 +136,13 @@ def test_perfect_scores_have_the_exact_interval_of_their_pairs():
     assert stratified_auroc(member, member, [0] * 12, within=label).units == 2
 
 
-def test_a_constant_score_is_one_half_for_certain():
-    _, member, client = draw(0, clients=2)
-    got = stratified_auroc(client, member, client)  # constant for each client
-    assert (got.value, got.low, got.high, got.how) == (0.5, 0.5, 0.5, "constant score")
-
-
-def test_infinite_scores_are_scores():
+def test_infinite_scores_are_scores_and_a_constant_score_is_one_half_for_certain():
     scores, member, client = draw(2, clients=2, signal=1.0, levels=1)
     low, high = scores.min(), scores.max()
     wide = np.where(scores == low, -np.inf, np.where(scores == high, np.inf, scores))
     assert stratified_auroc(wide, member, client) == stratified_auroc(scores, member, client)
+    got = stratified_auroc(client, member, client)  # constant for each client
+    assert (got.value, got.low, got.high, got.how) == (0.5, 0.5, 0.5, "constant score")
 
 
 def two_scores(seed, clients=2):
@@ -183,9 +176,6 @@ def test_difference_without_variance():
     got = stratified_auroc_difference(perfect, other, member, client)
     assert (got.value, got.how) == (0.0, "square-and-add")
     assert got.low < 0 < got.high
-
-
-# thresholds
 
 
 def test_accuracy_by_hand():
@@ -223,9 +213,6 @@ def test_accuracy_is_within_its_range():
     everyone = accuracy_at(np.ones(40), member, client, {0: 0.5, 1: 0.5})
     assert everyone.value == 0.5
     assert everyone.low < 0.5 < everyone.high
-
-
-def test_accuracy_needs_a_threshold_of_every_client():
     with pytest.raises(ValueError, match="there is none of 'b'"):
         accuracy_at([1, 2, 1, 2], [True, False] * 2, list("aabb"), {"a": 1})
 
@@ -236,34 +223,24 @@ def test_best_threshold_is_as_good_as_scikit_learns(seed):
     cut = best_threshold(scores, member)
     fpr, tpr, _ = roc_curve(member, scores)
     assert np.mean(scores[member] > cut) - np.mean(scores[~member] > cut) == pytest.approx(max(tpr - fpr))
-
-
-def test_best_threshold_takes_infinite_scores():
     assert 1 < best_threshold([-np.inf, 1.0, 5.0, np.inf], [False, False, True, True]) < 5
     with pytest.raises(ValueError, match="NaN"):
         best_threshold([math.nan, 1.0], [True, False])
 
 
-def test_rates_of_independent_records_are_clopper_and_pearsons():
-    scores, member, client = draw(4, clients=2, signal=1.0)
+def test_intervals_of_independent_records():
+    """Rates have Clopper and Pearson's, balanced accuracy a normal one of the records' standard error."""
+    given = draw(4, clients=2, signal=1.0)
     reference = {c: draw(9 + c, clients=1)[0] * (1 + c) + 10 * c for c in (0, 1)}
-    got = tpr_at_fpr(scores, member, client, 0.1, reference=reference, independent=True)
-    assert got.value == tpr_at_fpr(scores, member, client, 0.1, reference=reference).value
+    clustered, got = (tpr_at_fpr(*given, 0.1, reference=reference, independent=i) for i in (False, True))
+    assert got.value == clustered.value
     exact = stats.binomtest(round(got.value * 144), 144).proportion_ci(0.95)
     assert (got.low, got.high) == pytest.approx((exact.low, exact.high))
-
-
-def test_balanced_accuracy_of_independent_records_has_their_standard_error():
-    scores, member, client = draw(4, clients=2, signal=1.0)
-    given = (scores, member, client)
     clustered, plain = (balanced_accuracy(*given, per_client=True, independent=i) for i in (False, True))
     assert clustered.value == plain.value
     assert (clustered.dof, plain.dof) == (1, None)
     # (TPR + TNR) / 2 of independent records cannot vary more than at rates of one half
     assert 0 < plain.se <= math.sqrt(2 * 0.25 / 143) / 2
-
-
-# curves
 
 
 def test_mean_curve_is_that_of_the_clients():
