@@ -39,15 +39,13 @@ def drawn(name, cells, say=None):
 
 
 class TestTradeOff:
-    def test_the_papers_points_are_the_printed_ones(self):
+    def test_ours_are_means_over_seeds_on_both_splits_beside_the_printed_ones(self):
         paper = fedrand_figure2.paper().set_index(["method", "role"])
         assert len(paper) == 7
         assert paper.loc["FedRand", "server"].cider == 110.27
         assert paper.loc["FedRand", "server"].auroc == pytest.approx(66.61)
         assert paper.loc["FedAvg", "client"].auroc == pytest.approx(70.69)
         assert ("FedPara", "client") not in paper.index
-
-    def test_ours_are_means_over_seeds_on_both_splits(self):
         files = drawn("fedrand:figure2", TWO, "ours, against held-out, server: FedRand leaks")
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert table.split.value_counts().to_dict() == {"paper": 7, "novel objects": 4, "held-out": 4}
@@ -66,10 +64,8 @@ class TestTradeOff:
         ("value", "high", "word"), [(50, 55, "less"), (60, 68, "not surely less"), (71, 75, "no less")]
     )
     def test_less_is_said_where_intervals_are_apart(self, value, high, word):
-        rows = [
-            ("held-out", "FedAvg", "server", 9.0, 70.0, 65.0, 75.0),
-            ("held-out", "FedRand", "server", 8.0, value, 2 * value - high, high),
-        ]
+        rows = [("held-out", "FedAvg", "server", 9.0, 70.0, 65.0, 75.0)]
+        rows += [("held-out", "FedRand", "server", 8.0, value, 2 * value - high, high)]
         points = pd.DataFrame(rows, columns=["split", "method", "role", "cider", "auroc", "low", "high"])
         (said,) = fedrand_figure2.readings(points)
         assert f"FedRand leaks {word} than FedAvg (AUROC {value:.1f} [" in said
@@ -98,12 +94,10 @@ class TestBytes:
 
 
 class TestAblation:
-    def test_printed_numbers(self):
+    def test_ours_beside_the_papers(self):
         paper = ablation.paper("Caltech101").set_index(["epsilon", "rank", "residual", "split"])
         assert paper.loc[(math.inf, 1, False, "local")].accuracy == 86.64
         assert paper.loc[(math.inf, 2, True, "neighbour")].accuracy == 92.79
-
-    def test_ours_beside_the_papers(self):
         files = drawn("dpfpl:figure2", made_up(), "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)")
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert (table.whose == "ours").sum() == 4 * 2 * 3 * 2
@@ -161,15 +155,14 @@ class TestInformation:
         assert "self-information is more than 10^4 times" in said
         assert "Exactly it is 10^2.2 times (170 and 1.16 nats)" in said
 
-    @pytest.mark.parametrize("words", ["--rounds 3", "--method dpfpl", "--preset secfpp", "--fail-if auroc>0.6"])
-    def test_words_that_train_have_no_place(self, words, tmp_path):
-        flag = words.partition(" ")[0]
-        said = f"{flag}: has no place beside --paper secfpp:figure2, which trains nothing"
-        with pytest.raises(InputError, match=said):
-            cli._main(["--paper", "secfpp:figure2", "--out", str(tmp_path), *words.split()])
+    def test_words_that_train_have_no_place(self, tmp_path):
+        for words in ("--rounds 3", "--method dpfpl", "--preset secfpp", "--fail-if auroc>0.6"):
+            said = f"{words.split()[0]}: has no place beside --paper secfpp:figure2, which trains nothing"
+            with pytest.raises(InputError, match=said):
+                cli._main(["--paper", "secfpp:figure2", "--out", str(tmp_path), *words.split()])
         assert not list(tmp_path.iterdir())
 
-    def test_its_help_is_its_own(self, capsys):
+    def test_its_help_is_its_own_and_a_dry_run_says_that_nothing_is_trained(self, tmp_path, capsys):
         with pytest.raises(SystemExit) as end:
             cli._main(["--paper", "secfpp:figure2", "--help"])
         assert end.value.code in (0, None)
@@ -177,8 +170,6 @@ class TestInformation:
         assert "audit.py --paper secfpp:figure2 [options]" in said
         assert "--out FOLDER" in said
         assert "--rounds" not in said
-
-    def test_it_is_no_audit_and_says_what_it_would_do(self, tmp_path, capsys):
         assert cli.main(["--paper", "secfpp:figure2", "--dry-run", "--out", str(tmp_path)]) == exits.DONE
         assert "nothing is trained" in capsys.readouterr().out
         assert not list(tmp_path.iterdir())

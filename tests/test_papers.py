@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from fedaudit.machinery import plugins
 from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import papers
 from fedaudit.pipeline.papers import DrawnItem
+from fedaudit.pipeline.plan import Plan
 from fedaudit.reports import paper_items
 from fedaudit.reports.templates import contradictions
 
@@ -25,6 +27,12 @@ def asked(*words: str) -> paper.PaperRequest:
     found = paper.read(["--paper", *words], lambda own, scale: cli.read_command(own, scale).plan)
     assert found is not None
     return found
+
+
+def planned(name: str) -> dict[str, Plan]:
+    plans = asked(name).items[name]
+    assert not isinstance(plans, InputError)
+    return plans
 
 
 class TestNames:
@@ -41,11 +49,14 @@ class TestNames:
         with pytest.raises(InputError, match="--paper dpfp: no such table or figure"):
             paper_items.matching("dp2fl,dpfp")
 
-    def test_the_list_names_each_with_what_it_shows(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_list_names_each_with_what_it_shows_and_stands_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["--paper", "list"]) == exits.DONE
         said = capsys.readouterr().out
-        assert [line.split()[0] for line in said.splitlines()] == list(paper_items.items())
+        assert [line.split()[0] for line in said.splitlines()] == NAMES
         assert all(item.summary in said for item in paper_items.items().values())
+        for words in ("--rounds 3", "--out x", "--help"):
+            with pytest.raises(InputError, match="--paper list: stands alone"):
+                asked("list", *words.split())
 
     @pytest.mark.parametrize("name", NAMES)
     def test_what_is_asked_for_at_each_scale_is_a_plan(self, name: str) -> None:
@@ -54,11 +65,6 @@ class TestNames:
             assert cli.read_command([f"--preset={item.preset}", *words]).plan
         assert (item.real is None) == (item.scale is None)
         assert item.scale is None or item.preset is not None
-
-    @pytest.mark.parametrize("words", ["--rounds 3", "--out x", "--help"])
-    def test_the_list_stands_alone(self, words: str) -> None:
-        with pytest.raises(InputError, match="--paper list: stands alone"):
-            asked("list", *words.split())
 
 
 PLANNED = {  # trainings that an item plans, and the attacks on each; all others plan none
@@ -77,25 +83,19 @@ class TestPlans:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_what_is_trained_and_attacked(self, name: str) -> None:
-        plans = asked(name).items[name]
-        assert not isinstance(plans, InputError)
-        if name not in PLANNED:
-            assert not plans
-            return
-        assert len({cell.training_key for plan in plans.values() for cell in plan.cells}) == PLANNED[name][0]
-        assert {plan.attack or "none" for plan in plans.values()} == {PLANNED[name][1]}
+        plans = planned(name).values()
+        trainings, attacks = PLANNED.get(name, (0, None))
+        assert len({cell.training_key for plan in plans for cell in plan.cells}) == trainings
+        assert {plan.attack or "none" for plan in plans} == ({attacks} - {None})
 
     @pytest.mark.parametrize(("some", "every"), [
         *((f"dpfpl:table{i}", "dpfpl:figure2") for i in range(6, 12)), ("dp2fl:table2", "dp2fl:table1"),
         ("fedrand:figure3", "fedrand:figure2"), ("fedrand:table4", "fedrand:table1"), ("fedrand:figure4", "fedrand:table2"),
     ])  # fmt: skip
     def test_items_share_trainings_on_disk(self, some: str, every: str) -> None:
-        folders = []
-        for name in (some, every):
-            plans = asked(name).items[name]
-            assert not isinstance(plans, InputError)
-            folders.append({cell.training_folder for plan in plans.values() for cell in plan.cells})
-        assert folders[0] <= folders[1]
+        plans = [planned(name).values() for name in (some, every)]
+        few, all_of_them = ({cell.training_folder for plan in own for cell in plan.cells} for own in plans)
+        assert few <= all_of_them
 
     def test_a_flag_of_an_attack_has_no_place_where_nothing_is_attacked(self) -> None:
         assert asked("fedrand:figure2", "--k", "0").items
@@ -146,8 +146,7 @@ class TestSeveral:
     def test_two_items_of_two_papers_have_an_index_of_their_own(
         self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        words = ["--paper", "secfpp:table1,dpfpl:figure3", "--quiet", "--threads", "1", "--out", str(tmp_path)]
-        assert cli.main(words) == exits.DONE
+        assert cli.main(["--paper", "secfpp:table1,dpfpl:figure3", "--quiet", "--out", str(tmp_path)]) == exits.DONE
         assert drawn == ["dpfpl:figure3", "secfpp:table1"]
         index = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("index: "))
         assert index.parent == tmp_path / "papers"
@@ -190,10 +189,7 @@ class TestSeveral:
         assert drawn == []
 
     def test_a_signal_ends_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def stopped(*_: object, **__: object) -> DrawnItem:
-            raise exits.Stopped
-
-        monkeypatch.setattr(papers, "draw", stopped)
+        monkeypatch.setattr(papers, "draw", mock.Mock(side_effect=exits.Stopped))
         with pytest.raises(KeyboardInterrupt):
             cli._main(["--paper", "secfpp", "--quiet", "--out", str(tmp_path)])
 
