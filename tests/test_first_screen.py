@@ -24,7 +24,7 @@ from tests.evidence import built, evidence, plain_page
 from tests.pages import Reader
 from tests.prompt_evidence import prompt_evidence
 from tests.test_headline import ONE, auroc
-from tests.visible import Visible, visible_words
+from tests.visible import visible_words
 
 WORDS, PIXELS = 1500, 8000  # of LoRA's default page, without opening anything
 POWER = " would have been found with a power of 80 %"
@@ -75,17 +75,21 @@ def test_a_strip_says_what_the_verdict_says_and_never_no_leak_alone(case: str) -
             assert strip["clients"] == "7 of 12 clients"
 
 
+def test_what_could_have_been_shown_and_the_number_of_clients_may_be_unknown() -> None:
+    quiet = WHOLE | auroc(0.5, NO_LEAK_FOUND, detectable=None)
+    (strip,) = strips({"A": {"server": [quiet]}}, {"A": None})
+    assert (strip["reading"], strip["clients"]) == ("what could have been shown is not known", "7 clients")
+
+
 def test_marks_stand_on_the_scale_and_need_no_colour() -> None:
     assert [place(x) for x in (0.4, 0.7, 1.0, 0.1)] == [2.0, 50.0, 98.0, 2.0]
     (strip,) = drawn("a leak")
     at = strip["at"]
     assert (at["value"], at["low"], at["high"], at["base"]) == (place(0.731), place(0.6), place(0.8), place(0.52))
-    assert strip["label"] == (
-        "Leak: AUROC 0.73, 95 % interval 0.60 to 0.80; on the untrained model 0.52; guessing is 0.50, certain 1.00"
-    )
+    said = "Leak: AUROC 0.73, 95 % interval 0.60 to 0.80; on the untrained model 0.52; guessing is 0.50, certain 1.00"
+    assert strip["label"] == said
     (turned,) = drawn("a reversed score")
-    assert turned["at"]["value"] == place(0.8)
-    assert turned["at"]["low"] == place(1 - WHOLE["high"])
+    assert (turned["at"]["value"], turned["at"]["low"]) == (place(0.8), place(1 - WHOLE["high"]))
     page = plain_page([replace(evidence("fedrand", 0), tables={})]).decode()
     for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
         assert 'role="img" aria-label="' in svg
@@ -93,13 +97,6 @@ def test_marks_stand_on_the_scale_and_need_no_colour() -> None:
     rows = re.findall(r'<span class="word"><span aria-hidden="true">(.)</span> ([\w ]+)</span>', page)
     assert len(rows) == 3
     assert {word.lower() for _, word in rows} <= {*LEAKS, NO_LEAK_FOUND, "confounded", "inconclusive"}
-
-
-def test_what_could_have_been_shown_may_be_unknown_and_words_in_sight_are_outside_of_closed_details() -> None:
-    quiet = WHOLE | auroc(0.5, NO_LEAK_FOUND, detectable=None)
-    (strip,) = strips({"A": {"server": [quiet]}}, {"A": None})
-    assert strip["reading"] == "what could have been shown is not known"
-    assert strip["clients"] == "7 clients"
 
 
 def lines(name: str, *, of: Page) -> list[tuple[str | None, str, str]]:
@@ -122,10 +119,8 @@ def test_cards_say_against_whom_an_epsilon_holds_and_what_would_fill_an_empty_on
 
 
 def answers(before: float, after: float) -> pd.DataFrame:
-    return pd.DataFrame(
-        [(-1, "global", before, 1.0), (0, "global", before, 0.9), (9, "global", after, 0.8)],
-        columns="round model cider loss".split(),
-    )
+    rows = [(-1, "global", before, 1.0), (0, "global", before, 0.9), (9, "global", after, 0.8)]
+    return pd.DataFrame(rows, columns="round model cider loss".split())
 
 
 @pytest.mark.parametrize(("after", "worse"), [(3.0, ""), (1.0, "the trained model is worse than untrained in CIDEr")])
@@ -151,25 +146,14 @@ def test_the_paragraph_says_what_was_found_and_what_not() -> None:
     assert "Nothing was attacked" in dict(paragraphs(page, None, [], []))["What was tested"]
 
 
-def test_words_in_sight_are_those_outside_of_closed_details() -> None:
-    page = (
-        b"<html><head><title>not me</title></head><body><p>one two</p><details><summary>three</summary>no no"
-        b"<details><summary>no</summary>no</details></details><details open><summary>four</summary>five</details>"
-        b"<svg><title>no</title><text>six</text></svg></body></html>"
-    )
-    assert Visible(page).words == "one two three four five six".split()
-
-
 def test_the_page_keeps_its_budget_of_words(tmp_path: Path) -> None:
     """Of made-up evidence with every part of LoRA's page; figures with their labels."""
-    files = built([evidence("fedavg", 0)], printing=True)
-    assert visible_words(files["index.html"]) <= WORDS
-    assert "impact assessment" in Reader(files["index.html"]).text
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        return
-    (tmp_path / "index.html").write_bytes(files["index.html"])
-    assert height(chromium, tmp_path / "index.html", tmp_path / "page.png") <= PIXELS
+    page = built([evidence("fedavg", 0)], printing=True)["index.html"]
+    assert visible_words(page) <= WORDS
+    assert "impact assessment" in Reader(page).text
+    if chromium := shutil.which("chromium") or shutil.which("chromium-browser"):
+        (tmp_path / "index.html").write_bytes(page)
+        assert height(chromium, tmp_path / "index.html", tmp_path / "page.png") <= PIXELS
 
 
 def height(chromium: str, page: Path, picture: Path) -> int:

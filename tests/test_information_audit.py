@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from fedaudit.audits import mutual_information as audit
 from fedaudit.audits.findings import INFORMATION
@@ -98,11 +99,7 @@ def test_the_base_stands_beside_it_and_exchanges_are_within_clients():
 
 
 def test_records_without_a_score_are_left_out():
-    def part(scores):
-        scores.iloc[:50, scores.columns.get_loc("loss")] = np.nan
-        return scores
-
-    found = table(with_scores(world(2, 1.0), part))
+    found = table(with_scores(world(2, 1.0), lambda scores: scores.assign(loss=scores.loss[50:])))
     assert found.members["loss"] + found.nonmembers_n["loss"] == 300
     assert found.members["lira/online"] + found.nonmembers_n["lira/online"] == 400
     gone = with_scores(world(2, 1.0), lambda scores: scores.assign(loss=np.nan))
@@ -130,18 +127,13 @@ class Released:
     """A transcript whose clients release prompts."""
 
     def __init__(self, prompts):
-        self.prompts = prompts
-
-    def released(self, client):
-        return {"prompt": self.prompts[client]}
+        self.released = lambda client: {"prompt": prompts[client]}
 
 
 class TestPrompts:
     @staticmethod
     def of(move, clients=24):
         """Clients of which some hold more of the first class; their prompts are moved along one direction by `move` times that."""
-        import torch
-
         run = world(0, targets=clients, each=10)
         share = {k: sum(run.truth[r] for r in run.records[k][: 2 * (k + 1) % 20]) for k in run.records}
         group = {r: f"class {i >= 2 * (k + 1) % 20}" for k in run.records for i, r in enumerate(run.records[k])}
@@ -159,8 +151,6 @@ class TestPrompts:
         assert row.null_low <= row.bits <= row.null_high
 
     def test_few_clients_or_equal_prompts_say_nothing(self):
-        import torch
-
         assert len(self.of(1.0, clients=7)) == 0
         run = world(0, targets=9, each=10)
         assert len(audit.of_prompts(Released([torch.ones(2)] * 9), run, audit.Params())) == 0
@@ -168,10 +158,8 @@ class TestPrompts:
 
 class TestOnRequest:
     def test_runs_where_it_is_named_and_moves_no_training(self):
-        usual, asked, every = (
-            read_command(f"--method promptfl --attack loss {more}".split()).plan
-            for more in ("", "--audit mutual_information --neighbours 7", "--audit all")
-        )
+        words = ("", "--audit mutual_information --neighbours 7", "--audit all")
+        usual, asked, every = (read_command(f"--method promptfl --attack loss {w}".split()).plan for w in words)
         assert "mutual_information" not in usual.audits
         assert asked.audits["mutual_information"].neighbours == 7
         assert set(asked.audits) == set(every.audits) == {*usual.audits, "mutual_information"}
@@ -180,16 +168,13 @@ class TestOnRequest:
         named = read_command("--attack loss --audit communication,membership".split()).plan
         assert named.cells[0].analysis_key == read_command("--attack loss".split()).plan.cells[0].analysis_key
 
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
+    def test_what_cannot_be(self):
+        for words, said in (
             ("--attack loss --audit mutualinformation", "did you mean 'mutual_information'"),
             ("--method promptfl --audit mutual_information", "--audit mutual_information: needs an attack"),
             ("--audit utility", "--audit utility: needs records that are classes"),
             ("--attack loss --audit ,", "no such audit"),
             ("--neighbours 3", "--neighbours"),
-        ],
-    )
-    def test_what_cannot_be(self, words, said):
-        with pytest.raises(InputError, match=said):
-            read_command(words.split())
+        ):
+            with pytest.raises(InputError, match=said):
+                read_command(words.split())

@@ -28,18 +28,15 @@ def client(gradients: list[Floats], coins: Floats, sent: list[Floats], longest: 
     for rows, message in zip(gradients, sent, strict=True):
         basis, upper = np.linalg.qr(rows)
         inside = basis.T @ message
-        messages.append(
-            Message(upper, inside, RECORDS, float(message @ message - inside @ inside), NUMBERS - RECORDS, longest)
-        )
+        outside = float(message @ message - inside @ inside)
+        messages.append(Message(upper, inside, RECORDS, outside, NUMBERS - RECORDS, longest))
     return Coined(messages, np.where(canary, coins - 0.5, 0.0), np.where(canary, 0.5, coins))
 
 
-def noised(
-    rng: np.random.Generator, *, clients: int = 3, rounds: int = 2, std: float = 1.0, scale: float = 1.0
-) -> list[Coined]:
+def noised(rng: np.random.Generator, *, clients: int = 3, std: float = 1.0, scale: float = 1.0) -> list[Coined]:
     found = []
     for _ in range(clients):
-        gradients, coins = raw(rng, rounds)
+        gradients, coins = raw(rng, 2)
         sent = [scale * rows @ coins + std * rng.standard_normal(NUMBERS) for rows in gradients]
         found.append(client(gradients, coins, sent))
     return found
@@ -93,11 +90,11 @@ def test_the_bound_is_that_of_the_noncentral_t(t: float, spare: int) -> None:
 
 def test_grows_with_the_planted_leak_and_falls_with_the_noise() -> None:
     """A tenth of the noise is ten times the mu; messages without a coin in them show nothing."""
-    bounds = []
-    for std, scale in ((1.0, 0.0), (1.0, 1.0), (0.1, 1.0)):
-        found = regress(noised(np.random.default_rng(5), std=std, scale=scale))
-        assert found is not None
-        bounds.append(found.mu_lower_bound())
+    bounds = [
+        found.mu_lower_bound()
+        for std, scale in ((1.0, 0.0), (1.0, 1.0), (0.1, 1.0))
+        if (found := regress(noised(np.random.default_rng(5), std=std, scale=scale)))
+    ]
     assert bounds[0] == 0
     assert 8 < bounds[2] / bounds[1] < 12
 
@@ -120,9 +117,8 @@ def test_the_null_and_the_truth_are_exceeded_at_most_as_often_as_the_binomial_sa
 def test_members_told_wrongly_make_the_bound_smaller_and_not_wrong() -> None:
     rng = np.random.default_rng(11)
     told = noised(rng, clients=8)
-    wrong = [
-        dataclasses.replace(one, expected=np.where(one.coins == 0, 1 - one.expected, one.expected)) for one in told
-    ]
+    swapped = [np.where(one.coins == 0, 1 - one.expected, one.expected) for one in told]
+    wrong = [dataclasses.replace(one, expected=expected) for one, expected in zip(told, swapped, strict=True)]
     first, second = regress(told), regress(wrong)
     assert first is not None
     assert second is not None

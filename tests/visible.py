@@ -28,10 +28,8 @@ class Visible(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         hidden = [i for i, (_, inside) in enumerate(self._path) if inside]
-        in_summary = (
-            len(self._path) > 1 and hidden and [tag for tag, _ in self._path[hidden[0] + 1 :]][:1] == ["summary"]
-        )
-        if not hidden or (in_summary and len(hidden) == 1):
+        in_summary = len(hidden) == 1 and [tag for tag, _ in self._path[hidden[0] + 1 :]][:1] == ["summary"]
+        if not hidden or in_summary:
             self.words += data.split()
 
 
