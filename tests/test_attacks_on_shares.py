@@ -16,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
+from sympy import Matrix
 from torch import Tensor
 
 from fedaudit.attacks.base import View
@@ -57,9 +58,6 @@ class Scattered(Sharing):
         return rng(2).integers(self.field.q, size=100)[:count]
 
 
-# --- users who collude ------------------------------------------------------------------------------------------------
-
-
 def error(found: Any, true: Any) -> float:
     return float(((found - true) ** 2).sum() / (true.astype(float) ** 2).sum())
 
@@ -71,11 +69,10 @@ def scattered(plan: Sharing) -> Scattered:
 @pytest.mark.parametrize("sharing", [PROTOCOL.of_distances, scattered(PROTOCOL.of_distances)])
 def test_no_noise_is_left_in_combinations_and_no_more_can_be(sharing: Sharing) -> None:
     users = [19, 3, 4, 8, 0, 11, 7, 2]
-    combined = noise_free(sharing, users).astype(object)
+    combined, encoding = noise_free(sharing, users).astype(object), sharing.encoding[users].astype(object)
     assert combined.shape == (2, 8)
-    noise = sharing.encoding[users, sharing.slices :].astype(object)
-    assert not (combined @ noise % sharing.field.q).any()
-    assert (combined @ sharing.encoding[users, : sharing.slices].astype(object) % sharing.field.q).any(axis=1).all()
+    assert not (combined @ encoding[:, sharing.slices :] % sharing.field.q).any()
+    assert (combined @ encoding[:, : sharing.slices] % sharing.field.q).any(axis=1).all()
 
 
 def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
@@ -127,20 +124,14 @@ def test_what_t_users_see_does_not_depend_on_what_is_shared() -> None:
     other = sharing.share(np.arange(40) ** 2, rng(1))
     difference = sharing.field.subtract(shares, other)[held]
     noise = sharing.encoding[held, sharing.slices :].astype(object)
-    from sympy import Matrix
-
     inverse = np.array(Matrix(noise.tolist()).inv_mod(sharing.field.q).tolist(), dtype=object)
     moved = inverse @ difference.astype(object) % sharing.field.q  # what the other noise must be more
     assert (noise @ moved % sharing.field.q == difference).all()
 
 
-# --- the clustering server --------------------------------------------------------------------------------------------
-
-
-def asked(vectors: Floats, rounds: int, seed: int = 0) -> list[tuple[list[list[int]], Floats]]:
+def asked(vectors: Floats, rounds: int) -> list[tuple[list[list[int]], Floats]]:
     """Halves drawn anew in every round, and the distances to their means."""
-    orders = [rng(seed + r).permutation(len(vectors)) for r in range(rounds)]
-    halves = [[order[: len(order) // 2], order[len(order) // 2 :]] for order in orders]
+    halves = [np.split(rng(r).permutation(len(vectors)), 2) for r in range(rounds)]
     return [([group.tolist() for group in groups], plain_distances(vectors, groups)) for groups in halves]
 
 
@@ -162,7 +153,7 @@ def test_a_domain_is_seen_in_one_round() -> None:
     """Two clumps, asked about by halves that are not they: mates are nearer than others on average."""
     vectors = np.repeat(2 * np.eye(2, 6), 6, axis=0) + 0.1 * rng().normal(size=(12, 6))
     order = [[0, 1, 2, 3, 6, 7], [4, 5, 8, 9, 10, 11]]
-    found = mutual_distances([(order, plain_distances(vectors, [np.array(group) for group in order]))]).squared
+    found = mutual_distances([(order, plain_distances(vectors, [*map(np.array, order)]))]).squared
     own = np.repeat([0, 1], 6)
     same = (own[:, None] == own) & ~np.eye(12, dtype=bool)
     assert found[same].mean() < 0.7 * found[own[:, None] != own].mean()
@@ -193,9 +184,6 @@ def test_unmasked_polynomials_hold_the_distance_of_every_slice() -> None:
     for s in range(4):
         part = plain_distances(vectors[:, 3 * s : 3 * s + 3], groups)
         np.testing.assert_allclose(seen[s] / (10 * PROTOCOL.steps) ** 2, part, atol=1e-4)
-
-
-# --- what a run's views hold ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +229,7 @@ def test_no_private_prompt_is_in_any_view(whole: Transcript, threat_model: str) 
     seen = list(everything(view(whole, threat_model)))
     assert seen
     assert not any(is_in(tensor, secret) for tensor in seen for secret in secrets)
-    assert any(is_in(tensor, secrets[-1]) for tensor in _tensors({"a": [whole.personal(r, k)]})), (
-        "what is there is seen"
-    )
+    assert any(is_in(tensor, secrets[-1]) for tensor in _tensors({"a": [whole.personal(r, k)]}))
 
 
 def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
@@ -255,9 +241,9 @@ def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
     held = users.shares(2)
     assert {name: len(shares) for name, shares in held.items()} == {"prompts": 2, "gradients": 2}
     assert (held["prompts"] == whole.held_shares(2)["prompts"][[8, 9]]).all()
-    for asked_of, name in ((server, "shares"), (server, "upload"), (users, "sums"), (users, "distances")):
+    for call, *given in ((server.shares, 2), (server.upload, 2, 0), (users.sums, 2), (users.distances, 2)):
         with pytest.raises(LacksCapability):
-            getattr(asked_of, name)(*([2, 0] if name == "upload" else [2]))
+            call(*given)
     for name in {*THREAT_MODELS} - {"owner"}:
         with pytest.raises(LacksCapability, match="private states"):
             view(whole, name).private(0)
@@ -313,9 +299,7 @@ def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: 
 
 
 @pytest.mark.parametrize(("exchanged", "moves"), [(False, True), (False, False), (True, True)])
-def test_distances_of_independent_prompts_hold_what_the_theorem_says(
-    exchanged: bool, moves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_independent_prompts_hold_what_the_theorem_says(exchanged: bool, moves: bool, monkeypatch: Any) -> None:
     """60 users in two groups, which walk away from 0, drawn anew in every round or once for all; exchanged they hold
     nothing."""
     n, d, rows = 60, 8, []
@@ -370,10 +354,9 @@ def test_what_colluders_hold_is_read_at_their_clusters_place(whole: Transcript) 
 @pytest.mark.slow  # simulated federations compute on shares; quick: every part of it, above
 def test_shadow_federations_attack_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Through the whole pipeline; without --shadow-kind federations it is refused."""
-    words = (
-        "--method secfpp --clients 8 --colluders 2 --together 1 --train 4 --test 1 --rounds 3 --shadows 4 --targets 1"
-    )
-    common = [*words.split(), "--attack", "loss,lira,cosine", "--threads", "1", "--quiet", "--out", str(tmp_path)]
+    words = "--method secfpp --clients 8 --colluders 2 --together 1 --train 4 --test 1 --rounds 3 --shadows 4"
+    more = ["--targets", "1", "--attack", "loss,lira,cosine", "--threads", "1", "--quiet", "--out", str(tmp_path)]
+    common = [*words.split(), *more]
     assert cli.main(common) == 2
     assert "no client of secfpp can be trained alone; take --shadow-kind federations" in capsys.readouterr().err
     assert cli.main([*common, "--shadow-kind", "federations"]) == 0
@@ -382,9 +365,6 @@ def test_shadow_federations_attack_it(tmp_path: Path, capsys: pytest.CaptureFixt
     assert by_view == {"prompt-user", "released-model", "clustering-server", "colluding-users", "owner"}
     (page,) = tmp_path.glob("reports/*/index.html")
     assert "What was revealed" in page.read_text()
-
-
-# --- the batch behind a sum -------------------------------------------------------------------------------------------
 
 
 class Sums:

@@ -98,9 +98,8 @@ def test_a_bad_data_set_is_refused_in_one_sentence(bad: tuple[Bad, Path]) -> Non
 
 ODD = st.sampled_from(["a\0b", "a\nb", "../x", " ", bad_data.HALF, bad_data.LONG])
 LEAF = st.none() | st.booleans() | st.integers(-bad_data.HUGE, bad_data.HUGE) | st.floats() | st.text(max_size=5) | ODD
-VALUE = st.recursive(
-    LEAF, lambda part: st.lists(part, max_size=2) | st.dictionaries(st.text(max_size=3), part, max_size=2)
-)
+KEY = st.text(max_size=3)
+VALUE = st.recursive(LEAF, lambda part: st.lists(part, max_size=2) | st.dictionaries(KEY, part, max_size=2))
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -136,9 +135,8 @@ def command(case: Bad, root: Path, out: Path) -> list[str]:
     return words.split()
 
 
-SAMPLE = [case for case in TABLE if case.name in (
-    "captions_train2017.json is a FIFO", "captions are no UTF-8", "pictures: a bomb", "one class only",
-)]  # fmt: skip
+NAMES = ("captions_train2017.json is a FIFO", "captions are no UTF-8", "pictures: a bomb", "one class only")
+SAMPLE = [case for case in TABLE if case.name in NAMES]
 
 
 @pytest.mark.parametrize("bad", SAMPLE, indirect=True, ids=str)

@@ -51,9 +51,8 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bench_of(world: prompt_toy.Federation, method: Any, canaries: frozenset[str] = CANARIES) -> Bench:
-    return Bench(
-        world.learner(method.settings), world.training, world.test, candidates=world.training, canaries=canaries
-    )
+    learner, training = world.learner(method.settings), world.training
+    return Bench(learner, training, world.test, candidates=training, canaries=canaries)
 
 
 def recipe_at(path: Path, method: Any, schedule: Schedule, bench: Any = None, numbers: Any = (), **more: Any) -> Any:
@@ -104,8 +103,8 @@ def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
 ) -> None:
     """The other clients' recorded messages and the target's recomputed ones give the federation that was recorded, round by round."""
     schedule = SCHEDULES[who]
-    method, world = prompt_toy.made(name, RANK.get(name, {}), PRIVACIES[how], schedule), prompt_toy.federation()
-    bench = bench_of(world, method)
+    method = prompt_toy.made(name, RANK.get(name, {}), PRIVACIES[how], schedule)
+    bench = bench_of(prompt_toy.federation(), method)
     others = simulated(tmp_path, method, schedule, bench)
     own, client = others.schedule.seed, 1 if who == "some" else 0
     asked = bench.candidates[client]
@@ -115,11 +114,9 @@ def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
     assert left_out
     assert len(others.participations(client)) == (2 if who == "some" else 3)
     servers: list[Any] = [others.broadcast(0)]
-    owns: list[Any] = [{}]
+    owns, lists = list[Any]([{}]), [(members, left_out)]
     for r in range(schedule.rounds):
-        servers, owns = shadow_models._round(
-            bench, method, [others], client, r, servers, owns, [(members, left_out)], [own]
-        )
+        servers, owns = shadow_models._round(bench, method, [others], client, r, servers, owns, lists, [own])
         for key, tensor in others.broadcast(r + 1).items():
             torch.testing.assert_close(servers[0][key], tensor, atol=2e-5, rtol=2e-5)
     found = method.model(others.broadcast(0) | servers[0] | owns[0])["prompt"]
@@ -149,9 +146,7 @@ def test_each_shadow_goes_along_its_own_trajectory(tmp_path: Path) -> None:
         torch.testing.assert_close(found, one.released(client)["prompt"], atol=2e-5, rtol=2e-5)
 
 
-def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(
-    tmp_path: Path, short_blocks: None
-) -> None:
+def test_shadows_are_dealt_evenly_and_keep_their_start_and_broadcasts(tmp_path: Path, short_blocks: None) -> None:
     schedule = Schedule(rounds=BLOCK + 1, clients=3, per_round=3, seed=1)
     method, world = prompt_toy.made("fedotp", {}, prompt_toy.NONE, schedule), prompt_toy.federation()
     bench = bench_of(world, method).attack_bench
@@ -207,7 +202,7 @@ def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path)
 
 @pytest.mark.parametrize("sampler", ["epochs", "poisson"])
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_every_record_labelled_member_was_in_a_batch(
+def test_every_member_was_in_a_batch(
     rounds: int, sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = Schedule(rounds=rounds, clients=3, per_round=3, seed=1)
@@ -216,10 +211,8 @@ def test_every_record_labelled_member_was_in_a_batch(
     entered = watched_batches(monkeypatch, world, lambda _, client: client.client)
     prompt_toy.run(tmp_path, method, world, schedule)
     for k, records in enumerate(world.training):
-        found = method.messages.used_records(
-            records, client=k, seed=schedule.seed, rounds=range(rounds), settings=method.settings
-        )
-        assert found == entered[k]
+        asked = {"client": k, "seed": schedule.seed, "rounds": range(rounds), "settings": method.settings}
+        assert method.messages.used_records(records, **asked) == entered[k]
 
 
 def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

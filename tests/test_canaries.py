@@ -47,12 +47,12 @@ def _picture(number, size=(3, 4)):
 
 
 def _record(name, number, group="a", text=None, picture=None):
-    text = f"text {number}" if text is None else text
+    text = text or f"text {number}"
     return Record(name, group, _picture(number) if picture is None else picture, IMAGE, text, (text,))
 
 
 def _client(name, records, member=None):
-    """A client of 12 candidates by default, every other one a member."""
+    """A client of whose candidates every other one is a member, if nothing else is said."""
     member = np.arange(len(records)) % 2 == 0 if member is None else np.array(member, bool)
     return Client(name, tuple(records), (), member)
 
@@ -147,14 +147,12 @@ def _left(before, after):
 
 
 def test_natural_canaries_are_candidates_as_they_were(federation):
-    found = insert(federation, Canaries(canaries=N, canary_kind="natural"), 0)
-    names = [f.name for f in dataclasses.fields(Record) if f.name not in ("id", "picture")]
+    def looks(records):
+        return {r.content: [getattr(r, f.name) for f in fields if f.name not in ("id", "picture")] for r in records}
+
+    fields, found = dataclasses.fields(Record), _natural(federation, N)
     for before, after in zip(federation.clients, found.clients, strict=True):
-        left = {r.content: r for r in _left(before, after)}
-        for canary in after.canaries:
-            was = left.pop(canary.content)
-            assert all(getattr(canary, name) == getattr(was, name) for name in names)
-        assert not left
+        assert looks(after.canaries) == looks(_left(before, after))
 
 
 def test_mislabelled_pictures_say_another_class(federations):
@@ -196,14 +194,11 @@ def test_texts_of_candidates_serve_where_canaries_are_too_few_or_of_one_group(gr
     assert all(own != said for own, said in texts)
 
 
-def test_a_single_text_cannot_be_wrong():
+def test_a_text_that_is_right_is_no_wrong_one():
+    """All say the same; and every record of the other group says what is among the right answers of the first."""
     same = _alone([_record(f"{i}", i, text="yes") for i in range(12)])
     with pytest.raises(InputError, match=r"--canary-kind mislabelled: .*'yes'.*ood and natural"):
         insert(same, Canaries(canaries=2), 0)
-
-
-def test_a_right_answer_is_no_wrong_text():
-    """Every record of the other group says what is among the right answers of the first."""
     either = [dataclasses.replace(_record(f"{i}", i, "a", text="red"), references=("red", "crimson")) for i in range(6)]
     also = [_record(f"{i + 6}", i + 6, "b", text="crimson") for i in range(6)]
     with pytest.raises(InputError, match="no other text is wrong"):
@@ -231,8 +226,8 @@ def test_labels_of_ood_canaries_are_drawn_from_all_classes(federations):
     found = insert(federations["glyphs"], Canaries(canaries=200, canary_kind="ood"), 0)
     canaries = [(c, r) for c in found.clients for r in c.canaries]
     assert all(r.text == r.group and r.references == (r.group,) for _, r in canaries)
-    place = [found.classes.index(r.group) for _, r in canaries]
-    assert chisquare(np.bincount(np.array(place) // 8, minlength=5)).pvalue > 1e-3
+    place = np.array([found.classes.index(r.group) for _, r in canaries])
+    assert chisquare(np.bincount(place // 8, minlength=5)).pvalue > 1e-3
     own = sum(r.group in c.classes for c, r in canaries)  # a client owns 8 of 40
     assert binom.ppf(1e-3, 200, 0.2) <= own <= binom.ppf(1 - 1e-3, 200, 0.2)
 
@@ -337,20 +332,14 @@ def test_a_picture_that_another_record_shows_becomes_no_canary():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", ["path", "bytes"])
-def test_pictures_in_files(tmp_path, kind, form):
+@pytest.mark.parametrize("form", ["path", "bytes", "one pixel"])
+def test_pictures_in_files_and_of_one_pixel(tmp_path, kind, form):
+    size = (1, 1) if form == "one pixel" else (5, 7)
     paths = [tmp_path / f"{i}.png" for i in range(12)]
     for i, path in enumerate(paths):
-        Image.fromarray(_picture(i, (5, 7))).save(path)
-    pictures = paths if form == "path" else [path.read_bytes() for path in paths]
+        Image.fromarray(_picture(i, size)).save(path)
+    pictures = [path.read_bytes() for path in paths] if form == "bytes" else paths
     records = [_record(f"{i}", i, "ab"[i % 2], picture=picture) for i, picture in enumerate(pictures)]
-    found = insert(_alone(records), Canaries(canaries=4, canary_kind=kind), 0)
-    for canary in found.clients[0].canaries:
-        assert canary.image.shape == (5, 7, 3)
+    for canary in insert(_alone(records), Canaries(canaries=4, canary_kind=kind), 0).clients[0].canaries:
+        assert canary.image.shape == (*size, 3)
         assert isinstance(canary.picture, np.ndarray) == (kind == "ood")
-
-
-def test_one_pixel_is_enough_for_a_pattern():
-    records = [_record(f"{i}", i, picture=_picture(i, (1, 1))) for i in range(12)]
-    found = insert(_alone(records), Canaries(canaries=4, canary_kind="ood"), 0)
-    assert {r.image.shape for r in found.clients[0].canaries} == {(1, 1, 3)}

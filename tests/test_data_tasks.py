@@ -12,28 +12,24 @@ import pytest
 from PIL import Image, ImageFile
 
 from fedaudit.machinery.errors import InputError
-from fedaudit.tasks import coco as coco_task
-from fedaudit.tasks import local_files, tables
-from fedaudit.tasks import scienceqa as scienceqa_task
+from fedaudit.tasks import coco, local_files, scienceqa, tables
 from fedaudit.tasks.captions import INSTRUCTION
-from fedaudit.tasks.coco import coco
 from fedaudit.tasks.local_files import Item, Pool, federate
 from fedaudit.tasks.metrics import answer_scores, caption_scores
-from fedaudit.tasks.scienceqa import scienceqa
 from tests import minidata
 
-COCO = coco_task.Params(records=4, reference=5, background=3, novel=12, test=6)
-SCIENCE = scienceqa_task.Params(records=4, reference=5, background=3, test=6)
+COCO = coco.Params(records=4, reference=5, background=3, novel=12, test=6)
+SCIENCE = scienceqa.Params(records=4, reference=5, background=3, test=6)
 CLIENTS = 3
 ROW = tables.Row(local_files.Path("x.parquet"), 0)
 
 
 def _coco(root, seed=0, clients=CLIENTS, **changes):
-    return coco(dataclasses.replace(COCO, data_root=str(root), **changes), clients=clients, seed=seed)
+    return coco.coco(dataclasses.replace(COCO, data_root=str(root), **changes), clients=clients, seed=seed)
 
 
 def _science(root, seed=0, clients=CLIENTS, **changes):
-    return scienceqa(dataclasses.replace(SCIENCE, data_root=str(root), **changes), clients=clients, seed=seed)
+    return scienceqa.scienceqa(dataclasses.replace(SCIENCE, data_root=str(root), **changes), clients=clients, seed=seed)
 
 
 def refused(message, draw, root, **changes):
@@ -94,20 +90,14 @@ def test_sizes_and_kinds_and_no_record_belongs_to_two_parts(drawn, layout):
 
 @each
 def test_the_same_seed_draws_the_same_and_another_does_not(data, drawn, layout):
+    """The number of test records changes neither clients nor novel records."""
     draw = LAYOUTS[layout]
-    one, again, other = drawn[layout], draw(data / layout), draw(data / layout, seed=1)
+    one, again, other, more = drawn[layout], *(draw(data / layout, **w) for w in ({}, {"seed": 1}, {"test": 9}))
     assert _content(one) == _content(again)
-    assert one.truth == again.truth
-    assert one.truth != other.truth
+    assert one.truth == again.truth == more.truth != other.truth
+    assert [r.id for r in one.novel] == [r.id for r in more.novel]
     assert [r.id for r in one.test] != [r.id for r in other.test]
     assert set(one.clients[0].records) != set(other.clients[0].records)
-
-
-@each
-def test_test_and_novel_records_do_not_change_the_clients(data, drawn, layout):
-    one, other = drawn[layout], LAYOUTS[layout](data / layout, test=9)
-    assert one.truth == other.truth
-    assert [r.id for r in one.novel] == [r.id for r in other.novel]
 
 
 def test_official_records_say_what_the_files_say(data, drawn):
@@ -121,8 +111,7 @@ def test_official_records_say_what_the_files_say(data, drawn):
     assert {r.picture.parent.name for r in federation.test} == {"val2017"}
     assert {len(r.references) for r in federation.test} == {5}
     assert {len(r.references) for r in (*federation.novel, *federation.novel_test)} == {10}
-    learnt = {r.text.split()[1] for c in federation.clients for r in c.records}
-    assert learnt == set("01234"), "the caption to learn is drawn"
+    assert {r.text.split()[1] for c in federation.clients for r in c.records} == set("01234"), "the caption is drawn"
 
 
 def test_parquet_rows_keep_their_own_pictures(drawn):
@@ -208,29 +197,27 @@ def test_rows_that_show_the_same_picture_are_one_record(tmp_path):
     ],
 )  # fmt: skip
 def test_class_columns_in_their_usual_forms(value, group):
-    assert coco_task._group(value, "all", ROW) == group
+    assert coco._group(value, "all", ROW) == group
+
+
+def _numbers(federation):
+    return {int(r.id.rsplit("-", 1)[1]) for r in (*federation.novel, *federation.novel_test)}
 
 
 def test_nocaps_domains(data):
-    def numbers(federation):
-        return {int(r.id.rsplit("-", 1)[1]) for r in (*federation.novel, *federation.novel_test)}
-
     for layout in ("coco", "coco-parquet"):
-        assert {n % 3 for n in numbers(_coco(data / layout))} == {2}, "out-domain unless told otherwise"
-        assert {n % 3 for n in numbers(_coco(data / layout, nocaps_domain="in-domain"))} == {0}
-        assert {n % 3 for n in numbers(_coco(data / layout, nocaps_domain="all", novel=60))} == {0, 1, 2}
+        assert {n % 3 for n in _numbers(_coco(data / layout))} == {2}, "out-domain unless told otherwise"
+        assert {n % 3 for n in _numbers(_coco(data / layout, nocaps_domain="in-domain"))} == {0}
+        assert {n % 3 for n in _numbers(_coco(data / layout, nocaps_domain="all", novel=60))} == {0, 1, 2}
 
 
 def test_nocaps_elsewhere_and_without_domains(data, tmp_path):
     rows = [{key: value for key, value in row.items() if key != "region"} for row in minidata.nocaps_rows(30)]
-    minidata.parquet(tmp_path / "validation.parquet", rows)
     minidata.parquet(tmp_path / "test.parquet", [row | {"annotations_captions": [""]} for row in rows])
+    minidata.parquet(tmp_path / "validation.parquet", rows)
     federation = _coco(data / "coco", nocaps_root=str(tmp_path))
     assert {r.id.rsplit("-", 1)[0] for r in federation.novel} == {"nocaps-val"}, "the test split has no captions"
-    assert {int(r.id.rsplit("-", 1)[1]) % 3 for r in (*federation.novel, *federation.novel_test)} == {0, 1, 2}
-
-
-# --- the draw
+    assert {n % 3 for n in _numbers(federation)} == {0, 1, 2}
 
 
 def _items(sizes):
@@ -249,7 +236,7 @@ def unread(monkeypatch):
 
 def test_coins_are_fair_and_independent_of_class_place_and_part(unread):
     """Over many seeds, with a class that runs out while a client draws: two-sided z of each share below 4."""
-    params = scienceqa_task.Params(records=8, reference=16, background=0, test=2, dirichlet=0.5)
+    params = scienceqa.Params(records=8, reference=16, background=0, test=2, dirichlet=0.5)
     members, first, rare, rare_reference = [], [], [], []
     for seed in range(75):
         federation = federate(_items((12, 60, 60)), (), params=params, clients=3, seed=seed)
@@ -268,20 +255,21 @@ def test_coins_are_fair_and_independent_of_class_place_and_part(unread):
 
 
 def test_a_class_is_drawn_in_proportion_and_the_rest_when_it_is_used_up():
-    pool = Pool(_items((3000, 3000, 3000)), np.random.default_rng(0))
-    taken = pool.take(1000, np.random.default_rng(1), np.array([0.7, 0.3, 0.0]))
-    shares = [sum(item.group == group for item in taken) for group in "abc"]
+    def taken(pool, number, seed, shares):
+        drawn = pool.take(number, np.random.default_rng(seed), np.array(shares))
+        assert len({item.id for item in drawn}) == number
+        return [sum(item.group == group for item in drawn) for group in "abc"]
+
+    shares = taken(Pool(_items((3000, 3000, 3000)), np.random.default_rng(0)), 1000, 1, [0.7, 0.3, 0.0])
     assert abs(shares[0] - 700) < 4 * np.sqrt(1000 * 0.21)
     assert shares[2] == 0
     few = Pool(_items((5, 40, 40)), np.random.default_rng(0))
-    taken = few.take(30, np.random.default_rng(1), np.array([0.98, 0.02, 0.0]))
-    assert [sum(item.group == group for item in taken) for group in "abc"] == [5, 25, 0]
-    rest = few.take(55, np.random.default_rng(2), np.array([1.0, 0.0, 0.0]))
-    assert len({item.id for item in (*taken, *rest)}) == 85, "what is left when the client's own classes are used up"
+    assert taken(few, 30, 1, [0.98, 0.02, 0.0]) == [5, 25, 0]
+    assert taken(few, 55, 2, [1.0, 0.0, 0.0]) == [0, 15, 40], "what is left when the client's own classes are used up"
 
 
 def test_the_draw_does_not_depend_on_the_order_of_the_files(unread):
-    params, items = scienceqa_task.Params(records=4, reference=4, test=3), _items((30, 30, 30))
+    params, items = scienceqa.Params(records=4, reference=4, test=3), _items((30, 30, 30))
     one, other = (federate(order, (), params=params, clients=2, seed=0) for order in (items, items[::-1]))
     assert _ids(one) == _ids(other)
 
@@ -292,14 +280,11 @@ def _ids(federation):
 
 def test_smaller_dirichlet_is_more_skewed(unread):
     def skew(concentration):
-        params = scienceqa_task.Params(records=10, reference=2, test=1, dirichlet=concentration)
+        params = scienceqa.Params(records=10, reference=2, test=1, dirichlet=concentration)
         federation = federate(_items((400,) * 6), (), params=params, clients=20, seed=0)
         return np.mean([max(Counter(r.group for r in c.records).values()) for c in federation.clients])
 
     assert skew(0.05) > skew(1.0) > skew(1000.0)
-
-
-# --- laziness
 
 
 def _chosen(federation):
@@ -353,9 +338,6 @@ def test_row_groups_without_a_drawn_row_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
     assert dict(tables._contents(path, {17, 30, 63})) == {n: minidata.picture(n) for n in (17, 30, 63)}
     assert read == [1, 3]
-
-
-# --- errors
 
 
 @pytest.mark.parametrize("draw", [_coco, _science])
@@ -475,5 +457,5 @@ def test_scienceqa_in_its_other_places(tmp_path):
 
 def test_the_defaults_are_the_papers_numbers():
     """FedRand, appendix A: 12 clients, 300 members and 300 NoCaps pictures."""
-    params = coco_task.Params()
+    params = coco.Params()
     assert (12 * params.records, params.novel, params.dirichlet) == (300, 300, 0.5)

@@ -159,9 +159,8 @@ def test_the_page_keeps_its_budget_of_words(tmp_path: Path) -> None:
 def height(chromium: str, page: Path, picture: Path) -> int:
     """Pixels of a page at a width of 1,280: down to the last row that differs from the empty ones below."""
     options = "--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,16000".split()
-    subprocess.run(
-        [chromium, *options, f"--screenshot={picture}", page.as_uri()], capture_output=True, check=True, timeout=300
-    )
+    command = [chromium, *options, f"--screenshot={picture}", page.as_uri()]
+    subprocess.run(command, capture_output=True, check=True, timeout=300)
     with Image.open(picture) as shot:
         rows = np.asarray(shot.convert("L"))
     return int(np.flatnonzero((rows != rows[-1, 0]).any(axis=1))[-1]) + 1

@@ -124,16 +124,11 @@ def test_dpfpl_is_rebuilt_approximately(trained: Trained, monkeypatch: pytest.Mo
     assert max(own) < 0.6
     assert all(mine < relative(start, part) for mine, part in zip(own, true, strict=True))
     for k in range(3):
-        whole = transcript.own_model(last, k)["prompt"]
-        assert relative(messages.rebuilt(k).state["prompt"], whole) < 0.4
+        found, again = (one.rebuilt(k).state["prompt"] for one in (messages, messages_of(method, transcript)))
+        assert relative(found, transcript.own_model(last, k)["prompt"]) < 0.4
+        assert torch.equal(found, again)
     monkeypatch.setattr(dpfpl, "GUESSES", 1)
     assert np.mean(own) < np.mean(off())
-
-
-def test_the_replay_repeats_bit_by_bit(trained: Trained) -> None:
-    method, transcript = trained("dpfpl", {"rank": 2})
-    one, other = (messages_of(method, transcript).rebuilt(0).state for _ in range(2))
-    assert torch.equal(one["prompt"], other["prompt"])
 
 
 def test_with_noise_the_replay_is_that_of_a_run_without_it(trained: Trained) -> None:
@@ -157,7 +152,7 @@ def test_of_transport_the_local_prompt_stays_at_its_start(trained: Trained) -> N
 
 
 @pytest.mark.parametrize("name", ["local", "zeroshot"])
-def test_who_sends_nothing_cannot_be_rebuilt(trained: Trained, name: str) -> None:
+def test_who_sends_nothing_cannot_be_rebuilt_and_only_the_server_has_messages(trained: Trained, name: str) -> None:
     method, transcript = trained(name, {})
     messages = messages_of(method, transcript)
     assert messages.exchanges == {}
@@ -166,6 +161,8 @@ def test_who_sends_nothing_cannot_be_rebuilt(trained: Trained, name: str) -> Non
     for found in (seen.loss, seen.cosine):
         assert found.shape == (2, 3, 2)
         assert np.isnan(found).all()
+    with pytest.raises(LacksCapability, match="owner does not see sums of uploads"):
+        ReplayedMessages(View(transcript, "owner"), method, federation().learner())
 
 
 def test_coverage_says_who_can_be_rebuilt_and_how_far_from_the_truth(trained: Trained) -> None:
@@ -189,13 +186,6 @@ def test_coverage_says_who_can_be_rebuilt_and_how_far_from_the_truth(trained: Tr
     assert table.reconstructable.sum() == 2
     assert set(table.why) == {"", "never sent anything"}
     assert [k for k in range(3) if few.rebuilt(k).state is not None] == transcript.cohort(0)
-
-
-@pytest.mark.parametrize("threat_model", ["prompt-user", "released-model", "owner"])
-def test_only_the_server_has_messages(trained: Trained, threat_model: str) -> None:
-    method, transcript = trained("fedotp", {})
-    with pytest.raises(LacksCapability, match=f"{threat_model} does not see sums of uploads"):
-        ReplayedMessages(View(transcript, threat_model), method, federation().learner())
 
 
 def stepped(method: PromptMethod, transcript: Transcript, r: int, k: int) -> Tensor:
@@ -222,9 +212,7 @@ def asked(world: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "params"), [EXACT[i] for i in (0, 1, 3, 4)], ids=named)
-def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(
-    trained: Trained, name: str, params: dict[str, Any]
-) -> None:
+def test_losses_and_cosines_equal_a_slow_loop(trained: Trained, name: str, params: dict[str, Any]) -> None:
     method, transcript = trained(name, params)
     records, rounds, target = asked(federation()), [0, 1, 3, 5], 2  # never the first of a cohort
     found = message_answers(messages_of(method, transcript), target, records, rounds)
@@ -281,22 +269,17 @@ def test_of_transport_cosines_are_in_the_global_prompt_alone(trained: Trained) -
 
 @pytest.mark.parametrize("records", [1, 11])
 def test_norms_of_gradients_equal_autograd_record_by_record(records: int) -> None:
-    """One record, and more than one backward pass takes at once."""
-    world, method = federation(), made("promptfl", {})
-    prompt = 0.1 * torch.randn(4, world.clip.width, generator=torch.Generator().manual_seed(3))
-    ids: Sequence[str] = world.ids[:records]
+    """One record, and more than one backward pass takes at once; of a transport both prompts together."""
+    world, g = federation(), torch.Generator().manual_seed(3)
+    ids, method = world.ids[:records], made("promptfl", {})
+    prompt = 0.1 * torch.randn(4, world.clip.width, generator=g)
+    slow = [float(prompt_oracle.record_gradient(world, prompt, record).norm()) for record in ids]
     found = gradient_norms(method, world.learner(), {"prompt": prompt}, ids)
-    slow = [float(prompt_oracle.record_gradient(federation(), prompt, record).norm()) for record in ids]
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, slow, rtol=1e-5)
-
-
-def test_norms_of_a_transport_are_of_both_prompts_together() -> None:
-    world, method = federation(), made("fedotp", {"match": "ot"})
-    prompt = 0.1 * torch.randn(2, 4, world.clip.width, generator=torch.Generator().manual_seed(3))
-    found = gradient_norms(method, world.learner(), {"prompt": prompt}, world.ids[:5])
-    slow = [float(plain_gradient(method, world.learner(), prompt, record).norm()) for record in world.ids[:5]]
-    np.testing.assert_allclose(found, slow, rtol=1e-5)
+    method, both = made("fedotp", {"match": "ot"}), 0.1 * torch.randn(2, 4, world.clip.width, generator=g)
+    slow = [float(plain_gradient(method, world.learner(), both, record).norm()) for record in ids]
+    np.testing.assert_allclose(gradient_norms(method, world.learner(), {"prompt": both}, ids), slow, rtol=1e-5)
 
 
 def history(view: View, method: PromptMethod, records: Sequence[str], rounds: Sequence[int]) -> Floats:
@@ -307,9 +290,7 @@ def history(view: View, method: PromptMethod, records: Sequence[str], rounds: Se
 
 
 @pytest.mark.parametrize(("name", "params"), [EXACT[0], EXACT[1], EXACT[2]], ids=named)
-def test_the_history_is_under_broadcasts_with_the_public_start(
-    trained: Trained, name: str, params: dict[str, Any]
-) -> None:
+def test_the_history_is_of_broadcasts_and_the_public_start(trained: Trained, name: str, params: dict[str, Any]) -> None:
     method, transcript = trained(name, params)
     records, rounds = asked(federation()), [0, 3, 6]
     found = history(View(transcript, "released-model"), method, records, rounds)

@@ -111,14 +111,6 @@ class TestAgainstClosedForms:
         found = [mi.mixed(x := rng.integers(0, 5, 1000), x + 2 * rng.random(1000)) for _ in range(10)]
         assert np.mean(found) == pytest.approx(math.log(5) - 0.8 * math.log(2), abs=0.02)
 
-    def test_closed_forms(self):
-        assert closed.gaussian_information(0.6, 8) == pytest.approx(8 * closed.gaussian_information(-0.6))
-        normal = closed.entropy(lambda s: np.exp(-(s**2) / 8) / math.sqrt(8 * math.pi), -40, 40)
-        assert normal == pytest.approx(closed.gaussian_entropy(1, 2.0), abs=1e-12)
-        assert [closed.flipped_bit(flip) for flip in (0, 0.5, 1)] == pytest.approx([math.log(2), 0, math.log(2)])
-        assert closed.shifted_gaussian(0) == pytest.approx(0, abs=1e-12)
-        assert closed.shifted_gaussian(12) == pytest.approx(math.log(2), abs=1e-6)
-
     def test_many_coordinates_are_far_too_low(self):
         """A reader is told so: at d = 8 more than half of what is shared is missed."""
         found = mi.ksg(*correlated(1000, 8, 0.9, 0))

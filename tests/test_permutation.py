@@ -76,10 +76,8 @@ def test_exchanges_in_blocks_are_those_at_once_and_so_are_the_p_values(monkeypat
     rng, stratum = np.random.default_rng(5), np.random.default_rng(6).integers(0, 5, 50)
     member, client, coin = rng.random(50) < 0.5, rng.integers(0, 3, 60), np.r_[np.arange(50), :10]
     whole = all_at_once(member, stratum, (7,), 300)
-    scored = [
-        Scored(rng.integers(0, 20, (60, 3)).astype(float), client, coin),
-        Scored(rng.normal(size=(60, 1)), client, coin),
-    ]
+    some = rng.integers(0, 20, (60, 3)).astype(float), rng.normal(size=(60, 1))
+    scored = [Scored(values, client, coin) for values in some]
     expected = statistics(whole, scored)
     for module in (permutation, highest):
         monkeypatch.setattr(module, "BLOCK", block)

@@ -170,8 +170,6 @@ def test_a_methods_name_for_readers_stands_in_its_file():
     ("signal", "parts", "in_sentences"),
     [
         ("renyi/2/10/caption", ("MaxRényi, order 2", 10, "caption"), "MaxRényi-10% of order 2 on the caption"),
-        ("renyi/inf/0/image", ("MaxRényi, order inf", 0, "image"), "MaxRényi-0% of order inf on the image"),
-        ("gap/caption", ("probability gap", None, "caption"), "gap/caption"),
         ("loss", ("loss", None, ""), "the loss"),
         ("loss/base", ("calibrated loss", None, ""), "the loss calibrated by the untrained model"),
         ("fedmia/2", ("FedMIA-II", None, ""), "FedMIA-II"),
@@ -244,6 +242,8 @@ def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for():
         assert {FIGURES[other].paper for other in paper_items.matching(paper)} == {figure.paper}
         assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listed, re.MULTILINE)
         assert (figure.preset is None) == (not figure.tasks)
+        assert (figure.real is None) == (figure.scale is None)
+        assert figure.scale is None or figure.preset is not None
         assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
         assert callable(getattr(importlib.import_module(f"fedaudit.reports.papers.{figure.module}"), item))
 

@@ -44,8 +44,8 @@ def of_loss(run, metric="auroc", nonmembers="held-out", **where):
     return found
 
 
-def row(run, nonmembers="held-out", threat_model="prompt-user"):
-    (found,) = [c for c in comparisons(run) if (c.nonmembers, c.threat_model) == (nonmembers, threat_model)]
+def row(run, nonmembers="held-out"):
+    (found,) = [c for c in comparisons(run) if (c.nonmembers, c.threat_model) == (nonmembers, "prompt-user")]
     return found
 
 
@@ -310,12 +310,12 @@ def test_blind_controls_of_every_row_but_for_too_few_records():
     assert set(found) == set(run.rows)
     assert all(set(found[place]) == set(asked) for place, asked in run.rows.items())
     assert not any(np.isnan(list(found[k, "left-out canaries"].values())).any() for k in (0, 1))
-    null, tell = (
-        stratified_auroc(
-            [found[place][r] for r in run.rows[place]], [*run.rows[place].values()], [0] * len(run.rows[place])
-        )
-        for place in ((1, "held-out"), (1, "other clients"))
-    )
+
+    def auroc(*place):
+        asked = run.rows[place]
+        return stratified_auroc([found[place][r] for r in asked], [*asked.values()], [0] * len(asked))
+
+    null, tell = auroc(1, "held-out"), auroc(1, "other clients")
     assert null.low <= 0.5 <= null.high
     assert tell.value == 1
     run = made_up(24, leak=8.0, canaries=4, canary_leak=12.0, targets=1, held=USER)

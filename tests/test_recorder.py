@@ -17,7 +17,7 @@ import sys
 import textwrap
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ from tests.recorder_loops import LOOPS, SAID, model, plain, recorder, sent, trai
 from tests.small_run import A, B, adapter, line, put
 from tests.test_ownrun import ABOUT, EPSILON, METHODS, SCHEDULE, assert_same_transcripts, exported, transcript
 from tests.test_prompt_runs import exported as exported_prompts
-from tests.test_prompt_runs import trained, transcript_of
+from tests.test_prompt_runs import trained as trained_prompts
+from tests.test_prompt_runs import transcript_of
 from tests.toy import toy_run
 
 ROOT = Path(__file__).parents[1]
@@ -115,14 +116,16 @@ def refused(message: str, call: Callable[..., object], *given: Any) -> None:
         call(*given)
 
 
+def assert_equal(found: Any, expected: Any) -> None:
+    """Tensors, or dicts of them, to the last bit."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def assert_same_tensors(one: Path, other: Path) -> None:
-    """The same tensor files, to the last bit."""
     ours, theirs = ({n for n in files_of(folder) if n.endswith(".safetensors")} for folder in (one, other))
     assert ours == theirs
     for name in ours:
-        states = [load_file(folder / name) for folder in (one, other)]
-        assert states[0].keys() == states[1].keys()
-        assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items()), name
+        assert_equal(load_file(one / name), load_file(other / name))
 
 
 def record(transcript: Transcript, recording: Recorder) -> None:
@@ -168,17 +171,11 @@ class TestSameAsExport:
         about = {key: value for key, value in about.items() if key not in ("format", "gaps")}
         record(transcript, Recorder(tmp_path / "mine", **about))
         assert_same_tensors(export, with_records_of(export, tmp_path / "mine"))
-        _, method = trained(name)
+        _, method = trained_prompts(name)
         again = transcript_of(tmp_path / "mine", tmp_path / "again", method)
         assert_same_transcripts(transcript, again)
-        for r in range(ROUNDS):
-            for k in range(CLIENTS):
-                one, other = transcript.own_part(r, k), again.own_part(r, k)
-                assert one.keys() == other.keys()
-                assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
-
-
-# loops as users write them
+        for r, k in itertools.product(range(ROUNDS), range(CLIENTS)):
+            assert_equal(again.own_part(r, k), transcript.own_part(r, k))
 
 
 def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
@@ -186,10 +183,10 @@ def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     torch.manual_seed(0)
-    layer = {"q_proj": torch.nn.Linear(4, 3)}
-    model = torch.nn.Module()
-    model.layers = torch.nn.ModuleList([torch.nn.ModuleDict(layer)])
-    model = get_peft_model(model, LoraConfig(r=2, lora_alpha=2, target_modules=["q_proj"]))
+    bare = torch.nn.ModuleDict(
+        {"layers": torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)})])}
+    )
+    model = get_peft_model(bare, LoraConfig(r=2, lora_alpha=2, target_modules=["q_proj"]))
     server = {name: tensor.clone() for name, tensor in get_peft_model_state_dict(model).items()}
     assert torch.count_nonzero(next(t for n, t in server.items() if "lora_B" in n)) == 0
     sent: dict[int, dict[str, torch.Tensor]] = {}
@@ -210,9 +207,7 @@ def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
         recording.close(server)
     for k, state in sent.items():
         for file in (f"uploads/round-001/client-0{k}.safetensors", f"owners/client-0{k}.safetensors"):
-            kept = load_file(tmp_path / "run" / file)
-            assert kept.keys() == state.keys()
-            assert all(torch.equal(kept[name], tensor) for name, tensor in state.items())
+            assert_equal(load_file(tmp_path / "run" / file), state)
     own = read(with_lists(tmp_path / "run"))
     assert own.cohorts == ((0, 2), (0, 2))
     assert [remark.check for remark in own.remarks] == []
@@ -261,9 +256,6 @@ def test_a_loop_of_coop(own: bool, tmp_path: Path) -> None:
         assert [remark.check for remark in found.remarks] == []
 
 
-# what a state may be
-
-
 def test_states_of_any_kind(tmp_path: Path) -> None:
     """Parameters, views that are not contiguous, shared memory, numpy's arrays, a mixture of dtypes."""
     a, b = torch.arange(2.0).reshape(1, 2), torch.arange(3.0).reshape(3, 1)
@@ -284,8 +276,9 @@ def test_states_of_any_kind(tmp_path: Path) -> None:
     for k, state in enumerate(states):
         kept = load_file(tmp_path / f"uploads/round-000/client-{k:02d}.safetensors")
         for name, given in state.items():
-            expected = torch.from_numpy(given.copy()) if isinstance(given, np.ndarray) else given.detach()
-            torch.testing.assert_close(kept[name], expected, rtol=0, atol=0)
+            assert_equal(
+                kept[name], torch.from_numpy(given.copy()) if isinstance(given, np.ndarray) else given.detach()
+            )
 
 
 def test_it_imports_nothing_of_the_suite_and_holds_no_state_twice(tmp_path: Path) -> None:
@@ -309,9 +302,6 @@ def test_it_imports_nothing_of_the_suite_and_holds_no_state_twice(tmp_path: Path
     imported, megabytes = done.stdout.splitlines()
     assert imported == ""
     assert float(megabytes) < 30
-
-
-# what is refused
 
 
 @pytest.fixture
@@ -484,9 +474,6 @@ def test_the_recorder_and_the_reader_know_the_same(tmp_path: Path) -> None:
         assert said == (adapters.canonical(name) is not None), name
 
 
-# clients by texts, failures, utility
-
-
 def test_clients_by_texts(tmp_path: Path) -> None:
     names = ["8842903345701", "a b", "é"]
     recording = recorder(tmp_path / "run")
@@ -499,9 +486,9 @@ def test_clients_by_texts(tmp_path: Path) -> None:
     recording.close(adapter(2))
     assert set(json.loads((tmp_path / "run" / "run.json").read_text())["clients"]) == set(names)
     own = read(with_lists(tmp_path / "run", names))
-    numbers = own.names.numbers
-    assert own.cohorts == ((numbers[names[0]],), tuple(sorted(numbers[name] for name in names[:2])))
-    assert own.record_counts(1) == {numbers[name]: i + 1 for i, name in enumerate(names[:2])}
+    first, second, _ = (own.names.numbers[name] for name in names)
+    assert own.cohorts == ((first,), tuple(sorted([first, second])))
+    assert own.record_counts(1) == {first: 1, second: 2}
 
 
 def test_clients_that_were_said_at_the_start(tmp_path: Path) -> None:
@@ -570,9 +557,6 @@ def test_an_owner_of_an_earlier_round_is_no_owner(tmp_path: Path) -> None:
     assert float(load_file(tmp_path / "run/owners/client-00.safetensors")[A][0, 0]) == 10
 
 
-# thinned
-
-
 @pytest.mark.parametrize(("rounds", "kept"), [(1, [0]), (3, [0, 2]), (7, [0, 3, 6]), (9, [0, 3, 6, 8])])
 def test_some_rounds_are_kept(rounds: int, kept: list[int], tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run", every=3)
@@ -588,22 +572,14 @@ def test_some_rounds_are_kept(rounds: int, kept: list[int], tmp_path: Path) -> N
         assert torch.equal(own.models[i].load()[A], model(r)[A])
         assert not own.cohorts[i] or float(own.uploads[i][0].load()[A][0, 0]) == sent(r, 0)[A][0, 0]
     notes = json.loads((tmp_path / "run/rounds.json").read_text())
-    assert {r: note["utility"]["global"]["loss"] for r, note in notes.items()} == {
-        str(r): r + 0.5 for r in range(rounds)
-    }
+    assert [notes[str(r)]["utility"]["global"]["loss"] for r in range(rounds)] == [r + 0.5 for r in range(rounds)]
     assert {remark.check for remark in own.remarks} <= {"gaps"}
     owner = float(load_file(tmp_path / "run/owners/client-00.safetensors")[A][0, 0])
     assert owner == sent(kept[-1], 0)[A][0, 0] + 100, "after the last round that is kept"
 
 
-# going on
-
-
 def test_rounds_that_are_recorded_again_replace_all_later_ones(tmp_path: Path) -> None:
-    recording = recorder(tmp_path / "run")
-    for r in range(5):
-        train_round(recording, r)
-    recording.close(model(5))
+    trained(tmp_path / "run", range(5)).close(model(5))
     assert len(list((tmp_path / "run/models").iterdir())) == 6
     again = recorder(tmp_path / "run")
     again.broadcast(2, {name: tensor + 1 for name, tensor in model(2).items()})
@@ -617,12 +593,8 @@ def test_rounds_that_are_recorded_again_replace_all_later_ones(tmp_path: Path) -
 
 
 def test_a_closed_recording_goes_on(tmp_path: Path) -> None:
-    for folder, parts in (("whole", [range(3)]), ("parts", [range(1), range(1, 3)])):
-        for rounds in parts:
-            recording = recorder(tmp_path / folder)
-            for r in rounds:
-                train_round(recording, r)
-            recording.close(model(rounds.stop))
+    for folder, rounds in (("whole", range(3)), ("parts", range(1)), ("parts", range(1, 3))):
+        trained(tmp_path / folder, rounds).close(model(rounds.stop))
     assert_same_files(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -724,11 +696,8 @@ def test_a_kill_before_any_change_of_the_disk(name: str, stride: int, tmp_path: 
                 at = run.numbers.index(r)
                 assert own.models[i].load().keys() == run.models[at].load().keys()
                 assert own.cohorts[i] == run.cohorts[at] or own.numbers[i + 1] > r + 1
-                assert all(
-                    torch.equal(tensor, run.uploads[at][k].load()[key])
-                    for k, file in own.uploads[i].items()
-                    for key, tensor in file.load().items()
-                )
+                for k, file in own.uploads[i].items():
+                    assert_equal(file.load(), run.uploads[at][k].load())
             whole = max(own.numbers)
             assert name == "gone_back" or whole >= before
             before, highest = whole, max(highest, whole)
@@ -740,10 +709,11 @@ def test_a_kill_before_any_change_of_the_disk(name: str, stride: int, tmp_path: 
     assert repaired < steps / stride / 2
 
 
-def for_ever(folder: Path) -> None:
+def trained(folder: Path, rounds: Iterable[int] | None = None) -> Recorder:
     recording = recorder(folder)
-    for r in itertools.count():
+    for r in itertools.count() if rounds is None else rounds:
         train_round(recording, r)
+    return recording
 
 
 @forks
@@ -751,7 +721,7 @@ def for_ever(folder: Path) -> None:
 @pytest.mark.parametrize("seconds", [0.0, 0.07, 0.13])
 def test_a_kill_at_any_time(seconds: float, tmp_path: Path) -> None:
     """What is recorded round after round is read, if need be after one call."""
-    process = forked(for_ever, with_lists(tmp_path, (0, 1)))
+    process = forked(trained, with_lists(tmp_path, (0, 1)))
     while not (tmp_path / "models" / "round-003.safetensors").exists() and process.is_alive():
         time.sleep(0.005)
     time.sleep(seconds)
@@ -785,9 +755,6 @@ def test_the_reader_names_what_finishes_it(
         assert capsys.readouterr().err
 
 
-# several processes
-
-
 @forks
 def test_several_processes_upload_at_once(tmp_path: Path) -> None:
     server = recorder(tmp_path)
@@ -812,9 +779,6 @@ def test_processes_that_start_at_once(tmp_path: Path) -> None:
             list(workers.map(recorder, [folder] * 3))
             assert json.loads((folder / "run.json").read_text())["format"] == 2
             assert sorted(p.name for p in (folder / ".recorder").iterdir()) == ["recorder.json"]
-
-
-# where it runs
 
 
 def test_it_is_one_file_for_old_pythons() -> None:

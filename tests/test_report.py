@@ -87,14 +87,15 @@ def test_every_number_stands_in_its_row(one: dict[str, bytes]) -> None:
 
 
 def test_claims_and_whose_split_it_is_are_said(one: dict[str, bytes]) -> None:
-    blocks = [row[0] for row in Reader(one["index.html"]).rows if len(row) == 1 and "against" in row[0]]
+    page = Reader(one["index.html"])
+    blocks = [row[0] for row in page.rows if len(row) == 1 and "against" in row[0]]
     novel = [block for block in blocks if "novel objects" in block]
     assert len(novel) == 2 * 5  # headline and sibling table; released, three ways of the server, owner
     assert all("the papers' own split" in block and "read its controls" in block for block in novel)
     assert not any("split" in block for block in blocks if block not in novel)
     assert "released-model, final: all members (142, 2 clients) against held-out records (146)" in blocks
-    text = Reader(one["index.html"]).text
-    assert "Claimed ε none by the run's own word Provable ε ∞ by the run's own word Measured ε – not measured:" in text
+    said = "Claimed ε none by the run's own word Provable ε ∞ by the run's own word Measured ε – not measured:"
+    assert said in page.text
 
 
 def test_seeds_are_averaged_beside_the_first(one: dict[str, bytes], two: dict[str, bytes]) -> None:
@@ -117,14 +118,13 @@ def cards(found: list[dict[str, Any]]) -> str:
 
 
 def test_card_quotes_the_gravest_row_of_a_headline_score() -> None:
-    base = [f for f in TWO[0].findings if all(f[k] == v for k, v in CARD.items())]
-    released = [f for f in base if f["threat_model"] == "released-model"]
-    quiet = released[0] | {"verdict": "no leak found", "value": 0.55, "sentence": "No leak found: quiet 0.55."}
+    released = next(f for f in TWO[0].findings if CARD.items() <= f.items() and f["threat_model"] == "released-model")
+    quiet = released | {"verdict": "no leak found", "value": 0.55, "sentence": "No leak found: quiet 0.55."}
     unclear = quiet | {"way": "a", "verdict": "confounded", "value": 0.9, "sentence": "Confounded: unclear 0.9."}
     weak = quiet | {"way": "b", "verdict": "leak", "value": 0.6, "sentence": "Leak: weak 0.6."}
     reverse = quiet | {"way": "c", "verdict": "leak", "value": 0.2, "sentence": "Leak: reverse 0.2."}
-    other = {"sentence": "Leak: not a headline.", "verdict": "leak", "value": 0.99, "way": "d"}
-    others = [quiet | other | more for more in ({"headline": False}, {"nonmembers": "novel objects"})]
+    other = quiet | {"sentence": "Leak: not a headline.", "verdict": "leak", "value": 0.99, "way": "d"}
+    others = [other | {"headline": False}, other | {"nonmembers": "novel objects"}]
     text = cards([quiet, unclear, weak, reverse, *others])
     assert "● Leak: reverse 0.2. Gravest of 4 rows of headline scores: 2 leak, 1 confounded, 1 no leak found." in text
     assert "weak 0.6" not in text
@@ -137,9 +137,9 @@ def test_card_quotes_the_gravest_row_of_a_headline_score() -> None:
 def test_doubts_about_a_recording_stand_above_every_number(one: dict[str, bytes]) -> None:
     assert b'id="recording"' not in one["index.html"]
     doubted = replace(evidence("fedavg", 0), tables={})
+    said = {"metric": RECORDING, "check": "weights", "sentence": "Files <b>were</b> exchanged.", "value": 0.1}
     about = {name: doubted.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
-    said = about | {"metric": RECORDING, "check": "weights", "sentence": "Files <b>were</b> exchanged.", "value": 0.1}
-    page = plain_page([replace(doubted, findings=[*doubted.findings, said])]).decode()
+    page = plain_page([replace(doubted, findings=[*doubted.findings, about | said])]).decode()
     assert "<li>Files &lt;b&gt;were&lt;/b&gt; exchanged.</li>" in page[: page.index("<main")]
 
 
@@ -166,9 +166,8 @@ def test_hostile_text_stays_text() -> None:
 def test_a_section_without_rows_is_not_there(tables: dict[str, pd.DataFrame]) -> None:
     files = built([replace(ONE, tables=tables, notes=[], setting={})])
     reader = Reader(files["index.html"])
-    assert [a["id"] for _, a in reader.elements if "id" in a] == [
-        "main", "verdicts", "assessment", "leakage", "setting", "made", "limits",
-    ]  # fmt: skip
+    ids = [a["id"] for _, a in reader.elements if "id" in a]
+    assert ids == ["main", "verdicts", "assessment", "leakage", "setting", "made", "limits"]
     assert "Nothing is shared" in reader.text
     assert "None were stated" in reader.text
     records = {f"{name}.{kind}" for name in ("findings", "runs") for kind in ("json", "csv")}

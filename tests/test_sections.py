@@ -51,10 +51,8 @@ def test_is_a_function_of_the_page_that_gives_a_section_or_nothing(name):
 def test_communication_is_of_every_method_that_sent_anything():
     columns = ["round", "bytes_down", "bytes_up", "fedavg_bytes", "messages", "complete"]
     rounds = pd.DataFrame([(0, 4000, 2000, 8000, 2, 0), (1, 2000, 2000, 8000, 1, 0)], columns=columns)
-    both, one, none = (
-        section(Page([dataclasses.replace(ONE, tables={"cost": cost})], map))
-        for cost in (rounds, rounds[:1], rounds[:0])
-    )
+    pages = [Page([dataclasses.replace(ONE, tables={"cost": rounds[:n]})], map) for n in (2, 1, 0)]
+    both, one, none = map(section, pages)
     expected = {"name": "FedRand", "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000, "even": False}
     assert both.context["communication"] == [expected]
     assert one.context["communication"][0]["even"]

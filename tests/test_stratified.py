@@ -73,9 +73,9 @@ def test_several_clients_are_the_mean_and_their_variances_add_up(clients):
     got = stratified_auroc(scores, member, client)
     own = [(scores[client == c], member[client == c]) for c in range(clients)]
     se = math.sqrt(sum(delong_by_loops(s, m) ** 2 for s, m in own)) / clients
-    assert got.value == pytest.approx(np.mean([roc_auc_score(m, s) for s, m in own]), abs=1e-12)
-    assert got.se == pytest.approx(se, abs=1e-12)
-    assert (got.high - got.value, got.value - got.low) == pytest.approx((stats.norm.ppf(0.975) * se,) * 2)
+    value, half = np.mean([roc_auc_score(m, s) for s, m in own]), stats.norm.ppf(0.975) * se
+    assert (got.value, got.se) == pytest.approx((value, se), abs=1e-12)
+    assert (got.low, got.high) == pytest.approx((value - half, value + half))
     assert got.value == pytest.approx(client_auroc(scores, member, client)[0].value, abs=1e-12)
     assert (got.members, got.nonmembers, got.clients) == (20 * clients, 20 * clients, clients)
 
@@ -185,9 +185,8 @@ def test_accuracy_by_hand():
     got = accuracy_at(scores, member, client, {"a": 2, "b": -1})
     rates = [(1, 2), (2, 3), (1, 1), (1, 1)]  # the score 2 is not above the threshold 2
     assert got.value == pytest.approx((1 / 2 + 2 / 3 + 1 + 1) / 4)
-    ends = [stats.binomtest(k, n).proportion_ci(0.95) for k, n in rates]
-    down = math.sqrt(sum((k / n - end.low) ** 2 for (k, n), end in zip(rates, ends, strict=True))) / 4
-    up = math.sqrt(sum((k / n - end.high) ** 2 for (k, n), end in zip(rates, ends, strict=True))) / 4
+    reach = [np.subtract(k / n, stats.binomtest(k, n).proportion_ci(0.95)) for k, n in rates]
+    down, up = np.linalg.norm(reach, axis=0) / 4
     assert (got.low, got.high) == pytest.approx((got.value - down, got.value + up))
     assert (got.members, got.nonmembers, got.clients) == (3, 4, 2)
 
@@ -196,11 +195,11 @@ def test_accuracy_by_hand():
 @pytest.mark.parametrize("signal", [0.0, 0.8, 4.0])
 def test_accuracy_covers(clients, signal):
     """The threshold is half a signal too high for the first client: what matters is that it was fixed."""
-    cuts = {c: (signal / 2 + (c == 0) * 0.4) * (1 + c) + 10 * c for c in range(clients)}
-    right = [(1 - stats.norm.cdf(signal * -0.5 + (c == 0) * 0.4) + stats.norm.cdf(signal / 2 + (c == 0) * 0.4)) / 2
-             for c in range(clients)]  # fmt: skip
+    high = [signal / 2 + (c == 0) * 0.4 for c in range(clients)]
+    cuts = {c: cut * (1 + c) + 10 * c for c, cut in enumerate(high)}
+    truth = np.mean([(stats.norm.sf(cut - signal) + stats.norm.cdf(cut)) / 2 for cut in high])
     runs = [draw(s, clients=clients, signal=signal) for s in range(200)]
-    assert sum(covered(accuracy_at(*run, cuts), np.mean(right)) for run in runs) >= COVERED
+    assert sum(covered(accuracy_at(*run, cuts), truth) for run in runs) >= COVERED
 
 
 def test_accuracy_is_within_its_range():
