@@ -97,53 +97,44 @@ def watched_batches(
     return entered
 
 
+close = functools.partial(torch.testing.assert_close, atol=2e-5, rtol=2e-5)
+
+
+def check_replayed(bench: Any, method: Any, along: list[Transcript], client: int, lists: Any) -> None:
+    """With the recorded messages of the other clients, a target's recomputed ones give each federation, round by round."""
+    seeds = [one.schedule.seed for one in along]
+    servers, owns = [one.broadcast(0) for one in along], list[Any]([{}] * len(along))
+    for r in range(along[0].schedule.rounds):
+        servers, owns = shadow_models._round(bench, method, along, client, r, servers, owns, lists, seeds)
+        for one, server in zip(along, servers, strict=True):
+            close({key: server[key] for key in one.broadcast(r + 1)}, one.broadcast(r + 1))
+    for one, server, own in zip(along, servers, owns, strict=True):
+        close(method.model(one.broadcast(0) | server | own)["prompt"], one.released(client)["prompt"])
+
+
 @pytest.mark.parametrize(("name", "who", "how"), CASES)
 def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
     name: str, who: str, how: str, tmp_path: Path
 ) -> None:
-    """The other clients' recorded messages and the target's recomputed ones give the federation that was recorded, round by round."""
-    schedule = SCHEDULES[who]
-    method = prompt_toy.made(name, RANK.get(name, {}), PRIVACIES[how], schedule)
-    bench = bench_of(prompt_toy.federation(), method)
-    others = simulated(tmp_path, method, schedule, bench)
-    own, client = others.schedule.seed, 1 if who == "some" else 0
-    asked = bench.candidates[client]
+    method = prompt_toy.made(name, RANK.get(name, {}), PRIVACIES[how], SCHEDULES[who])
+    bench, client = bench_of(prompt_toy.federation(), method), 1 if who == "some" else 0
+    others, asked = simulated(tmp_path, method, SCHEDULES[who], bench), bench.candidates[client]
     drawn = shadow_models.coins(SEED, shadow_models.SIMULATED, client, len(asked))
     members = [r for r, kept in zip(asked, drawn, strict=True) if kept or r in CANARIES]
     left_out = frozenset(r for r, kept in zip(asked, drawn, strict=True) if not kept and r in CANARIES)
     assert left_out
     assert len(others.participations(client)) == (2 if who == "some" else 3)
-    servers: list[Any] = [others.broadcast(0)]
-    owns, lists = list[Any]([{}]), [(members, left_out)]
-    for r in range(schedule.rounds):
-        servers, owns = shadow_models._round(bench, method, [others], client, r, servers, owns, lists, [own])
-        for key, tensor in others.broadcast(r + 1).items():
-            torch.testing.assert_close(servers[0][key], tensor, atol=2e-5, rtol=2e-5)
-    found = method.model(others.broadcast(0) | servers[0] | owns[0])["prompt"]
-    torch.testing.assert_close(found, others.released(client)["prompt"], atol=2e-5, rtol=2e-5)
+    check_replayed(bench, method, [others], client, [(members, left_out)])
 
 
 def test_each_shadow_goes_along_its_own_trajectory(tmp_path: Path) -> None:
-    """The targets of two federations with their members and chance, side by side as one problem: each is that client, round by round."""
-    method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
-    bench, client = bench_of(world, method).attack_bench, 1
-    schedule = SCHEDULES["all"]
-    numbers = (shadow_models.SIMULATED, shadow_models.SIMULATED + 1)
-    recipe = recipe_at(tmp_path, method, schedule, bench, numbers)
+    """The targets of two federations, side by side as one problem."""
+    method, numbers = prompt_toy.made("dpfpl", {"rank": 2}), [shadow_models.SIMULATED + i for i in (0, 1)]
+    bench = bench_of(prompt_toy.federation(), method).attack_bench
+    recipe = recipe_at(tmp_path, method, SCHEDULES["all"], bench, numbers)
     along = [recipe.simulated(number) for number in numbers]
     assert not torch.equal(along[0].broadcast(0)["p_G"], along[1].broadcast(0)["p_G"])  # where all take part
-    lists = [shadow_models._list(bench, client, SEED, number) for number in numbers]
-    servers: list[Any] = [one.broadcast(0) for one in along]
-    owns: list[Any] = [{}, {}]
-    for r in range(schedule.rounds):
-        seeds = [one.schedule.seed for one in along]
-        servers, owns = shadow_models._round(bench, method, along, client, r, servers, owns, lists, seeds)
-        for one, server in zip(along, servers, strict=True):
-            for key, tensor in one.broadcast(r + 1).items():
-                torch.testing.assert_close(server[key], tensor, atol=2e-5, rtol=2e-5)
-    for one, server, own in zip(along, servers, owns, strict=True):
-        found = method.model(one.broadcast(0) | server | own)["prompt"]
-        torch.testing.assert_close(found, one.released(client)["prompt"], atol=2e-5, rtol=2e-5)
+    check_replayed(bench, method, along, 1, [shadow_models._list(bench, 1, SEED, number) for number in numbers])
 
 
 def test_shadows_are_dealt_evenly_and_keep_their_start_and_broadcasts(tmp_path: Path, short_blocks: None) -> None:
@@ -174,12 +165,9 @@ def test_shadows_are_dealt_evenly_and_keep_their_start_and_broadcasts(tmp_path: 
 
 @pytest.mark.parametrize("rounds", [1, 3, 20, 21, 100, 999])
 def test_a_sequence_is_of_all_rounds_or_spread_over_them(rounds: int) -> None:
-    found = shadow_models.sequence_rounds(rounds)
-    if rounds <= 20:
-        assert found == list(range(1, rounds + 1))
-        return
-    assert (len(found), found[0], found[-1]) == (shadow_models.SEQUENCE, 1, rounds)
-    assert max(np.diff(found)) - min(np.diff(found)) <= 1
+    found, number = shadow_models.sequence_rounds(rounds), min(rounds, shadow_models.SEQUENCE)
+    assert (len(found), found[0], found[-1]) == (number, 1, rounds)
+    assert number == 1 or max(np.diff(found)) - min(np.diff(found)) <= 1
 
 
 def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path) -> None:
@@ -263,30 +251,25 @@ def test_resumed_shadows_are_those_of_one_go(tmp_path: Path, short_blocks: None)
 
 
 def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:
-    schedule = TWO_ROUNDS
-    world = prompt_toy.federation()
-    found = []
+    found, method = [], prompt_toy.made("dpfpl", {"rank": 2})
     for together in (2, 50):
-        method = prompt_toy.made("dpfpl", {"rank": 2})
-        bench = bench_of(world, method)
+        bench = bench_of(prompt_toy.federation(), method)
         prompt_toy.taking(together, bench.learner, method)
-        others = simulated(tmp_path / str(together), method, schedule, bench)
-        found.append(shadows_at(tmp_path / f"client-{together}", bench, method, [others], 5, until=schedule.rounds))
-    torch.testing.assert_close(found[0].personal, found[1].personal, atol=2e-5, rtol=2e-5)
+        others = simulated(tmp_path / str(together), method, TWO_ROUNDS, bench)
+        found.append(shadows_at(tmp_path / f"client-{together}", bench, method, [others], 5, until=2))
+    close(found[0].personal, found[1].personal)
     assert (found[0].member == found[1].member).all()
 
 
 def test_shadows_in_two_parts_are_those_of_one(tmp_path: Path) -> None:
     """Where a learner does not take clients together they are as many jobs as there are trajectories."""
-    schedule = TWO_ROUNDS
-    method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
-    bench = bench_of(world, method).attack_bench
-    whole = recipe_at(tmp_path, method, schedule, whole=False, shadows=5, trajectories=2)
+    method = prompt_toy.made("dpfpl", {"rank": 2})
+    bench = bench_of(prompt_toy.federation(), method).attack_bench
+    whole = recipe_at(tmp_path, method, TWO_ROUNDS, whole=False, shadows=5, trajectories=2)
     apart = dataclasses.replace(whole, together=False)
-    assert whole.parts == [range(5)]
-    assert apart.parts == [range(3), range(3, 5)]
+    assert (whole.parts, apart.parts) == ([range(5)], [range(3), range(3, 5)])
     for number in whole.federations:
-        simulate(bench, (whole, number, True, schedule.rounds, True))
+        simulate(bench, (whole, number, True, 2, True))
     found = []
     for recipe in (whole, apart):
         parts = {some: claim(tmp_path / f"{recipe.together}" / f"{some[0]}") for some in recipe.parts}
@@ -298,7 +281,7 @@ def test_shadows_in_two_parts_are_those_of_one(tmp_path: Path) -> None:
     assert (one.member == two.member).all()
     assert len(one.sequence) == 5
     for name in ("start", "personal", "released", "sequence"):
-        torch.testing.assert_close(getattr(one, name), getattr(two, name), atol=2e-5, rtol=2e-5)
+        close(getattr(one, name), getattr(two, name))
 
 
 def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
@@ -309,8 +292,7 @@ def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
     runs = [recipe.simulated(s) for s in range(2)]
     found = shadow_models.shadows_of_federations(bench, method, runs, 0, seed=SEED)
     for s, run in enumerate(runs):
-        last = schedule.rounds - 1
-        torch.testing.assert_close(found.personal[s], run.personal(last, 0))
+        torch.testing.assert_close(found.personal[s], run.personal(schedule.rounds - 1, 0))
         drawn = shadow_models.coins(SEED, s, 0, len(world.training[0]))
         assert (found.member[s] <= drawn).all()
         assert found.trajectory[s] == s

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -225,18 +226,21 @@ def mixtures(method: PromptMethod, transcript: Transcript, world: Federation, cl
     return tuple(solved(messages, client, asked, turns, len(asked), not world.left_out))
 
 
-def truth(method: PromptMethod, world: Federation, client: int, r: int, n: int) -> Floats:
-    """The shares of the n records asked about."""
-    listed = world.training[client]
-    working = Participation(client, r, 1, listed, None, range(r), world.left_out)
-    counts, shares = method.messages.step_coefficients(method.steps(len(listed))), np.zeros(n)
-    own_mean = not method.protection.per_record
-    for step, count in enumerate(counts):
-        held = method.minibatch(working, step)
-        divided = min(method.settings.batch, len(listed)) / len(held) if own_mean and held else 1
-        for record in set(held) - world.left_out:
-            shares[listed.index(record)] += count * divided
-    return shares
+def told(
+    path: Path, name: str, settings: Settings, privacy: Privacy, *, world: Federation, std: float = 0.0, rounds: int = 1
+) -> Iterator[tuple[int, int, Mixture, Floats]]:
+    """(Client, round, message, the true shares of the records asked about) of a run."""
+    method, transcript = sent(path, name, settings, privacy, world=world, std=std, rounds=rounds)
+    for client, listed in enumerate(world.training):
+        for r, mixture in enumerate(mixtures(method, transcript, world, client)):
+            working = Participation(client, r, 1, listed, None, range(r), world.left_out)
+            shares = np.zeros(mixture.gradients.shape[1])
+            for step, count in enumerate(method.messages.step_coefficients(method.steps(len(listed)))):
+                held, own_mean = method.minibatch(working, step), not method.protection.per_record
+                divided = min(method.settings.batch, len(listed)) / len(held) if own_mean and held else 1
+                for record in set(held) - world.left_out:
+                    shares[listed.index(record)] += count * divided
+            yield client, r, mixture, shares
 
 
 def kinds_of(name: str, steps: str) -> tuple[str, ...]:
@@ -256,11 +260,8 @@ CASES = [  # quick: every kind of noise, and every method, over every kind of ro
 @pytest.mark.parametrize(("name", "steps", "kind"), CASES)
 def test_the_truth_is_a_solution(tmp_path: Path, name: str, steps: str, kind: str) -> None:
     """Noise-free messages of every method are their mixtures: at the start of one step exactly, after small steps to first order."""
-    world, privacy = federation(), PRIVACY[kind]
-    method, transcript = sent(tmp_path, name, STEPS[steps], privacy, world=world)
-    for client in range(3):
-        (mixture,) = mixtures(method, transcript, world, client)
-        shares = truth(method, world, client, 0, mixture.gradients.shape[1])
+    privacy = PRIVACY[kind]
+    for client, _, mixture, shares in told(tmp_path, name, STEPS[steps], privacy, world=federation()):
         explained = mixture.gradients @ shares / mixture.divisor
         if mixture.scaled:
             assert np.linalg.norm(mixture.sent) == pytest.approx(privacy.clip_norm, rel=1e-3)
@@ -279,10 +280,7 @@ def test_the_truth_is_a_solution(tmp_path: Path, name: str, steps: str, kind: st
 @pytest.mark.parametrize("name", SENDING)
 def test_records_of_weight_zero_are_no_part_of_the_message(tmp_path: Path, name: str) -> None:
     world = dataclasses.replace(federation(), left_out=frozenset({"0-1", "0-2", "0-7", "1-0", "1-5", "2-0"}))
-    method, transcript = sent(tmp_path, name, SETTINGS, PRIVACY["record"], world=world)
-    for client in range(3):
-        (mixture,) = mixtures(method, transcript, world, client)
-        shares = truth(method, world, client, 0, mixture.gradients.shape[1])
+    for _, _, mixture, shares in told(tmp_path, name, SETTINGS, PRIVACY["record"], world=world):
         assert mixture.known == ("on average" if mixture.low < 0 else "at most")  # others may have less than nothing
         assert shares.sum() <= mixture.total or mixture.low < 0
         if name != "pfedme":
@@ -293,13 +291,10 @@ def test_records_of_weight_zero_are_no_part_of_the_message(tmp_path: Path, name:
 @pytest.mark.parametrize("settings", [SETTINGS, STEPS["3 steps, momentum"]], ids=["1 step", "3 steps"])
 def test_the_clients_noise_is_as_large_as_said(tmp_path: Path, settings: Settings) -> None:
     """What the truth leaves of a message of 64 numbers has the length of so much noise, over three clients; the server's noise is in none."""
-    world = federation()
     for name, noised in (("promptfl", True), ("fedotp", settings.several)):
-        method, transcript = sent(tmp_path / name, name, settings, PRIVACY["record"], world=world, std=0.5)
         left = said = 0.0
-        for client in range(3):
-            (mixture,) = mixtures(method, transcript, world, client)
-            shares = truth(method, world, client, 0, mixture.gradients.shape[1])
+        noisy = told(tmp_path / name, name, settings, PRIVACY["record"], world=federation(), std=0.5)
+        for _, _, mixture, shares in noisy:
             left += float(np.linalg.norm(mixture.gradients @ shares / mixture.divisor - mixture.sent)) ** 2
             said += mixture.numbers * mixture.std**2
         assert (said > 0) == noised
@@ -316,17 +311,13 @@ def test_the_clients_noise_is_as_large_as_said(tmp_path: Path, settings: Setting
 )
 def test_whole_batches_are_named(tmp_path: Path, name: str, rounds: int, kind: str) -> None:
     """DP-FPL's first message at any noise of the server, others as long as the replay is exact."""
-    world = federation()
-    method, transcript = sent(tmp_path, name, SETTINGS, PRIVACY[kind], world=world, rounds=rounds)
     if kind != "none" and name in ("fedotp", "fedpgp"):
         rounds = 1  # clipped: the client's own part moves by less than the replay thinks
-    for client in range(3):
-        for r, mixture in enumerate(mixtures(method, transcript, world, client)[:rounds]):
-            shares = truth(method, world, client, r, mixture.gradients.shape[1])
-            found = solve(mixture)
-            first = np.argsort(-np.nan_to_num(found.shares), kind="stable")[: (shares > 0).sum()]
-            assert {*first} == {*np.flatnonzero(shares)}, (client, r, found.residual)
-            assert found.residual < 1e-4
+    for client, r, mixture, shares in told(tmp_path, name, SETTINGS, PRIVACY[kind], world=federation(), rounds=rounds):
+        found = solve(mixture)
+        first = np.argsort(-np.nan_to_num(found.shares), kind="stable")[: (shares > 0).sum()]
+        assert {*first} == {*np.flatnonzero(shares)}, (client, r, found.residual)
+        assert found.residual < 1e-4
 
 
 def test_where_the_replay_breaks_down_the_residual_says_so(tmp_path: Path) -> None:

@@ -79,16 +79,13 @@ def test_clients_release_the_global_model_and_owners_hold_what_they_sent(tmp_pat
         torch.testing.assert_close(seen.own_model(1, k), seen.upload(1, k), rtol=0, atol=0)
 
 
-def test_everything_is_trained_on_and_nothing_is_given_away() -> None:
+def test_everything_is_trained_on_and_nothing_is_given_away_and_the_model_of_a_state_is_its_prompts() -> None:
+    """In layers of their own, with the coupling that `visual_prompts` applies."""
     records = [f"r{i}" for i in range(7)]
     assert METHOD.divided(records, 2, 0) == (records, [])
     assert METHOD.messages.shared_records(records, client=2, seed=0) == set()
     used = METHOD.messages.used_records(records, client=2, seed=0, rounds=[1], settings=Settings(batch=1))
     assert used == set(records)
-
-
-def test_the_model_of_a_state_is_its_prompts() -> None:
-    """In layers of their own, with the coupling that `visual_prompts` applies."""
     start = METHOD.start(maple_toy.learner().initial(torch.Generator().manual_seed(0)))
     Pt, Pd = (METHOD.model(start)[name] for name in ("Pt", "Pd"))
     one: Tensor = visual_prompts(Pt[None], Pd[None])[0, 1, 0]

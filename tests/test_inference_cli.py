@@ -103,16 +103,13 @@ def test_of_all_the_strongest_come_first() -> None:
         assert strengths == sorted(strengths, reverse=True)
 
 
-def test_the_adversary_of_a_configuration_file(tmp_path: Path) -> None:
+def test_the_adversary_of_a_configuration_file_and_by_default_the_papers(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("method: fedotp\nattack: [lira, shadow]\nshadows: 8\ntrajectory: observed\nhidden: 16\ntargets: 3")
     plan = plan_of(f"--config {file} --targets 1")
     assert list(plan.attacks) == ["lira", "shadow"]
     assert plan.adversary == Adversary(targets=1, shadows=8, trajectory="observed")
     assert plan.attacks["shadow"].hidden == 16
-
-
-def test_defaults_of_the_adversary_are_those_of_the_paper() -> None:
     papers = Adversary(targets=0, shadows=50, shadow_kind="clients", trajectory="simulated", observed_rounds=20)
     assert plan_of("--method dpfpl --attack shadow").adversary == papers
 

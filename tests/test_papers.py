@@ -29,23 +29,21 @@ def asked(*words: str) -> paper.PaperRequest:
     return found
 
 
-def planned(name: str) -> dict[str, Plan]:
-    plans = asked(name).items[name]
+def planned(name: str, *words: str) -> dict[str, Plan]:
+    plans = asked(name, *words).items[name]
     assert not isinstance(plans, InputError)
     return plans
 
 
 class TestNames:
-    def test_tables_come_first_and_by_their_numbers(self) -> None:
+    def test_one_all_of_a_paper_and_all(self) -> None:
+        """Tables come first and by their numbers."""
         numbers = [f"table{i}" for i in (2, 3, 4, 6, 7, 8, 9, 10, 11)] + [f"figure{i}" for i in range(2, 7)]
         assert paper_items.matching("dpfpl") == [f"dpfpl:{item}" for item in numbers]
-
-    def test_one_all_of_a_paper_and_all(self) -> None:
         assert paper_items.matching("fedrand:table4") == ["fedrand:table4"]
-        assert paper_items.matching("dp2fl") == [f"dp2fl:table{i}" for i in range(1, 5)]
         assert paper_items.matching("all") == NAMES
         both = paper_items.matching("dpfpl:table2, dp2fl")
-        assert {*both} == {"dpfpl:table2", *paper_items.matching("dp2fl")}
+        assert {*both} == {"dpfpl:table2", *(f"dp2fl:table{i}" for i in range(1, 5))}
         assert both == [name for name in NAMES if name in both]
         with pytest.raises(InputError, match="--paper dpfp: no such table or figure"):
             paper_items.matching("dp2fl,dpfp")
@@ -90,20 +88,13 @@ class TestPlans:
         few, all_of_them = ({cell.training_folder for plan in own for cell in plan.cells} for own in plans)
         assert few <= all_of_them
 
-    def test_a_flag_of_an_attack_has_no_place_where_nothing_is_attacked(self) -> None:
-        assert asked("fedrand:figure2", "--k", "0").items
-        with pytest.raises(InputError, match="--k"):
-            asked("fedrand:figure3", "--k", "0")
-
 
 class TestPrint:
-    def test_every_printed_table_is_that_of_an_item(self) -> None:
+    def test_every_printed_table_and_contradiction_is_that_of_an_item(self) -> None:
         """But for DP-FPL's Table 5, which is its set-up."""
         there = {path.stem.replace("_", ":", 1) for path in FOLDER.glob("*_table*.csv")} - {"dpfpl:table5"}
         assert there <= set(NAMES)
         assert {name for name in NAMES if ":table" in name} - there == {"secfpp:table3"}  # formulas
-
-    def test_contradictions_are_of_items(self) -> None:
         assert {path.stem.partition("_")[0] for path in FOLDER.glob("*_contradictions.csv")} <= {*paper_items.papers()}
         assert contradictions("dp2fl:table1")
         assert contradictions("nobody:table1") == []
@@ -190,6 +181,7 @@ class TestSeveral:
         found = asked("dpfpl", "--targets", "2").items
         assert isinstance(found["dpfpl:table2"], InputError)
         assert not isinstance(found["dpfpl:figure3"], InputError)
+        assert planned("fedrand:figure2", "--k", "0")
 
     @pytest.mark.parametrize(
         ("words", "said"),
@@ -204,6 +196,8 @@ class TestSeveral:
             ("dp", "--paper dp: no such table or figure"),
             ("nonsense --help", "--paper nonsense: no such table or figure"),
             ("secfpp:figure2 --preset paper", "--preset: has no place beside --paper secfpp:figure2"),
+            ("dpfpl:figure3 --preset paper", "--preset paper: dpfpl:figure3 has no settings of its paper"),
+            ("fedrand:figure3 --k 0", "--k"),
         ],
     )
     def test_words_that_none_takes_are_refused(self, words: str, said: str, tmp_path: Path) -> None:
@@ -224,7 +218,3 @@ class TestScale:
         assert (plan.task, plan.task_params.dataset, plan.rounds) == ("images", "food101", 100)
         assert len({(v.method, v.params.rank, v.params.residual) for v in plan.methods.values() if v}) == 10
         assert plan.settings.batch == 32
-
-    def test_an_item_without_settings_of_its_paper_says_so(self) -> None:
-        with pytest.raises(InputError, match="--preset paper: dpfpl:figure3 has no settings of its paper"):
-            asked("dpfpl:figure3", "--preset", "paper")

@@ -134,14 +134,6 @@ def test_p_by_hand_and_of_a_constant_score():
     assert p_value(z[0, 0], abs(z[:, 0])) == 1.0
 
 
-def test_scores_turned_round_have_the_opposite_statistic():
-    rng = np.random.default_rng(3)
-    members = exchanged(rng.random(40) < 0.5, np.repeat([0, 1], 20), seed=(3,), times=200)
-    one = Scored(np.stack([s := rng.normal(size=40), -s], axis=1), np.repeat([0, 1], 20), np.arange(40))
-    z = standardised(weighted_auroc(members, [one]))
-    np.testing.assert_allclose(z[:, 0], -z[:, 1], atol=1e-9)
-
-
 def test_level_of_a_score_alone_and_of_a_family():
     """400 nulls of eight correlated scores: a score alone, and the largest of all, are called at most 33 times (5 %, 99.9 %)."""
     rng, stratum = np.random.default_rng(4), np.repeat([0, 1, 2], [8, 20, 40])

@@ -22,16 +22,13 @@ def test_what_stands_alone_is_refused_beside_others(words, capsys):
     assert "stands alone" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("part", listing.PARTS)
-def test_one_list_is_part_of_all(part, capsys):
-    assert cli.main(["--list", part]) == 0
-    told = capsys.readouterr().out
-    assert told in f"{listing.listing()}\n"
-    assert len(told.splitlines()) > 3
-
-
-def test_all_lists_are_parts_and_an_unknown_one_is_named(capsys):
-    assert "\n".join(listing.listing(part=part) for part in listing.PARTS) == listing.listing()
+def test_lists_are_parts_of_all_and_an_unknown_one_is_named(capsys):
+    parts = [listing.listing(part=part) for part in listing.PARTS]
+    assert "\n".join(parts) == listing.listing()
+    for part, shown in zip(listing.PARTS, parts, strict=True):
+        assert cli.main(["--list", part]) == 0
+        assert capsys.readouterr().out == f"{shown}\n"
+        assert len(shown.splitlines()) > 3, part
     assert cli.main(["--list", "attacs"]) == 2
     said = capsys.readouterr().err
     assert "--list attacs: no such list (did you mean 'attacks'?)" in said
