@@ -1,7 +1,5 @@
 """Two processes share the tests (`-n 2` in pyproject.toml), so each computes with one thread."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `tests/prompt_evidence.py` makes runs on prompts out of the same parts.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -54,7 +52,6 @@ def about_one_score(
 
 def judged(f: Finding, width: float, by: str, confounded: bool = False) -> Finding:
     """With its interval, verdict and sentence."""
-    assert f.value is not None
     low, high = f.value - width, min(1.0, f.value + width)
     word = "confounded" if confounded else "leak" if low > 0.5 else "no leak found"
     auroc = f"AUROC {f.value:.3f} [{low:.3f}, {high:.3f}]"

@@ -1,7 +1,5 @@
 """Small federations for the tests of the prompt methods: a tiny random CLIP, or one whose every number can be worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

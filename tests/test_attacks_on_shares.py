@@ -1,7 +1,5 @@
 """Attacks on what SecFPP reveals: nothing of t users, exact where it must be, against brute force; views hold no private prompt."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -82,7 +80,7 @@ def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
     shares = sharing.share(true, rng(3))
     found = {m: recover_slices(sharing, range(20 - m, 20), shares[20 - m :]) for m in range(1, t + 5)}
     assert all(found[m] is None for m in range(1, t + 1))
-    errors = [error(found[m].reshape(-1), true) for m in range(t + 1, t + 5)]  # type: ignore[union-attr]
+    errors = [error(found[m].reshape(-1), true) for m in range(t + 1, t + 5)]
     assert errors[3] == 0
     np.testing.assert_allclose(errors[:3], [0.75, 0.5, 0.25], atol=0.1)
 
@@ -94,7 +92,6 @@ def test_with_scattered_points_the_first_user_above_t_is_one_too_many() -> None:
         true = rng().integers(-(2**bits), 2**bits, size=(2, 50))
         shares = sharing.share(true.reshape(-1), rng(3))
         found = recover_slices(sharing, range(7), shares[:7])
-        assert found is not None
         assert (found == true).mean() == right
 
 
@@ -106,7 +103,6 @@ def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
     true = rng(seed).integers(-20, 21, size=(2, 5))
     shares = sharing.share(true.reshape(-1), rng(seed))[:3]
     found = recover_slices(sharing, range(3), shares)
-    assert found is not None
     combined = noise_free(sharing, range(3)).astype(object)
     slices, sides = combined @ sharing.encoding[:3, :2].astype(object), combined @ shares.astype(object)
     assert not ((slices @ found.astype(object) - sides) % 1009).any()
@@ -179,7 +175,6 @@ def test_unmasked_polynomials_hold_the_distance_of_every_slice() -> None:
     distances = parties.squared_distances(vectors, groups)
     np.testing.assert_allclose(distances, plain_distances(vectors, groups), atol=1e-4)
     seen = parties.polynomials
-    assert seen is not None
     assert seen.shape == (PROTOCOL.of_distances.size, 20, 2)
     for s in range(4):
         part = plain_distances(vectors[:, 3 * s : 3 * s + 3], groups)
@@ -314,7 +309,7 @@ def test_independent_prompts_hold_what_the_theorem_says(exchanged: bool, moves: 
             rows += [(r, g, k in group, 30, k, np.square(prompts[k]).sum(), apart[k]) for k in range(n)]
     made_up = pd.DataFrame(rows, columns=["round", "centre", "inside", "size", "client", "length", "distance"])
     monkeypatch.setattr(on_shares, "_points", lambda *_: (made_up, d))
-    found = on_shares.information_table(None, protocol)  # type: ignore[arg-type]
+    found = on_shares.information_table(None, protocol)
     assert found.centre.tolist() == ["own", "other"]
     for row in found.itertuples():
         assert (row.points, row.users, row.d) == (120, 30, d)
@@ -396,7 +391,7 @@ def auroc_of_groups(size: int, leak: bool = True) -> float:
     means = torch.stack([mean_gradient(method, learner, prompt, records) for records in lists])
     groups = [list(range(i, i + size)) for i in range(0, USERS, size)]
     seen = Sums(start, groups, torch.stack([means[group].mean(0) for group in groups]))
-    messages = ReplayedMessages(seen, method, learner, world.training)  # type: ignore[arg-type]
+    messages = ReplayedMessages(seen, method, learner, world.training)
     truth = coins if leak else rng(5).permuted(coins, axis=1)
     mixtures = [solved(messages, k, world.training[k], [0], 12, True) for k in range(USERS)]
     shares = [np.nan_to_num(solve(mixture).shares) for (mixture,) in mixtures]

@@ -1,7 +1,5 @@
 """The table of bad data sets: each is refused in one sentence that names the file or the flag, before anything is written."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -81,9 +81,8 @@ def test_a_score_without_a_loss_of_its_own_stands_beside_that_of_the_freshest_mo
 
 def test_records_that_lack_a_score_and_runs_without_a_loss_are_left_out():
     def change(scores):
-        scores.iloc[:20, scores.columns.get_loc("lira/online")] = np.nan
-        scores.iloc[10:30, scores.columns.get_loc("loss/base")] = np.nan
-        return scores
+        loss = scores["loss/base"].drop(scores.index[10:30])
+        return scores.assign(**{"lira/online": scores["lira/online"][20:], "loss/base": loss})
 
     found = beside_loss_table(with_scores(table(3), change), 0.95).set_index("signal")
     assert found.members["gradnorm"] + found.nonmembers["gradnorm"] == 2 * (144 - 20)

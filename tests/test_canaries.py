@@ -1,7 +1,6 @@
 """Canaries: who becomes one, what it looks like, and that its coin is fair and its own."""
 
 import dataclasses
-import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -13,15 +12,9 @@ from scipy.stats import binom, chisquare
 
 from fedaudit.command.flags import params_from_values
 from fedaudit.machinery.errors import InputError
-from fedaudit.tasks import canaries
-from fedaudit.tasks import captions as captions_task
-from fedaudit.tasks import vqa as vqa_task
+from fedaudit.tasks import canaries, captions, glyphs, vqa
 from fedaudit.tasks.base import IMAGE, Client, Federation, Record
 from fedaudit.tasks.canaries import Canaries, insert
-from fedaudit.tasks.captions import captions
-from fedaudit.tasks.glyphs import Params as GlyphsParams
-from fedaudit.tasks.glyphs import glyphs
-from fedaudit.tasks.vqa import vqa
 
 KINDS = ("mislabelled", "ood", "natural")
 SMALL = {"records": 20, "reference": 5, "novel": 4, "test": 3}
@@ -31,9 +24,9 @@ N, CLIENTS = 23, 5
 @pytest.fixture(scope="module")
 def federations():
     return {
-        "captions": captions(captions_task.Params(**SMALL), clients=CLIENTS, seed=0),
-        "vqa": vqa(vqa_task.Params(**SMALL), clients=CLIENTS, seed=0),
-        "glyphs": glyphs(GlyphsParams(train=12, test=1), clients=CLIENTS, seed=0),
+        "captions": captions.captions(captions.Params(**SMALL), clients=CLIENTS, seed=0),
+        "vqa": vqa.vqa(vqa.Params(**SMALL), clients=CLIENTS, seed=0),
+        "glyphs": glyphs.glyphs(glyphs.Params(train=12, test=1), clients=CLIENTS, seed=0),
     }
 
 
@@ -93,9 +86,9 @@ def test_the_flags_can_be_read_without_anything_heavy():
     code = (
         "import sys; from fedaudit.machinery import plugins; "
         "cls = plugins.dataclass_of(plugins.package_folder('fedaudit.tasks') / 'canaries.py', 'Canaries'); "
-        "assert cls().canary_kind == 'mislabelled'; print({'numpy', 'torch', 'PIL'} & set(sys.modules))"
+        "assert cls().canary_kind == 'mislabelled'; assert not {'numpy', 'torch', 'PIL'} & set(sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,32 +106,23 @@ def test_canaries_leave_the_candidates(federation, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_canary_is_in_the_list_and_the_left_out_ones_weigh_nothing(federation, kind):
+def test_every_canary_is_in_the_list_whatever_its_coin_and_the_left_out_ones_weigh_nothing(federation, kind):
+    """So that n_k, batches, sampling rates, epochs and the mean over clients do not depend on coins."""
     found = insert(federation, Canaries(canaries=N, canary_kind=kind), 0)
     truth, records = found.truth, found.records
     assert len(records) == len(federation.records)
     for client in found.clients:
         training = [r.id for r in client.training_records]
         assert len(training) == len(set(training)) == client.member.sum() + len(client.canaries)
-        assert client.left_out < {r.id for r in client.canaries}
         for record, used in client.labelled_candidates:
             assert records[record.id] is record
             assert (record.id in training and record.id not in client.left_out) == used == truth[record.id]
             assert isinstance(truth[record.id], bool)
+        flipped = dataclasses.replace(client, canary_included=~client.canary_included)
+        assert flipped.training_records == client.training_records
+        assert flipped.left_out == {r.id for r in client.canaries} - client.left_out
     assert 0 < sum(used for client in found.clients for used in client.canary_included) < N
     assert set(truth) == {r.id for c in found.clients for r in (*c.records, *c.canaries)}
-
-
-def test_the_list_does_not_depend_on_canaries_coins(federation):
-    """So that n_k, batches, sampling rates, epochs and the mean over clients do not either."""
-    found = insert(federation, Canaries(canaries=N), 0)
-    flipped = [dataclasses.replace(c, canary_included=~c.canary_included) for c in found.clients]
-    other = dataclasses.replace(found, clients=tuple(flipped))
-    assert found.sizes == other.sizes
-    for one, two in zip(found.clients, other.clients, strict=True):
-        assert one.training_records == two.training_records
-        assert one.left_out | two.left_out == {r.id for r in one.canaries}
-        assert not one.left_out & two.left_out
 
 
 def _left(before, after):
@@ -199,8 +183,8 @@ def test_a_text_that_is_right_is_no_wrong_one():
     same = _alone([_record(f"{i}", i, text="yes") for i in range(12)])
     with pytest.raises(InputError, match=r"--canary-kind mislabelled: .*'yes'.*ood and natural"):
         insert(same, Canaries(canaries=2), 0)
-    either = [dataclasses.replace(_record(f"{i}", i, "a", text="red"), references=("red", "crimson")) for i in range(6)]
-    also = [_record(f"{i + 6}", i + 6, "b", text="crimson") for i in range(6)]
+    either = [dataclasses.replace(_record(f"{i}", i, text="red"), references=("red", "crimson")) for i in range(6)]
+    also = [_record(f"{i}", i, "b", text="crimson") for i in range(6, 12)]
     with pytest.raises(InputError, match="no other text is wrong"):
         insert(_alone(either + also), Canaries(canaries=7), 0)
 
@@ -212,14 +196,12 @@ def test_ood_canaries_are_pictures_of_nothing(federation):
     for before, after in zip(federation.clients, found.clients, strict=True):
         left = _left(before, after)
         for canary in after.canaries:
-            assert canary.image.dtype == np.uint8
-            assert canary.image.shape == left[0].image.shape
+            assert (canary.image.dtype, canary.image.shape) == (np.uint8, left[0].image.shape)
             assert len(np.unique(canary.image.reshape(-1, 3), axis=0)) >= 4
             seen.add(canary.content)
         if not federation.classes:
             assert Counter(r.text for r in after.canaries) == Counter(r.text for r in left)
-    assert len(seen) == N
-    assert not seen & known
+    assert len(seen - known) == N
 
 
 def test_labels_of_ood_canaries_are_drawn_from_all_classes(federations):
@@ -232,18 +214,13 @@ def test_labels_of_ood_canaries_are_drawn_from_all_classes(federations):
     assert binom.ppf(1e-3, 200, 0.2) <= own <= binom.ppf(1 - 1e-3, 200, 0.2)
 
 
-def _coins(seeds):
-    """[seeds, 4] coins of a federation of two clients, and the members among the candidates that became canaries."""
-    federation = _federation()
-    role = {_shown(r): used for c in federation.clients for r, used in c.labelled_candidates}
-    found = [_natural(federation, 4, seed).clients for seed in range(seeds)]
-    coins = [[*itertools.chain(*(c.canary_included for c in clients))] for clients in found]
-    return np.array(coins), np.array([[role[_shown(r)] for c in clients for r in c.canaries] for clients in found])
-
-
 def test_coins_are_fair_and_independent():
     """Of each other, of the role before, and without a flip taken back: all 16 patterns of four coins occur alike."""
-    coins, before = _coins(800)
+    federation = _federation()
+    role = {_shown(r): used for c in federation.clients for r, used in c.labelled_candidates}
+    found = [_natural(federation, 4, seed).clients for seed in range(800)]
+    coins = np.array([np.concatenate([c.canary_included for c in clients]) for clients in found])
+    before = np.array([[role[_shown(r)] for c in clients for r in c.canaries] for clients in found])
     assert chisquare(np.bincount(coins @ [8, 4, 2, 1], minlength=16)).pvalue > 1e-3
     for agree in ((coins == before).ravel(), (coins[1:] == coins[:-1]).ravel()):
         assert binom.ppf(5e-4, agree.size, 0.5) <= agree.sum() <= binom.ppf(1 - 5e-4, agree.size, 0.5)

@@ -1,7 +1,5 @@
 """What first messages hold: the gradients of embeddings, numbers of records by class, planted batches, and what is not solved."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from dataclasses import replace
@@ -52,14 +50,13 @@ CLIENT = 0
 def world() -> Federation:
     """A hundred known non-members (the test pictures) beside the clients' records; pictures of a class are alike, and differ in four directions."""
     plain, g = federation(test=100), torch.Generator().manual_seed(0)
-    labels = torch.tensor([plain.labels[record] for record in plain.ids])
-    width = plain.features.shape[1]
+    labels, width = torch.tensor([plain.labels[record] for record in plain.ids]), plain.features.shape[1]
     centres, directions = torch.randn(len(plain.classes), width, generator=g), torch.randn(4, width, generator=g)
     spread = torch.randn(len(labels), 4, generator=g) @ directions + 0.1 * torch.randn(len(labels), width, generator=g)
     return replace(plain, features=F.normalize(1 + 0.5 * centres[labels] + 0.3 * spread, dim=-1))
 
 
-def start_and_known(name: str) -> tuple[PromptMethod, Start, References, Any]:
+def start_and_known(name: str) -> tuple[Start, References, Any]:
     """The public start of a method, its references, and a function from records to their gradients there."""
     method, learner = made(name, PARAMS.get(name, {})), world().learner()
     state = method.start(learner.initial(torch.Generator().manual_seed(0)))
@@ -71,12 +68,12 @@ def start_and_known(name: str) -> tuple[PromptMethod, Start, References, Any]:
 
     records = world().test
     pictures, labels = learner.images(records).double().numpy(), learner.labels(records).numpy()
-    return method, start, References(pictures, labels, gradients(records)), gradients
+    return start, References(pictures, labels, gradients(records)), gradients
 
 
 @pytest.mark.parametrize("name", SOLVED)
 def test_the_model_of_gradients_is_what_clients_compute(name: str) -> None:
-    _, start, known, _ = start_and_known(name)
+    start, known, _ = start_and_known(name)
     basis = np.eye(known.embeddings.shape[1])
     found = start.gradients(start.back(basis), basis, known.embeddings, known.labels)
     np.testing.assert_allclose(found, known.gradients, atol=1e-5 * np.abs(known.gradients).max())
@@ -98,7 +95,7 @@ class TestCompositions:
 class TestFit:
     def test_its_jacobian_and_its_least_squares(self) -> None:
         """Against finite differences, and scipy's solver from the same start."""
-        _, start, known, _ = start_and_known("promptfl")
+        start, known, _ = start_and_known("promptfl")
         fits, *_ = equations(start, known, known.gradients[:3].mean(0), 3)
         labels, rng = known.labels[:3], np.random.default_rng(0)
         for fit in fits[:2]:
@@ -112,7 +109,7 @@ class TestFit:
 
     def test_references_of_one_class_leave_no_other_to_try(self) -> None:
         """A client of one class: so has each of as many clients as classes."""
-        _, start, known, _ = start_and_known("promptfl")
+        start, known, _ = start_and_known("promptfl")
         (fit, *_), *_ = equations(start, known, known.gradients[:3].mean(0), 3)
         cost, z = descend(fit, np.zeros((3, len(fit.spread))), np.zeros(3, int))
         again, same, _ = improve(fit, cost, z, np.zeros(3, int), [0])
@@ -121,7 +118,7 @@ class TestFit:
 
     def test_a_batch_that_lies_in_the_directions_leaves_nothing(self) -> None:
         """The message's own embeddings, in coordinates of all directions but one, are a solution but for the prior."""
-        _, start, known, _ = start_and_known("promptfl")
+        start, known, _ = start_and_known("promptfl")
         fits, *_ = equations(start, known, known.gradients[:3].mean(0), 3)
         inside = np.abs(np.random.default_rng(0).standard_normal((3, len(fits[-1].spread)))) * fits[-1].spread
         units = fits[-1].units(inside)[0]
@@ -148,11 +145,11 @@ def test_a_batch_is_found_among_all_pictures_and_another_one_is_not(name: str, t
     solved = SolvedBatch(said["contents/labels"], said["contents/embeddings"])
     pictures, labels = learner.images(found.ids).double().numpy(), learner.labels(found.ids).numpy()
     method = made(name, PARAMS.get(name, {}), NONE, ONCE)
-    listed = found.training[CLIENT]
-    batch = method.minibatch(Participation(CLIENT, 0, 1, listed, None, ()), 0)
-    place = {record: i for i, record in enumerate(found.ids)}
-    own = judged(solved, pictures, labels, [place[record] for record in batch])
-    other = judged(solved, pictures, labels, [place[record] for record in found.training[1][: len(batch)]])
+    batch = method.minibatch(Participation(CLIENT, 0, 1, found.training[CLIENT], None, ()), 0)
+    own, other = (
+        judged(solved, pictures, labels, [found.ids.index(record) for record in records])
+        for records in (batch, found.training[1][: len(batch)])
+    )
     assert own.label_right.sum() >= len(batch) - 1
     assert own["rank"].median() <= 5
     assert other["rank"].median() > 10
@@ -160,7 +157,7 @@ def test_a_batch_is_found_among_all_pictures_and_another_one_is_not(name: str, t
 
 def test_planted_batches_are_solved_and_repeat() -> None:
     """Messages of known pictures: the classes and embeddings; equal to the bit when solved again."""
-    _, start, known, gradients = start_and_known("promptfl")
+    start, known, gradients = start_and_known("promptfl")
     records, learner = world().training[CLIENT][:3], world().learner()
     first, again = (solve_contents(start, known, gradients(records).mean(0), 3) for _ in range(2))
     np.testing.assert_array_equal(first.embeddings, again.embeddings)

@@ -1,8 +1,6 @@
 """The server's decomposition of messages: against all batches and all active sets of tiny problems, and on the messages of every method, of which the
 true shares must be a solution."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -243,16 +241,12 @@ def told(
             yield client, r, mixture, shares
 
 
-def kinds_of(name: str, steps: str) -> tuple[str, ...]:
-    """Of more than a step, where a batch is clipped as a whole, each has a factor of its own."""
-    return (*PRIVACY,) if steps == "1 step" and name != "pfedme" else ("none", "record", "poisson")
-
-
 CASES = [  # quick: every kind of noise, and every method, over every kind of rounds; all three together are slow
     pytest.param(name, steps, kind, marks=() if steps != "3 steps" and (i - k) % min(6, len(kinds)) == 0 else pytest.mark.slow)
     for i, name in enumerate(SENDING)
     for steps in STEPS
-    for kinds in [kinds_of(name, steps)]
+    # of more than a step, where a batch is clipped as a whole, each has a factor of its own
+    for kinds in [(*PRIVACY,) if steps == "1 step" and name != "pfedme" else ("none", "record", "poisson")]
     for k, kind in enumerate(kinds)
 ]  # fmt: skip
 

@@ -4,8 +4,6 @@ Lines that need data, weights or a file which is not here run to their first ref
 others are read to their plans, and none is run. `--help` and `--list` are shown.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools
@@ -182,21 +180,16 @@ def known_flags() -> set[str]:
     return names
 
 
-def of_modules() -> set[str]:
-    """The flags of benchmarks, pictures and recipes."""
-    paths = [*ROOT.glob("benchmarks/*.py"), ROOT / "docs/pictures/__main__.py", *ROOT.glob("recipes/*.py")]
-    sources = [path.read_text(encoding="utf-8") for path in paths]
-    return {flag for text in sources for flag in re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", text)}
-
-
 def said_flags(text: str) -> list[str]:
     return re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
 
 
 def test_every_flag_of_a_page_is_one() -> None:
-    known = (
-        known_flags() | of_modules() | {"--compare", "--index-url", "--keep-going"}
-    )  # the last two of pip and Sphinx
+    """Of the program, of benchmarks, pictures and recipes, of pip and Sphinx."""
+    paths = [*ROOT.glob("benchmarks/*.py"), ROOT / "docs/pictures/__main__.py", *ROOT.glob("recipes/*.py")]
+    sources = " ".join(path.read_text(encoding="utf-8") for path in paths)
+    known = known_flags() | {*re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", sources)}
+    known |= {"--compare", "--index-url", "--keep-going"}
     for page, text in PAGES.items():
         own = re.findall(r"^ {4}(\w+): \w+ = (?:number|whole|text)\(", text, re.MULTILINE)  # of a method written there
         said = {flag for code in inline(page) for flag in said_flags(code)}

@@ -1,7 +1,5 @@
 """FedMaPLe: a round against plain steps of each client on its own, alone with one record, what attacks run on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,8 @@ from fedaudit.attacks.threats import lacks
 from fedaudit.command.cli import read_command
 from fedaudit.contracts import maple_toy
 from fedaudit.pipeline import permitted
+from fedaudit.trainers import dp2fl
 from fedaudit.trainers.base import Participation, Schedule, State
-from fedaudit.trainers.dp2fl import DP2FL
-from fedaudit.trainers.dp2fl import Params as ParamsOfDP2FL
 from fedaudit.trainers.fedmaple import FedMaPLe, Params
 from fedaudit.trainers.learners import facts
 from fedaudit.trainers.maple import Learner, Settings, visual_prompts
@@ -104,4 +101,4 @@ def test_the_attacks_on_dp2fl_run_on_it() -> None:
     plan = read_command(["--method", "fedmaple,dp2fl,promptfl"]).plan
     assert (plan.learner, list(plan.methods)) == ("maple", ["fedmaple", "dp2fl", "promptfl"])
     assert not METHOD.by_client
-    assert DP2FL(ParamsOfDP2FL()).by_client
+    assert dp2fl.DP2FL(dp2fl.Params()).by_client

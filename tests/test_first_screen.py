@@ -118,18 +118,14 @@ def test_cards_say_against_whom_an_epsilon_holds_and_what_would_fill_an_empty_on
     }
 
 
-def answers(before: float, after: float) -> pd.DataFrame:
-    rows = [(-1, "global", before, 1.0), (0, "global", before, 0.9), (9, "global", after, 0.8)]
-    return pd.DataFrame(rows, columns="round model cider loss".split())
-
-
 @pytest.mark.parametrize(("after", "worse"), [(3.0, ""), (1.0, "the trained model is worse than untrained in CIDEr")])
 def test_utility_before_and_after_and_in_words_where_it_fell(after: float, worse: str) -> None:
-    run = Page([replace(evidence("fedrand", 0), tables={"utility": answers(2.0, after)})], map).runs[0]
-    assert before_and_after(run) == {
-        "text": f"CIDEr 2.0 before training, {after:.1f} after; loss 1.00 before training, 0.80 after", "worse": worse,
-    }  # fmt: skip
-    assert before_and_after(Page([replace(evidence("fedrand", 0), tables={})], map).runs[0]) is None
+    rows = [(-1, "global", 2.0, 1.0), (0, "global", 2.0, 0.9), (9, "global", after, 0.8)]
+    utility = pd.DataFrame(rows, columns="round model cider loss".split())
+    some, none = (Page([replace(evidence("fedrand", 0), tables=t)], map).runs[0] for t in ({"utility": utility}, {}))
+    text = f"CIDEr 2.0 before training, {after:.1f} after; loss 1.00 before training, 0.80 after"
+    assert before_and_after(some) == {"text": text, "worse": worse}
+    assert before_and_after(none) is None
 
 
 def test_the_paragraph_says_what_was_found_and_what_not() -> None:

@@ -1,7 +1,5 @@
 """Attacks on prompts of a small federation: the truth never reaches them, equal models are attacked once, and what is learnt by heart is found."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pickle
@@ -528,14 +526,11 @@ def blindly(run: ScoredRun) -> ScoredRun:
 
 def test_shadows_of_the_twins_own_federation_do_not_judge_it() -> None:
     knowledge, member = toy_seen(leak=1.0)
-    assert knowledge.shadows is not None
     trajectory = np.arange(len(knowledge.shadows.member)) % 3
     knowledge = dataclasses.replace(knowledge, shadows=dataclasses.replace(knowledge.shadows, trajectory=trajectory))
     questions: Any = SimpleNamespace(
         twin=SimpleNamespace(knowledge=lambda: knowledge), drawn=SimpleNamespace(read=lambda _: {"member": member}),
         target=SimpleNamespace(of_records=lambda values: values),
     )  # fmt: skip
-    twin = Scorer._twin(None, questions, knowledge)  # type: ignore[arg-type]
-    assert twin is not None
-    assert twin[0].shadows is not None
+    twin = Scorer._twin(None, questions, knowledge)
     assert {*twin[0].shadows.trajectory.tolist()} == {1, 2}

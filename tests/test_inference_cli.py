@@ -1,7 +1,5 @@
 """The command line of attacks on prompts: what may be combined, what is refused in one sentence, which key what changes, and the dry run."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -86,9 +86,9 @@ def test_what_a_score_holds_depends_on_the_order_of_its_values_alone():
 
 
 def test_the_base_stands_beside_it_and_exchanges_are_within_clients():
-    row = table(world(3, leak=2.0, base_leak=2.0)).loc["loss"]
+    row, alone = (table(world(3, leak=2.0, base_leak=base)).loc["loss"] for base in (2.0, 0.0))
     assert row.base_bits == pytest.approx(row.bits, abs=0.15)
-    assert table(world(3, leak=2.0)).loc["loss"].base_bits < 0.05
+    assert alone.base_bits < 0.05
     with_coins, without = (table(world(5, 2.0, coins=coins)) for coins in (True, False))
     assert without.bits["loss"] == with_coins.bits["loss"]
     assert without.p["loss"] <= 0.01
@@ -142,13 +142,12 @@ class TestPrompts:
         return audit.of_prompts(Released(prompts), changed(run, group=group), audit.Params())
 
     def test_prompts_that_follow_classes_and_prompts_that_do_not(self):
-        row = self.of(1.0).iloc[0]
+        (row,), (none,) = (self.of(move).itertuples() for move in (1.0, 0.0))
         assert row.bits > row.null_high
         assert row.p < 0.02
         assert row.clients == 24
         assert row.spread > 0.9
-        row = self.of(0.0).iloc[0]
-        assert row.null_low <= row.bits <= row.null_high
+        assert none.null_low <= none.bits <= none.null_high
 
     def test_few_clients_or_equal_prompts_say_nothing(self):
         assert len(self.of(1.0, clients=7)) == 0

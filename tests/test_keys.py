@@ -1,7 +1,5 @@
 """Keys know all the code that makes the numbers, and no other."""
 
-from __future__ import annotations
-
 import ast
 import cProfile
 import dataclasses

@@ -7,12 +7,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.vlm import load
 from fedaudit.machinery.store import claim
-from fedaudit.tasks.captions import Params as Task
-from fedaudit.tasks.captions import captions
+from fedaudit.tasks import captions
 from fedaudit.trainers.base import Participation, Schedule, generator
 from fedaudit.trainers.evaluations import Answers
-from fedaudit.trainers.fedpara import FedPara
-from fedaudit.trainers.fedpara import Params as ParaParams
 from fedaudit.trainers.learners import METHODS
 from fedaudit.trainers.lora import Learner, Settings, export_adapters
 from fedaudit.trainers.lowrank import train_as_one, train_beside
@@ -33,7 +30,7 @@ def make_learner(federation, folder, **settings):
 
 @pytest.fixture(scope="module")
 def federation():
-    return captions(Task(records=8, reference=2, novel=2, test=2), clients=2, seed=0)
+    return captions.captions(captions.Params(records=8, reference=2, novel=2, test=2), clients=2, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +96,7 @@ def test_the_personal_form_starts_at_the_public_model_and_learns(learner, record
 @pytest.mark.parametrize("form", ["personal", "product"])
 def test_low_rank_gradients_equal_those_of_the_dense_hadamard_product(form, learner, federation, records):
     """Slow oracle: the weight matrices themselves, W0 + s (B A) o (1 + B' A') or s (B A) o (B' A'), in the frozen model."""
-    fedpara, g = FedPara(ParaParams(form=form)), torch.Generator().manual_seed(5)
+    fedpara, g = method("fedpara", form=form), torch.Generator().manual_seed(5)
     server = learner.initial(generator(0, "initial"))
     state = server | fedpara.private_pair(server, Participation(0, 0, 0, records, learner))
     state = {name: t + 0.02 * torch.randn(t.shape, generator=g) for name, t in state.items()}

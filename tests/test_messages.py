@@ -1,7 +1,5 @@
 """What a server makes of the messages of prompt methods: clients rebuilt, losses and cosines, against the truth and against slow loops."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
@@ -313,7 +311,7 @@ def test_where_nothing_is_broadcast_the_history_is_flat(trained: Trained) -> Non
 def test_a_server_with_a_state_of_its_own_changes_nothing_in_the_models_after_clients_steps() -> None:
     """A client's model is what it uploads: a step of a server with momentum on that alone would go on beyond it."""
 
-    class Heavy(type(made("promptfl", {}))):  # type: ignore[misc]
+    class Heavy(type(made("promptfl", {}))):
         def broadcast(self, server: State) -> State:
             return {"p_G": server["p_G"]}
 

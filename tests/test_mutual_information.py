@@ -44,8 +44,7 @@ class TestAgainstLoops:
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("d", [1, 3])
     def test_ross_with_a_label_that_few_have(self, d, engine):
-        rng = np.random.default_rng(d)
-        x = rng.normal(size=(70, d))
+        x = np.random.default_rng(d).normal(size=(70, d))
         label = np.where(np.arange(70) < 3, "few", np.where(x[:, 0] > 0.2, "high", "low"))
         slow = oracle.ross(label, oracle.standardised(x), 4)
         assert mi.ross(label, x, k=4, engine=engine) == pytest.approx(slow, abs=1e-9)
@@ -99,9 +98,8 @@ class TestAgainstClosedForms:
     def test_mixed_is_ksg_of_continuous_variables_and_counts_discrete_ones(self):
         x, y = correlated(500, 1, 0.8, 1)
         assert mi.mixed(x, y) == pytest.approx(mi.ksg(x, y) + math.log(500) - mi.digamma(500), abs=1e-12)
-        rng = np.random.default_rng(2)
-        bit = rng.random(2000) < 0.5
-        seen = bit ^ (rng.random(2000) < 0.1)
+        first, flip = np.random.default_rng(2).random((2, 2000))
+        bit, seen = first < 0.5, (first < 0.5) ^ (flip < 0.1)
         assert mi.mixed(bit, seen) == pytest.approx(oracle.plug_in(bit, seen), abs=2e-3)
         assert mi.mixed(bit, seen) == pytest.approx(closed.flipped_bit(0.1), abs=0.04)
 

@@ -59,11 +59,6 @@ def test_a_perfect_attack_by_hand(canaries, confidence):
     assert ceiling(canaries, delta=0, confidence=confidence) == pytest.approx(expected, rel=1e-9)
 
 
-def test_accuracy_that_100_canaries_need():
-    assert needed_accuracy(100, epsilon=0.5, delta=1e-5) == 0.71
-    assert epsilon_lower_bound(correct=70, guesses=100, canaries=100, delta=1e-5) == pytest.approx(0.4714, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("correct", "guesses", "canaries", "delta"),
     [(18, 20, 20, 0.0), (18, 20, 25, 1e-4), (29, 30, 30, 1e-3), (40, 60, 60, 0.0)],
@@ -89,7 +84,9 @@ def test_the_needed_accuracy_is_the_smallest_that_shows_epsilon(m, epsilon):
     assert epsilon_lower_bound(correct=v - 1, guesses=m, canaries=m, delta=1e-5) <= epsilon
 
 
-def test_nothing_is_shown_without_evidence():
+def test_nothing_is_shown_without_evidence_and_what_100_canaries_need():
+    assert needed_accuracy(100, epsilon=0.5, delta=1e-5) == 0.71
+    assert epsilon_lower_bound(correct=70, guesses=100, canaries=100, delta=1e-5) == pytest.approx(0.4714, abs=1e-4)
     assert epsilon_lower_bound(correct=5, guesses=5, delta=0.0, canaries=100) > 0
     assert ceiling(100, delta=1.0) == 0 == ceiling(100, delta=0.5), "such a delta allows everything"
     assert ceiling(0, delta=0.0) == 0

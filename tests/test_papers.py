@@ -1,7 +1,5 @@
 """Tables and figures of papers by name: which there are, what is asked for together, the index, and what fails."""
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path
@@ -24,9 +22,7 @@ NAMES = list(paper_items.items())
 
 
 def asked(*words: str) -> paper.PaperRequest:
-    found = paper.read(["--paper", *words], lambda own, scale: cli.read_command(own, scale).plan)
-    assert found is not None
-    return found
+    return paper.read(["--paper", *words], lambda own, scale: cli.read_command(own, scale).plan)
 
 
 def planned(name: str, *words: str) -> dict[str, Plan]:
@@ -211,7 +207,6 @@ class TestScale:
         """The real thing needs weights; random ones of the full architecture have the same settings."""
         (tmp_path / "weights.pt").touch()
         item = paper_items.find("dpfpl:table6")
-        assert item.real is not None
         words = [f"--preset={item.preset}", *item.real["Food101"]]
         scale = [w for w in paper._real("dpfpl:table6", item)[1] if not w.startswith(("--backbone", "--weights"))]
         plan = cli.read_command([*words, "--data-root", str(tmp_path)], scale).plan

@@ -35,16 +35,16 @@ def test_every_file_keeps_its_contracts(contract):
         contract(plugin)
 
 
-def test_every_file_is_listed():
-    said = listing.listing()
-    assert [plugin.name for plugin in EVERY if not re.search(rf"^ +{plugin.name}\b", said, re.MULTILINE)] == []
-
-
 def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_path, monkeypatch):
     path = tmp_path / "quarters_of.py"
     path.write_text("class QuartersOf: ...\n\n\ndef quarters_of(subject, params): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert inspect.isfunction(plugins.Plugin("audit", path.stem, path, path.stem, None).load())
+
+
+def test_every_file_is_listed():
+    said = listing.listing()
+    assert [plugin.name for plugin in EVERY if not re.search(rf"^ +{plugin.name}\b", said, re.MULTILINE)] == []
 
 
 # --- what a file says of itself -------------------------------------------------------------------------------------
@@ -63,11 +63,6 @@ WRONG = {
     TRIPLES: ("('mine',)", "{'mine': ('mine', 'my score')}", "(('mine', 'my score'),)", "(('mine', 'mine', 1),)"),
 }
 each_kind = pytest.mark.parametrize("kind", BASES)
-
-
-def typos(name):
-    """A letter too few, one twice, two swapped, and capitals."""
-    return {name[:-1], name + name[-1], name[1] + name[0] + name[2:], name.upper()} - {name}
 
 
 def read(folder, kind, text):
@@ -96,10 +91,13 @@ def test_a_fact_is_of_its_type(tmp_path, kind):
 
 @each_kind
 def test_a_misspelt_fact_is_refused(tmp_path, kind):
+    """A letter too few, one twice, two swapped, and capitals."""
     known = get_type_hints(BASES[kind])
-    for wrong, hint in ((wrong, hint) for name, hint in known.items() for wrong in typos(name) - known.keys()):
-        with pytest.raises(InputError, match=rf"mine\.py: Facts has no {wrong} \(did you mean '\w+'\?\); there are "):
-            read(tmp_path, kind, said(kind, **{wrong: RIGHT[hint]}))
+    for name, hint in known.items():
+        for wrong in {name[:-1], name + name[-1], name[1] + name[0] + name[2:], name.upper()} - known.keys():
+            said_of_it = rf"mine\.py: Facts has no {wrong} \(did you mean '\w+'\?\); there are "
+            with pytest.raises(InputError, match=said_of_it):
+                read(tmp_path, kind, said(kind, **{wrong: RIGHT[hint]}))
 
 
 @each_kind

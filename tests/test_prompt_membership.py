@@ -19,18 +19,12 @@ from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
 NAMES = {"run": "r", "method": "m", "task": "t", "seed": 0}
-
-
-def claims(_):
-    return {"claimed": "0.1", "provable": "0.348"}
-
-
+CLAIMS = {"claimed": "0.1", "provable": "0.348"}
 USER = HELD[:1]
-COVERED = 69  # of 80
 
 
-def findings(run, epsilon=claims, **where):
-    found = membership.findings(run, Params(), names=NAMES, epsilon=epsilon)
+def findings(run, claims=CLAIMS, **where):
+    found = membership.findings(run, Params(), names=NAMES, epsilon=lambda _: claims)
     return [f for f in found if all(getattr(f, k) == v for k, v in where.items())]
 
 
@@ -273,23 +267,22 @@ def test_the_best_of_the_attacks_has_the_interval_of_all():
 def test_one_attack_is_not_picked_and_what_was_measured_is_said_as_the_claims_are():
     assert not [f for f in findings(made_up(0, signals={"lira/online": "lira", "lira/offline": "lira"})) if f.best_of]
     claimed = {"claimed": "c", "provable": "p", "measured": "0.5"}
-    found = aurocs(made_up(22), epsilon=lambda _: claimed, nonmembers="held-out")
+    found = aurocs(made_up(22), claims=claimed, nonmembers="held-out")
     assert {(f.claimed, f.provable, f.measured) for f in found} == {tuple(claimed.values())}
 
 
 def test_the_best_of_thirty_attacks_without_a_leak_covers_one_half():
-    rng = np.random.default_rng(0)
+    rng, level = np.random.default_rng(0), simultaneous(0.95, 30)
     member, client = np.arange(160) % 2 == 0, np.repeat([0, 1], 80)
     covered = single = 0
     for _ in range(80):
         attacks = rng.normal(size=(30, 160))
-        level = simultaneous(0.95, 30)
         together = [stratified_auroc(scores, member, client, confidence=level) for scores in attacks]
         best = int(np.argmax([i.value for i in together]))
         alone = stratified_auroc(attacks[best], member, client)
         covered += together[best].low <= 0.5 <= together[best].high
         single += alone.low <= 0.5 <= alone.high
-    assert covered >= COVERED
+    assert covered >= 69
     assert single < 56  # the ordinary interval of the best does not: in theory 0.975^30 = 47 % of the times
 
 

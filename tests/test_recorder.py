@@ -1,7 +1,5 @@
 """The recorder: what somebody else's loop writes with it is what our own export writes, whatever interrupts it."""
 
-from __future__ import annotations
-
 import ast
 import concurrent.futures
 import itertools
@@ -35,12 +33,10 @@ from fedaudit.external.reading import read
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.transcript import Transcript
 from fedaudit_recorder import Recorder
+from tests import test_prompt_runs as prompt_runs
 from tests.recorder_loops import LOOPS, SAID, model, plain, recorder, sent, train_round, uploaded
 from tests.small_run import A, B, adapter, line, put
 from tests.test_ownrun import ABOUT, EPSILON, METHODS, SCHEDULE, assert_same_transcripts, exported, transcript
-from tests.test_prompt_runs import exported as exported_prompts
-from tests.test_prompt_runs import trained as trained_prompts
-from tests.test_prompt_runs import transcript_of
 from tests.toy import toy_run
 
 ROOT = Path(__file__).parents[1]
@@ -166,13 +162,13 @@ class TestSameAsExport:
 
     @pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpgp", "local", "fedmaple"])  # other tensors each
     def test_of_prompts(self, name: str, tmp_path: Path) -> None:
-        export, transcript = exported_prompts(name, tmp_path)
+        export, transcript = prompt_runs.exported(name, tmp_path)
         about = json.loads((export / "run.json").read_text())
         about = {key: value for key, value in about.items() if key not in ("format", "gaps")}
         record(transcript, Recorder(tmp_path / "mine", **about))
         assert_same_tensors(export, with_records_of(export, tmp_path / "mine"))
-        _, method = trained_prompts(name)
-        again = transcript_of(tmp_path / "mine", tmp_path / "again", method)
+        _, method = prompt_runs.trained(name)
+        again = prompt_runs.transcript_of(tmp_path / "mine", tmp_path / "again", method)
         assert_same_transcripts(transcript, again)
         for r, k in itertools.product(range(ROUNDS), range(CLIENTS)):
             assert_equal(again.own_part(r, k), transcript.own_part(r, k))
@@ -647,7 +643,6 @@ def killed_before(step: int, loop: Callable[[Path], None], folder: Path) -> None
 
 
 def forked(target: Callable[..., None], *given: Any) -> multiprocessing.process.BaseProcess:
-    assert FORK is not None
     process = FORK.Process(target=target, args=given)
     process.start()
     return process

@@ -1,7 +1,5 @@
 """The bound from a regression of messages on coins: against plain least squares, the noncentral t, and nulls by the binomial."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -69,7 +67,6 @@ def test_is_least_squares_of_all_numbers_on_two_columns() -> None:
     spare = 6 * (NUMBERS - RECORDS)
     variance = max(outside / spare, inside / (6 * RECORDS - 2), by_coin / (apart @ apart))
     found = regress(clients)
-    assert found is not None
     assert (found.scale, found.noise) == pytest.approx((fitted[0], math.sqrt(variance)))
     assert (found.length, found.spare) == (pytest.approx(np.linalg.norm(apart)), spare)
     assert found.longest == pytest.approx(math.sqrt(2) * 10)
@@ -109,7 +106,6 @@ def test_the_null_and_the_truth_are_exceeded_at_most_as_often_as_the_binomial_sa
             gradients = [10 * rows / np.linalg.norm(rows, axis=0) for rows in gradients]
             sent = [(mu > 0) * rows @ coins + 20 * rng.standard_normal(NUMBERS) for rows in gradients]
             found = regress([client(gradients, coins, sent)])
-            assert found is not None
             above[mu] += found.mu_lower_bound() > mu
     assert max(above.values()) <= binom.isf(0.0005, runs, 0.05)
 
@@ -120,8 +116,6 @@ def test_members_told_wrongly_make_the_bound_smaller_and_not_wrong() -> None:
     swapped = [np.where(one.coins == 0, 1 - one.expected, one.expected) for one in told]
     wrong = [dataclasses.replace(one, expected=expected) for one, expected in zip(told, swapped, strict=True)]
     first, second = regress(told), regress(wrong)
-    assert first is not None
-    assert second is not None
     assert second.noise > first.noise
     assert second.scale == pytest.approx(1, abs=0.3)
 

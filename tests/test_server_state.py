@@ -1,7 +1,5 @@
 """What a server keeps to itself, such as the momentum of its steps: it goes on with it, and nobody is sent it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

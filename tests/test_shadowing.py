@@ -1,7 +1,5 @@
 """A user's folder may hold modules with the names of our packages: neither the command nor the library sees them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

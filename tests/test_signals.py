@@ -230,8 +230,8 @@ def test_torch_path_of_a_gpu_equals_the_numpy_path(name, compat, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("compat", [None, "vlmia"])
 def test_gpu_equals_the_slow_loop(compat):
-    rng = np.random.default_rng(5)
-    logits, targets = torch.from_numpy(case("normal 700 5", rng)).cuda(), torch.arange(6).cuda()
+    logits = torch.from_numpy(case("normal 700 5", np.random.default_rng(5))).cuda()
+    targets = torch.arange(6).cuda()
     got = row_signals(logits, targets, compat=compat)
     assert_equal_to(ORACLES[compat], logits.cpu(), targets.tolist(), got)
 

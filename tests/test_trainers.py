@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from fedaudit.machinery.errors import InputError
+from fedaudit.trainers import fedavg
 from fedaudit.trainers.base import Participation, Schedule, Site, Upload, generator, size, weighted_mean
-from fedaudit.trainers.fedavg import FedAvg
-from fedaudit.trainers.fedavg import Params as AvgParams
 from fedaudit.trainers.fedrand import FedRand, Params
 from tests.toy import A, B, ToyLearner, state, toy_run
 from tests.whole_runs import contents
@@ -78,12 +77,12 @@ def test_fedrands_coin_is_fair_and_fixed_by_seed_client_and_round():
 
 def test_fedavg_by_hand(tmp_path):
     """One round, both of two clients (1 and 2 records): every client adds (1, 2), so the average does too."""
-    run = toy_run(tmp_path, FedAvg(AvgParams()), schedule=Schedule(rounds=1, clients=2, per_round=2))
+    run = toy_run(tmp_path, fedavg.FedAvg(fedavg.Params()), schedule=Schedule(rounds=1, clients=2, per_round=2))
     before, after = values(run.broadcast(0)), values(run.broadcast(1))
     assert after == pytest.approx((before[0] + 1, before[1] + 2))
     assert values(weighted_mean([state(1, 2), state(4, 8)], [1 / 3, 2 / 3])) == pytest.approx((3.0, 6.0))
     learner = ToyLearner()
-    FedAvg(AvgParams()).update(state(0, 0), state(0, 0), Participation(2, 0, 0, ["2-0", "2-1"], learner))
+    fedavg.FedAvg(fedavg.Params()).update(state(0, 0), state(0, 0), Participation(2, 0, 0, ["2-0", "2-1"], learner))
     assert learner.trained[0][1] == ("2-0", "2-1"), "its own records only"
 
 
@@ -112,17 +111,6 @@ def test_transcript_holds_what_was_sent_and_what_was_not(tmp_path):
             assert all(torch.equal(own[name], tensor) for name, tensor in sent.items())
         again = FedRand(Params()).aggregate(run.broadcast(r), received, SITE)
         torch.testing.assert_close(again, run.broadcast(r + 1), rtol=0, atol=0)
-
-
-def test_interrupted_and_resumed_equals_uninterrupted(tmp_path):
-    method = FedRand(Params())
-    toy_run(tmp_path / "whole", method, schedule=SCHEDULE, noise=0.5)
-    for stop in (1, 3, 5):
-        cut = tmp_path / f"cut-{stop}"
-        with pytest.raises(KeyboardInterrupt):
-            toy_run(cut, method, schedule=SCHEDULE, noise=0.5, stop_after=stop)
-        toy_run(cut, method, schedule=SCHEDULE, noise=0.5)
-        assert contents(cut) == contents(tmp_path / "whole")
 
 
 def test_generators_are_independent_streams_and_paths_that_zeros_would_make_one_are_refused():
@@ -161,7 +149,7 @@ LAST = SCHEDULE.rounds - 1
 def whole(tmp_path_factory):
     """The files of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    toy_run(folder, FedAvg(AvgParams()), schedule=SCHEDULE)
+    toy_run(folder, fedavg.FedAvg(fedavg.Params()), schedule=SCHEDULE)
     return contents(folder)
 
 
@@ -172,15 +160,15 @@ def test_what_is_damaged_or_deleted_meanwhile_is_named(harm, at, whole, tmp_path
     """What is left of the other files in the last round is not read again here; it is still listed, and so whoever reads it knows."""
     file, change, words = HARMS[harm]
 
-    class Harms(FedAvg):
+    class Harms(fedavg.FedAvg):
         def aggregate(self, server, uploads, site):
             if site.round == at:
                 change(tmp_path / "run" / file)
             return super().aggregate(server, uploads, site)
 
     with pytest.raises(InputError, match=words) as refused:
-        toy_run(tmp_path / "run", Harms(AvgParams()), schedule=SCHEDULE)
+        toy_run(tmp_path / "run", Harms(fedavg.Params()), schedule=SCHEDULE)
     assert f"keep the folder {tmp_path / 'run'} as it is while it is worked on" in str(refused.value)
     assert str(refused.value).endswith("run the same command again, which computes again what is lost")
-    toy_run(tmp_path / "run", FedAvg(AvgParams()), schedule=SCHEDULE)
+    toy_run(tmp_path / "run", fedavg.FedAvg(fedavg.Params()), schedule=SCHEDULE)
     assert contents(tmp_path / "run") == whole

@@ -1,7 +1,5 @@
 """Tutorials that are notebooks, as jupytext makes them: every cell parses, and, slow, each runs from its first cell to its last."""
 
-from __future__ import annotations
-
 import ast
 import os
 import sys

@@ -1,7 +1,5 @@
 """What a reader of a page sees before anything is opened: its words outside of closed details."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "wbr", "col"}

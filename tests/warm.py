@@ -3,8 +3,6 @@
 What a start from nothing does is tested elsewhere: tests/test_exits.py, benchmarks/trials.py and `.ci/run` start as users do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import multiprocessing
