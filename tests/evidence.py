@@ -26,13 +26,7 @@ REALISED: dict[str, Any] = {"realised_fpr": 0.0987, "realised_low": 0.05, "reali
 
 
 def about_one_score(
-    names: dict[str, Any],
-    place: Place,
-    signal: str,
-    value: float,
-    *,
-    confounded: bool = False,
-    base_note: str | None = None,
+    names: Any, place: Place, signal: str, value: float, *, confounded: bool = False, base_note: str | None = None
 ) -> list[Finding]:
     """An AUROC beside its controls, judged; where members and non-members are alike also what is found at thresholds."""
     threat, way, population, others = place

@@ -1,7 +1,6 @@
 """Whose record it is, as a table: by hand, over ways of rebuilding, without anything to tell apart."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,7 @@ TARGETS, OWNERS = 5, 4
 CONFIDENCE = 0.95
 
 
-def named(
-    owner: Callable[[int, bool], int], *, way: str = "rebuilt", owners: int = OWNERS, few: bool = False
-) -> ScoredRun:
+def named(owner: Any, *, way: str = "rebuilt", owners: int = OWNERS, few: bool = False) -> ScoredRun:
     """Targets whose every record is given to the client that `owner` tells of its own one and whether it is a member."""
     run = made_up(0, targets=TARGETS, each=10, shadows=0, others=0, held=(("server", way), ("owner", "true state")))
 

@@ -78,9 +78,7 @@ def shadows_at(path: Path, bench: Any, method: Any, others: Any, number: int, un
     return shadow_models.shadows_of(bench, method, others, 0, {some: folder}, seed=SEED)
 
 
-def watched_batches(
-    monkeypatch: pytest.MonkeyPatch, world: prompt_toy.Federation, whose: Callable[[int, Any], int]
-) -> dict[int, set[str]]:
+def watched_batches(patch: Any, world: Any, whose: Callable[[int, Any], int]) -> dict[int, set[str]]:
     """Seen from inside training: the records that enter a gradient with a weight; `whose` says whose they are by the
     place in the cohort and the participation there."""
     entered: dict[int, set[str]] = defaultdict(set)
@@ -93,7 +91,7 @@ def watched_batches(
             entered[whose(i, client)] |= {name[tuple(row.tolist())] for row in rows}
         return honest(cohort, prompt)
 
-    monkeypatch.setattr(Step, "gradient", watched)
+    patch.setattr(Step, "gradient", watched)
     return entered
 
 
@@ -190,9 +188,7 @@ def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path)
 
 @pytest.mark.parametrize("sampler", ["epochs", "poisson"])
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_every_member_was_in_a_batch(
-    rounds: int, sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_member_was_in_a_batch(rounds: int, sampler: str, tmp_path: Path, monkeypatch: Any) -> None:
     schedule = Schedule(rounds=rounds, clients=3, per_round=3, seed=1)
     method = prompt_toy.made("dpfpl", {"rank": 2}, Privacy(epsilon=math.inf, sampler=sampler), schedule)
     world = prompt_toy.federation()

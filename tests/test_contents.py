@@ -202,9 +202,7 @@ class TestRefusals:
             ("dpfpl", {"rank": 2}, {}, PRIVACY["poisson"], "unknown sizes"),
         ],
     )
-    def test_each_has_its_clause(
-        self, name: str, params: dict[str, Any], settings: dict[str, Any], privacy: Privacy, why: str
-    ) -> None:
+    def test_each_has_its_clause(self, name: str, params: Any, settings: Any, privacy: Privacy, why: str) -> None:
         assert why in (refusal(made(name, params, privacy, settings=replace(SETTINGS, **settings))) or "")
 
     def test_none_of_a_plain_run_or_of_the_servers_own_noise(self) -> None:

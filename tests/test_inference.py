@@ -202,10 +202,9 @@ class TestTables:
         recipe = recipe_of(lab.cell, lab.federation)
         for asked in targets.targets_of(lab.cell, lab.federation):
             shadows = shadows_of(lab.bench, recipe, asked.client).member
-            number, method = shadow_models.SIMULATED, recipe.method
-            simulated = shadow_models.members(
-                lab.bench, method, recipe.simulated(number), asked.client, seed=recipe.seed, shadows=[number]
-            )
+            number, method, client = shadow_models.SIMULATED, recipe.method, asked.client
+            whole, seed = recipe.simulated(number), recipe.seed
+            simulated = shadow_models.members(lab.bench, method, whole, client, seed=seed, shadows=[number])
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
                 shadow_targets = tables["shadow_targets"]
@@ -395,10 +394,8 @@ class TestOneRound:
         assert kinds.get("canary", set()) == members & canaries
         assert kinds.get("left-out canary", set()) == out & canaries
         held_out = [f for f in findings if f.metric == "auroc" and f.nonmembers == "held-out"]
-        assert {f.population: f.members for f in held_out} == {
-            "own members": len(members & candidates),
-            "members that trained": len(seen & candidates),
-        }
+        expected = {"own members": len(members & candidates), "members that trained": len(seen & candidates)}
+        assert {f.population: f.members for f in held_out} == expected
         assert {f.nonmembers_n for f in held_out} == {len(out & candidates)}
         for f in held_out:
             assert (f.z is None) == (f.population == "members that trained")

@@ -260,9 +260,7 @@ class TestDryRun:
             ("--trajectory observed", f"16 {CLIENTS}", 7, 114),
         ],
     )
-    def test_shadows_are_named_and_counted(
-        self, words: str, trained: str, minutes: int, megabytes: int, tmp_path: Path
-    ) -> None:
+    def test_shadows_are_counted(self, words: str, trained: str, minutes: int, megabytes: int, tmp_path: Path) -> None:
         said = self.said(f"--attack lira {words}", tmp_path)
         assert "0 on disk; 1 training to run: 30 rounds, 4 of 4 clients a round\n" in said
         assert f"{trained}\n" in said
@@ -394,9 +392,7 @@ class TestTimed:
         assert not (tmp_path / "out").exists()
 
 
-def test_an_attack_that_runs_nowhere_is_said_with_the_methods_own_reason(
-    capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_runs_nowhere_is_said_with_the_methods_own_reason(capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
     """Where the other threat models merely see too little. What runs somewhere is not named."""
     words = f"--method promptfl,local --attack loss,decompose --epsilon none --rounds 1 --clients 2 --train 4 --out {tmp_path}"
     why = "its messages are riddles"

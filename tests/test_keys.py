@@ -43,12 +43,8 @@ def plan(words: str) -> Plan:
 def found(cell: Cell) -> dict[str, str]:
     """The keys of a cell, computed anew."""
     fresh = dataclasses.replace(cell)
-    return {
-        "training": fresh.training_key,
-        "bank": key_of(fresh.bank_description),
-        "analysis": fresh.analysis_key,
-        "page": key_of(keys.page([fresh])),
-    }
+    bank, page = key_of(fresh.bank_description), key_of(keys.page([fresh]))
+    return {"training": fresh.training_key, "bank": bank, "analysis": fresh.analysis_key, "page": page}
 
 
 @pytest.fixture
@@ -179,35 +175,24 @@ def nearest(name, options):
     return ""
 """,
     "fedaudit.machinery.progress": """
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 OUTSIDE_KEYS = "stub"
 Stage = Any
 LOG_SECONDS = 0.0
-
-class Progress:
-    def __init__(self, *, quiet=False):
-        self.quiet = True
-
-    def say(self, line):
-        pass
-
-    def require_idle(self, label):
-        pass
-
-    @contextmanager
-    def stage(self, what, total, step="step", parts=1):
-        yield nothing
-
 ENCODING = "a stage"
 
-def nothing(steps=1):
+def nothing(*given, **more):
     pass
 
-@contextmanager
-def unseen(what, total, step="step", parts=1):
-    yield nothing
+def unseen(*given, **more):
+    return nullcontext(nothing)
+
+class Progress:
+    quiet = True
+    __init__ = say = require_idle = nothing
+    stage = unseen
 """,
 }
 

@@ -82,12 +82,10 @@ def test_the_pure_product_of_two_lora_pairs_never_trains(learner, records):
 
 
 def test_the_personal_form_starts_at_the_public_model_and_learns(learner, records):
-    personal = method("fedpara")
-    start = learner.initial(generator(0, "initial"))
-    pair = personal.private_pair(start, Participation(0, 0, 0, records, learner))
-    before = learner.losses(personal.model(start | pair), records)
+    personal, start = method("fedpara"), learner.initial(generator(0, "initial"))
+    state = start | personal.private_pair(start, Participation(0, 0, 0, records, learner))
+    before = learner.losses(personal.model(state), records)
     assert before == pytest.approx(learner.losses(start, records), abs=1e-5)
-    state = start | pair
     for step in range(4):
         state = learner.train(state, records, generator(0, "step", step), personal.model)
     assert sum(learner.losses(personal.model(state), records)) < sum(before)
@@ -139,8 +137,7 @@ def test_exported_adapters_load_in_peft_and_are_the_same_model(short_run: Transc
     export_adapters(Bench(learner, [], []), (short_run, claim(tmp_path)))
     took_part = {f"client-{k:02d}" for r in range(2) for k in short_run.cohort(r)}
     assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"global"} | took_part
-    client = short_run.cohort(1)[0]
-    record = federation.test[0].id
+    client, record = short_run.cohort(1)[0], federation.test[0].id
     for folder, state in (("global", short_run.broadcast(2)), (f"client-{client:02d}", short_run.own_model(1, client))):
         vlm = load(EMBEDDED)
         tuned = PeftModel.from_pretrained(vlm.model, tmp_path / folder)

@@ -68,9 +68,7 @@ def relative(found: Tensor, true: Tensor) -> float:
 @pytest.mark.parametrize(
     ("name", "params", "schedule"), [*((*case, FEW) for case in EXACT), (*EXACT[1], SCHEDULE)], ids=named
 )
-def test_without_noise_clients_are_rebuilt_exactly(
-    trained: Trained, name: str, params: dict[str, Any], schedule: Schedule
-) -> None:
+def test_without_noise_clients_are_rebuilt(trained: Trained, name: str, params: Any, schedule: Schedule) -> None:
     """The last prompts, and the own parts before and after every round."""
     method, transcript = trained(name, params, schedule)
     messages, owner = messages_of(method, transcript), View(transcript, "owner")

@@ -89,9 +89,8 @@ class TestAblation:
         paper = ablation.paper("Caltech101").set_index(["epsilon", "rank", "residual", "split"])
         assert paper.loc[(math.inf, 1, False, "local")].accuracy == 86.64
         assert paper.loc[(math.inf, 2, True, "neighbour")].accuracy == 92.79
-        files = drawn(
-            "dpfpl:figure2", made_up.ablation(), "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)"
-        )
+        said = "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)"
+        files = drawn("dpfpl:figure2", made_up.ablation(), said)
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert (table.whose == "ours").sum() == 4 * 2 * 3 * 2
         text = files["index.html"].decode()

@@ -3,6 +3,7 @@
 import html
 import re
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pandas as pd
@@ -111,9 +112,7 @@ class TestSeveral:
         monkeypatch.setattr(papers, "draw", draw)
         return seen
 
-    def test_all_of_a_paper_with_an_index(
-        self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_all_of_a_paper_with_an_index(self, drawn: list[str], tmp_path: Path, capsys: Any) -> None:
         assert cli.main(["--paper", "secfpp", "--quiet", "--out", str(tmp_path)]) == exits.DONE
         assert drawn == paper_items.matching("secfpp")
         page = (tmp_path / "papers" / "secfpp.html").read_text()
@@ -123,9 +122,7 @@ class TestSeveral:
         assert all(f'href="{name.replace(":", "-")}/index.html"' in page for name in drawn)
         assert capsys.readouterr().out.count("τ 1.00") == len(drawn)
 
-    def test_two_items_of_two_papers_have_an_index_of_their_own(
-        self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_items_of_two_papers_have_their_own_index(self, drawn: list[str], tmp_path: Path, capsys: Any) -> None:
         assert cli.main(["--paper", "secfpp:table1,dpfpl:figure3", "--quiet", "--out", str(tmp_path)]) == exits.DONE
         assert drawn == ["dpfpl:figure3", "secfpp:table1"]
         index = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("index: "))
@@ -133,9 +130,7 @@ class TestSeveral:
         assert re.fullmatch("several-[0-9a-f]{8}.html", index.name)
         assert "DP-FPL, SecFPP" in index.read_text()
 
-    def test_what_fails_is_said_and_the_rest_go_on(
-        self, drawn: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_what_fails_is_said_and_the_rest_go_on(self, drawn: list[str], tmp_path: Path, capsys: Any) -> None:
         assert cli.main(["--paper", "all", "--quiet", "--out", str(tmp_path)]) == exits.FAILED
         assert drawn == paper_items.matching("all")
         table = pd.read_csv(tmp_path / "papers" / "all.csv").set_index("item")
@@ -152,9 +147,7 @@ class TestSeveral:
         assert text.count("not run yet") == len(paper_items.matching("secfpp")) - 1
         assert f"1 of {len(paper_items.matching('secfpp'))} items" in text
 
-    def test_a_dry_run_says_each_as_soon_as_it_is_known(
-        self, drawn: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_dry_run_says_each_at_once(self, drawn: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
         said: list[str] = []
 
         def estimate(*_: object) -> str:

@@ -179,10 +179,10 @@ def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     torch.manual_seed(0)
-    bare = torch.nn.ModuleDict(
-        {"layers": torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)})])}
+    layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)})])
+    model = get_peft_model(
+        torch.nn.ModuleDict({"layers": layers}), LoraConfig(r=2, lora_alpha=2, target_modules=["q_proj"])
     )
-    model = get_peft_model(bare, LoraConfig(r=2, lora_alpha=2, target_modules=["q_proj"]))
     server = {name: tensor.clone() for name, tensor in get_peft_model_state_dict(model).items()}
     assert torch.count_nonzero(next(t for n, t in server.items() if "lora_B" in n)) == 0
     sent: dict[int, dict[str, torch.Tensor]] = {}
@@ -272,9 +272,8 @@ def test_states_of_any_kind(tmp_path: Path) -> None:
     for k, state in enumerate(states):
         kept = load_file(tmp_path / f"uploads/round-000/client-{k:02d}.safetensors")
         for name, given in state.items():
-            assert_equal(
-                kept[name], torch.from_numpy(given.copy()) if isinstance(given, np.ndarray) else given.detach()
-            )
+            given = torch.from_numpy(given.copy()) if isinstance(given, np.ndarray) else given.detach()
+            assert_equal(kept[name], given)
 
 
 def test_it_imports_nothing_of_the_suite_and_holds_no_state_twice(tmp_path: Path) -> None:
@@ -510,11 +509,8 @@ def test_failures(tmp_path: Path) -> None:
     recording.upload(2, 0, adapter(2), records=4)  # on its second try
     recording.close(adapter(2))
     notes = json.loads((tmp_path / "run" / "rounds.json").read_text())
-    assert notes == {
-        "0": {"uploads": {"0": {"records": 3}}, "failed": [1, 2]},
-        "1": {"failed": [0]},
-        "2": {"uploads": {"0": {"records": 4}}},
-    }
+    first, last = ({"uploads": {"0": {"records": n}}} for n in (3, 4))
+    assert notes == {"0": first | {"failed": [1, 2]}, "1": {"failed": [0]}, "2": last}
     assert read(with_lists(tmp_path / "run")).cohorts == ((0,), (), (0,))
 
 
@@ -733,9 +729,7 @@ def test_a_kill_at_any_time(seconds: float, tmp_path: Path) -> None:
     assert [remark.check for remark in own.remarks] == []
 
 
-def test_the_reader_names_what_finishes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_reader_names_what_finishes_it(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     plain(tmp_path)
     put(tmp_path / ".recorder" / "rewind.json", {"round": 1})
     with pytest.raises(InputError, match="the recorder was stopped while it moved files; python -m fedaudit_recorder"):

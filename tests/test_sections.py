@@ -74,10 +74,8 @@ SOLVED = [
 BATCHES = pd.DataFrame(SOLVED, columns=["client", "round", "residual", "least", "error", "skipped"])
 CLASSES = attacked(prompt_evidence("fedotp"), "loss", "entropy", "fedmia")
 LOSS = table("beside_loss", [("server", "exact", "lira", 0.7, 0.6, 0.8, 0.1, 0.02, 0.18)])
-KINDS = {
-    "texts": ONE,
-    "classes": dataclasses.replace(CLASSES, tables=CLASSES.tables | {"batches": BATCHES, "beside_loss": LOSS}),
-}
+CLASSES = dataclasses.replace(CLASSES, tables=CLASSES.tables | {"batches": BATCHES, "beside_loss": LOSS})
+KINDS = {"texts": ONE, "classes": CLASSES}
 TABLE_OF = {  # the table without which a section is not there
     "tokens": "tokens", "reconstruction": "coverage", "agreement": "agreement", "attribution": "attribution",
     "canaries": "canaries", "cells": "cells", "refused": "refused", "communication": "cost", "batches": "batches",

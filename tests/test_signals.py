@@ -109,11 +109,8 @@ SHAPES = {  # words that have a value of their own
     "float32 minimum": (slice(0, None, 2), float(np.finfo(np.float32).min)), "uniform": (slice(None), 7.25),
     "near one half": (slice(0, 2), 40.0), "small and large": (slice(None), math.log(signals._SMALL)),
 }  # fmt: skip
-CASES = [
-    *(f"normal {words} {scale}" for words in (2, 3, 50, 700) for scale in (0.01, 1, 5, 100)),
-    *("normal 6000 1", "normal 6000 3"),
-    *SHAPES,
-]
+CASES = [f"normal {words} {scale}" for words in (2, 3, 50, 700) for scale in (0.01, 1, 5, 100)]
+CASES += ["normal 6000 1", "normal 6000 3", *SHAPES]
 
 
 @pytest.mark.parametrize("compat", [None, "vlmia"])
@@ -183,9 +180,8 @@ def test_impossible_target():
     assert s.gap.tolist() == [0, INF]
 
 
-ROWS = st.lists(
-    st.one_of(st.floats(-40, 40), st.sampled_from([-INF, 0.0, 700.0, -745.0, 1e30])), min_size=2, max_size=12
-).filter(lambda row: max(row) > -INF)
+LOGITS = st.one_of(st.floats(-40, 40), st.sampled_from([-INF, 0.0, 700.0, -745.0, 1e30]))
+ROWS = st.lists(LOGITS, min_size=2, max_size=12).filter(lambda row: max(row) > -INF)
 
 
 @given(row=ROWS, data=st.data())

@@ -106,7 +106,7 @@ def test_it_goes_from_training_to_report(place: Path, said: Said, run: str) -> N
     aurocs = found[(found.metric == "auroc") & (found.nonmembers == "held-out")]
     assert set(aurocs.attack) == {"loss", "entropy", "maxrenyi"}
     assert set(aurocs.threat_model) == {"released-model", "server", "owner"}
-    best = aurocs[(aurocs.attack == "loss") & (aurocs.threat_model == "owner") & aurocs.best_of.isna()]
+    best = aurocs[aurocs.best_of.isna()].query("attack == 'loss' and threat_model == 'owner'")
     assert best.value.item() > 0.7  # few pictures, many steps
     assert best.verdict.item() == "leak"
     assert set(found[found.metric.str.startswith("accuracy/")].metric) >= {"accuracy/local", "accuracy/overall"}
