@@ -99,23 +99,21 @@ def test_marks_stand_on_the_scale_and_need_no_colour() -> None:
     assert {word.lower() for _, word in rows} <= {*LEAKS, NO_LEAK_FOUND, "confounded", "inconclusive"}
 
 
-def lines(name: str, *, of: Page) -> list[tuple[str | None, str, str]]:
-    card = next(card for card in cards(of.runs) if card["name"] == name)
+def lines(name: str, of: Page) -> list[tuple[str | None, str, str]]:
+    (card,) = (card for card in cards(of.runs) if card["name"] == name)
     return [(line["run"], line["value"], line["note"]) for line in card["lines"]]
 
 
 def test_cards_say_against_whom_an_epsilon_holds_and_what_would_fill_an_empty_one() -> None:
     elsewhere = Page([evidence("fedrand", 0)], map)
-    assert lines("Claimed", of=elsewhere) == [(None, "none", "by the run's own word")]
-    assert lines("Provable", of=elsewhere) == [(None, "∞", "by the run's own word")]
-    ((_, value, note),) = lines("Measured", of=elsewhere)
+    assert lines("Claimed", elsewhere) == [(None, "none", "by the run's own word")]
+    assert lines("Provable", elsewhere) == [(None, "∞", "by the run's own word")]
+    ((_, value, note),) = lines("Measured", elsewhere)
     assert (value, note.startswith("not measured: coins")) == ("–", True)
     prompts = Page([prompt_evidence("fedotp")], map)
-    claims = prompts.runs[0].claims
-    assert claims
-    assert {line[1] for line in lines("Provable", of=prompts)} == {
-        "∞" if np.isinf(c.provable) else f"{c.provable:.3g}" for c in claims if c.whose == "own"
-    }
+    own = [claim.provable for claim in prompts.runs[0].claims if claim.whose == "own"]
+    assert own
+    assert {line[1] for line in lines("Provable", prompts)} == {"∞" if np.isinf(x) else f"{x:.3g}" for x in own}
 
 
 @pytest.mark.parametrize(("after", "worse"), [(3.0, ""), (1.0, "the trained model is worse than untrained in CIDEr")])

@@ -103,20 +103,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield made
 
 
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """What an attack on the cell found, and what it computed for that."""
-
-    found: Found
-    lira: Counter[bytes]  # attacked models, each with its shadows
-    messages: list[str]  # threat models whose messages were read
-
-
 @pytest.fixture(scope="module")
-def watched(lab: Lab) -> Watched:
-    lira: Counter[bytes] = Counter()
-    messages: list[str] = []
-    honest = LiRA.score
+def watched(lab: Lab) -> Any:
+    """What an attack on the cell found, models that LiRA attacked, each with its shadows, and who read messages."""
+    lira, messages, honest = Counter[bytes](), list[str](), LiRA.score
 
     def score(attack: LiRA, seen: Any) -> Any:
         lira[seen.log_probs.tobytes() + seen.shadows.confidence.tobytes()] += 1
@@ -129,11 +119,11 @@ def watched(lab: Lab) -> Watched:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LiRA, "score", score)
         patch.setattr(classes, "ReplayedMessages", read)
-        return Watched(lab.attack(lab.cell), lira, messages)
+        return SimpleNamespace(found=lab.attack(lab.cell), lira=lira, messages=messages)
 
 
 @pytest.fixture(scope="module")
-def found(watched: Watched) -> Found:
+def found(watched: Any) -> Found:
     return watched.found
 
 
@@ -174,7 +164,7 @@ class TestTruth:
 class TestOnce:
     """What several attacks, adversaries or targets need is computed once."""
 
-    def test_equal_models_are_attacked_once(self, watched: Watched) -> None:
+    def test_equal_models_are_attacked_once(self, watched: Any) -> None:
         """A target's prompt as its user and its owner have it, as the server rebuilds it, and the released one; with the shadows of
         either kind also the start of training and four shadows."""
         assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + 4))
@@ -182,7 +172,7 @@ class TestOnce:
         for tables in watched.found.values():
             pd.testing.assert_frame_equal(tables["prompt-user"]["scores"], tables["owner"]["scores"])
 
-    def test_messages_are_read_once_for_all_targets(self, watched: Watched) -> None:
+    def test_messages_are_read_once_for_all_targets(self, watched: Any) -> None:
         assert watched.messages == ["server", "server"]  # of the training, and of its twin
 
 
@@ -501,18 +491,15 @@ class TestPlantedLeak:
 
     def test_it_is_not_found_in_other_labels(self, attacked: ScoredRun) -> None:
         right = self.row(attacked)
-        wrong = self.row(labelled(attacked, {r: not m for r, m in attacked.truth.items()}))
+        swapped = {r: not m for r, m in attacked.truth.items()}
+        wrong = self.row(blindly(dataclasses.replace(attacked, truth=swapped)))
         assert wrong.value == pytest.approx(1 - right.value)
         assert wrong.high < 0.5
         rng = np.random.default_rng(0)
         coins = [{r: bool(rng.random() < 0.5) for r in attacked.truth} for _ in range(12)]
-        chance = [self.row(labelled(attacked, truth)) for truth in coins]
+        chance = [self.row(blindly(dataclasses.replace(attacked, truth=truth))) for truth in coins]
         assert abs(np.mean([row.value for row in chance]) - 0.5) < 0.1
         assert sum(row.low > 0.5 for row in chance) <= 2
-
-
-def labelled(run: ScoredRun, truth: dict[str, bool]) -> ScoredRun:
-    return blindly(dataclasses.replace(run, truth=truth))
 
 
 def blindly(run: ScoredRun) -> ScoredRun:

@@ -1,5 +1,6 @@
 """The real path as a user runs it: other models, data in the public formats, a run in and out of its folder. One real round each."""
 
+import functools
 import json
 import shutil
 
@@ -20,14 +21,8 @@ DATA = {"records": 6, "reference": 6, "test": 4}
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    root, made = tmp_path_factory.mktemp("models"), {}
-
-    def folder(family):
-        if family not in made:
-            made[family] = tiny_models.save(root / family, tiny_models.FAMILIES[family])
-        return made[family]
-
-    return folder
+    root = tmp_path_factory.mktemp("models")
+    return functools.cache(lambda family: tiny_models.save(root / family, tiny_models.FAMILIES[family]))
 
 
 @pytest.fixture(scope="module")
@@ -101,15 +96,11 @@ def test_changed_annotations_are_another_training_and_a_moved_folder_is_the_same
 @pytest.fixture(scope="module")
 def exported(models, tmp_path_factory):
     """By method: a run of ours, exported, and its findings."""
-    made = {}
 
+    @functools.cache
     def of(method):
-        if method not in made:
-            out = tmp_path_factory.mktemp("out")
-            settings = EMBEDDED | ROUND | {"rounds": 3, "backbone": models("llava")}
-            found = fedaudit.audit(method=method, out=out / "a", export_run=out / "my-run", **settings)
-            made[method] = out / "my-run", found
-        return made[method]
+        out, settings = tmp_path_factory.mktemp("out"), EMBEDDED | ROUND | {"rounds": 3, "backbone": models("llava")}
+        return out / "my-run", fedaudit.audit(method=method, out=out / "a", export_run=out / "my-run", **settings)
 
     return of
 
@@ -141,8 +132,7 @@ def test_an_own_run_with_the_least_that_is_asked_for(exported, tmp_path):
     assert set(again.findings.threat_model) == {"released-model", "server"}
     assert not again.findings.metric.str.startswith("tpr").any()
     keys = ["threat_model", "way", "population", "signal"]
-    value = headline(again.findings).set_index(keys).value
-    before = headline(first.findings).set_index(keys).value
+    value, before = (headline(found.findings).set_index(keys).value for found in (again, first))
     pd.testing.assert_series_equal(value, before.loc[value.index], rtol=1e-4)
 
 
@@ -171,11 +161,9 @@ def test_the_embedded_model_is_named_so_that_any_installation_finds_it(tmp_path)
 def test_exported_adapters_lie_side_by_side(tmp_path):
     adapters = tmp_path / "adapters"
     fedaudit.audit(method="fedpara", out=tmp_path / "a", export_adapters=adapters, **EMBEDDED, **ROUND)
-    names = {p.name for p in adapters.iterdir() if p.is_dir()}
-    assert "global" in names
-    assert len(names) == 3  # and the two clients of the one round
-    config = json.loads((adapters / "global" / "adapter_config.json").read_text())
+    first, _, whole = sorted(adapters.iterdir())  # the two clients of the one round
+    assert whole.name == "global"
+    config, private = (json.loads((place / "adapter_config.json").read_text()) for place in (whole, first))
     assert config["r"] == 8
-    private = json.loads((adapters / sorted(names)[0] / "adapter_config.json").read_text())
     assert private["r"] == 8 + 64
     assert private["lora_alpha"] / private["r"] == config["lora_alpha"] / config["r"] == 2
