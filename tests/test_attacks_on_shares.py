@@ -39,6 +39,7 @@ from tests.test_secpc import plain_distances
 
 Floats = NDArray[np.float64]
 PROTOCOL = Protocol(20, Tolerance(6), 10**5, 1536)  # four slices of distances
+SMALL = secfpp().protocol(USERS, entries=64)  # of the run below
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -54,10 +55,6 @@ class Scattered(Sharing):
 
     def _nodes(self, count: int) -> Residues:
         return rng(2).integers(self.field.q, size=100)[:count]
-
-
-def error(found: Any, true: Any) -> float:
-    return float(((found - true) ** 2).sum() / (true.astype(float) ** 2).sum())
 
 
 def scattered(plan: Sharing) -> Scattered:
@@ -80,7 +77,7 @@ def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
     shares = sharing.share(true, rng(3))
     found = {m: recover_slices(sharing, range(20 - m, 20), shares[20 - m :]) for m in range(1, t + 5)}
     assert all(found[m] is None for m in range(1, t + 1))
-    errors = [error(found[m].reshape(-1), true) for m in range(t + 1, t + 5)]
+    errors = [np.square(found[m].reshape(-1) - true).sum() / np.square(true * 1.0).sum() for m in range(t + 1, t + 5)]
     assert errors[3] == 0
     np.testing.assert_allclose(errors[:3], [0.75, 0.5, 0.25], atol=0.1)
 
@@ -92,7 +89,7 @@ def test_with_scattered_points_the_first_user_above_t_is_one_too_many() -> None:
         true = rng().integers(-(2**bits), 2**bits, size=(2, 50))
         shares = sharing.share(true.reshape(-1), rng(3))
         found = recover_slices(sharing, range(7), shares[:7])
-        assert (found == true).mean() == right
+        assert (found.reshape(true.shape) == true).mean() == right
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -100,8 +97,7 @@ def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
     """Over a field of 1009, two slices, one equation."""
     kind = (Sharing, Scattered)[seed % 2]
     sharing = kind(Field(1009), 9, 2, 2, Tolerance(2))
-    true = rng(seed).integers(-20, 21, size=(2, 5))
-    shares = sharing.share(true.reshape(-1), rng(seed))[:3]
+    shares = sharing.share(rng(seed).integers(-20, 21, size=10), rng(seed))[:3]
     found = recover_slices(sharing, range(3), shares)
     combined = noise_free(sharing, range(3)).astype(object)
     slices, sides = combined @ sharing.encoding[:3, :2].astype(object), combined @ shares.astype(object)
@@ -116,8 +112,7 @@ def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
 def test_what_t_users_see_does_not_depend_on_what_is_shared() -> None:
     """The same noise of the t users' own points explains any other vector: shares of it exist that they hold as well."""
     sharing, held = PROTOCOL.of_distances, [2, 5, 9, 11, 14, 19]
-    shares = sharing.share(np.arange(40), rng(0))
-    other = sharing.share(np.arange(40) ** 2, rng(1))
+    shares, other = sharing.share(np.arange(40), rng(0)), sharing.share(np.arange(40) ** 2, rng(1))
     difference = sharing.field.subtract(shares, other)[held]
     noise = sharing.encoding[held, sharing.slices :].astype(object)
     inverse = np.array(Matrix(noise.tolist()).inv_mod(sharing.field.q).tolist(), dtype=object)
@@ -158,9 +153,8 @@ def test_a_domain_is_seen_in_one_round() -> None:
 @pytest.mark.parametrize("d", [1, 3, 8])
 def test_d_plus_one_known_points_locate_another_and_d_do_not(d: int) -> None:
     points = rng().normal(size=(d + 6, d))
-    known, others = points[: d + 1], points[d + 1 :]
+    known, others, nothing = points[: d + 1], points[d + 1 :], np.zeros((5, d))
     to = ((others[:, None] - known) ** 2).sum(-1)
-    nothing = np.zeros_like(others)
     np.testing.assert_allclose(trilaterate(known, to, nothing), others, atol=1e-8)
     fewer = trilaterate(known[:d], to[:, :d], nothing)
     assert np.abs(fewer - others).max() > 0.01
@@ -169,16 +163,14 @@ def test_d_plus_one_known_points_locate_another_and_d_do_not(d: int) -> None:
 
 
 def test_unmasked_polynomials_hold_the_distance_of_every_slice() -> None:
-    vectors = rng().normal(size=(20, 12)) / 6
-    groups = [np.arange(10), np.arange(10, 20)]
+    vectors, groups = rng().normal(size=(20, 12)) / 6, np.split(np.arange(20), 2)
     parties = Meeting(PROTOCOL, [rng(user) for user in range(20)], masked=False)
     distances = parties.squared_distances(vectors, groups)
     np.testing.assert_allclose(distances, plain_distances(vectors, groups), atol=1e-4)
-    seen = parties.polynomials
-    assert seen.shape == (PROTOCOL.of_distances.size, 20, 2)
+    assert parties.polynomials.shape == (PROTOCOL.of_distances.size, 20, 2)
     for s in range(4):
         part = plain_distances(vectors[:, 3 * s : 3 * s + 3], groups)
-        np.testing.assert_allclose(seen[s] / (10 * PROTOCOL.steps) ** 2, part, atol=1e-4)
+        np.testing.assert_allclose(parties.polynomials[s] / (10 * PROTOCOL.steps) ** 2, part, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -244,46 +236,43 @@ def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
             view(whole, name).private(0)
 
 
+def recovered(whole: Transcript, r: int, what: str, sharing: Sharing) -> Floats:
+    """What the shares of everybody hold of each user."""
+    slices = on_shares.slices_of(View(whole, "colluding-users", users=range(USERS)), r, what, sharing)
+    return np.moveaxis(slices, 1, 0).reshape(USERS, -1)
+
+
 def test_all_shares_together_are_what_was_shared(whole: Transcript) -> None:
     """What the tables of a report take for the truth."""
-    method = secfpp()
-    sharing = method.protocol(USERS, entries=64).of_sums
-    everybody = View(whole, "colluding-users", users=range(USERS))
-    slices = on_shares.slices_of(everybody, 0, "gradients", sharing)
-    found = np.moveaxis(slices, 1, 0).reshape(USERS, -1)[:, :64] / 1e6
+    found = recovered(whole, 0, "gradients", SMALL.of_sums)[:, :64] / 1e6
     true = np.stack([u.sealed["gradient"].flatten().numpy() for u in first_updates(whole.broadcast(0))])
     np.testing.assert_allclose(found, true, atol=1e-6)
 
 
 def test_the_tables_of_a_run(whole: Transcript) -> None:
-    protocol = secfpp().protocol(USERS, entries=64)
     revealed, sent = on_shares.revealed_table(whole), on_shares.sent_table(whole)
     for r in range(SCHEDULE.rounds):
         about = whole.round(r)
         own = sent[sent["round"] == r]
         assert own[["shares", "masks", "answers"]].to_numpy().sum() == about["bytes_up"]
         assert revealed.distances[r] == USERS * len(about["revealed"].get("groups", []))
-    located = on_shares.located_table(whole, protocol)
+    located = on_shares.located_table(whole, SMALL)
     assert located["round"].tolist() == [1, 2, 3, 4]
     assert (located["rank"].diff().dropna() >= 0).all()
-    colluding = on_shares.colluding_table(whole, protocol)
+    colluding = on_shares.colluding_table(whole, SMALL)
     for _, table in colluding.groupby("what"):
-        assert table.right.tolist()[0] == 0
-        assert table.error.tolist()[0] == 1
+        assert (table.right.iloc[0], table.error.iloc[0]) == (0, 1)
         assert table.equations.tolist() == list(range(len(table)))
         if table.colluders.max() == 2 + table.slices.max():
             assert table.right.tolist()[-1] == 1
 
 
 def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: Transcript) -> None:
-    protocol = secfpp().protocol(USERS, entries=64)
-    points, d = on_shares._points(whole, protocol)
-    everybody = View(whole, "colluding-users", users=range(USERS))
+    points, d = on_shares._points(whole, SMALL)
     assert set(points.inside) == {True, False}
     assert not points.duplicated(["round", "client", "inside"]).any()
     for (r, g), own in points.groupby(["round", "centre"]):
-        vectors = on_shares.slices_of(everybody, r, "prompts", protocol.of_distances) / protocol.steps
-        vectors = np.moveaxis(vectors, 1, 0).reshape(USERS, d)
+        vectors = recovered(whole, r, "prompts", SMALL.of_distances)[:, :d] / SMALL.steps
         group = whole.distance_groups(r)[g]
         apart = np.square(vectors - vectors[group].mean(axis=0)).sum(axis=1)
         np.testing.assert_allclose(own.distance, apart[own.client], rtol=1e-6)
@@ -304,8 +293,7 @@ def test_independent_prompts_hold_what_the_theorem_says(exchanged: bool, moves: 
         order = np.concatenate([rng(r + 3000).permutation(30), 30 + rng(r + 4000).permutation(30)])
         for g in (0, 1):
             group = range(30 * g, 30 * (g + 1))
-            apart = np.square(prompts - prompts[group].mean(axis=0)).sum(axis=1)
-            apart = apart[order] if exchanged else apart
+            apart = np.square(prompts - prompts[group].mean(axis=0)).sum(axis=1)[order if exchanged else slice(None)]
             rows += [(r, g, k in group, 30, k, np.square(prompts[k]).sum(), apart[k]) for k in range(n)]
     made_up = pd.DataFrame(rows, columns=["round", "centre", "inside", "size", "client", "length", "distance"])
     monkeypatch.setattr(on_shares, "_points", lambda *_: (made_up, d))
@@ -323,9 +311,8 @@ def test_a_run_without_masks_is_the_same_and_shows_slices(whole: Transcript, tmp
     for r in range(SCHEDULE.rounds):
         torch.testing.assert_close(bare.broadcast(r + 1), whole.broadcast(r + 1), atol=0, rtol=0)
         assert ("polynomials" in bare.revealed(r)) == (r >= 1)
-    protocol = secfpp().protocol(USERS, entries=64)
-    assert on_shares.located_table(bare, protocol).slices_error.notna().all()
-    assert on_shares.located_table(whole, protocol).slices_error.isna().all()
+    assert on_shares.located_table(bare, SMALL).slices_error.notna().all()
+    assert on_shares.located_table(whole, SMALL).slices_error.isna().all()
 
 
 def test_a_run_that_was_cut_off_ends_with_the_same_files(whole: Transcript, tmp_path: Path) -> None:

@@ -87,13 +87,12 @@ def test_the_bound_is_that_of_the_noncentral_t(t: float, spare: int) -> None:
 
 def test_grows_with_the_planted_leak_and_falls_with_the_noise() -> None:
     """A tenth of the noise is ten times the mu; messages without a coin in them show nothing."""
-    bounds = [
-        found.mu_lower_bound()
+    none, noisy, clear = (
+        regress(noised(np.random.default_rng(5), std=std, scale=scale)).mu_lower_bound()
         for std, scale in ((1.0, 0.0), (1.0, 1.0), (0.1, 1.0))
-        if (found := regress(noised(np.random.default_rng(5), std=std, scale=scale)))
-    ]
-    assert bounds[0] == 0
-    assert 8 < bounds[2] / bounds[1] < 12
+    )
+    assert none == 0
+    assert 8 < clear / noisy < 12
 
 
 def test_the_null_and_the_truth_are_exceeded_at_most_as_often_as_the_binomial_says() -> None:
