@@ -95,8 +95,7 @@ def test_with_scattered_points_the_first_user_above_t_is_one_too_many() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
     """Over a field of 1009, two slices, one equation."""
-    kind = (Sharing, Scattered)[seed % 2]
-    sharing = kind(Field(1009), 9, 2, 2, Tolerance(2))
+    sharing = (Sharing, Scattered)[seed % 2](Field(1009), 9, 2, 2, Tolerance(2))
     shares = sharing.share(rng(seed).integers(-20, 21, size=10), rng(seed))[:3]
     found = recover_slices(sharing, range(3), shares)
     combined = noise_free(sharing, range(3)).astype(object)
@@ -253,8 +252,7 @@ def test_the_tables_of_a_run(whole: Transcript) -> None:
     revealed, sent = on_shares.revealed_table(whole), on_shares.sent_table(whole)
     for r in range(SCHEDULE.rounds):
         about = whole.round(r)
-        own = sent[sent["round"] == r]
-        assert own[["shares", "masks", "answers"]].to_numpy().sum() == about["bytes_up"]
+        assert sent[sent["round"] == r][["shares", "masks", "answers"]].to_numpy().sum() == about["bytes_up"]
         assert revealed.distances[r] == USERS * len(about["revealed"].get("groups", []))
     located = on_shares.located_table(whole, SMALL)
     assert located["round"].tolist() == [1, 2, 3, 4]

@@ -97,8 +97,7 @@ def test_records_that_lack_a_score_and_runs_without_a_loss_are_left_out():
 def test_the_mean_of_independent_runs_has_the_error_of_a_mean():
     one, other = (beside_loss_table(table(seed, more=0.5), 0.95).assign(method="m", seed=seed) for seed in (5, 6))
     rows = ["auroc", "low", "high", "gain", "gain_low", "gain_high"]
-    alone = mean_over([one])
-    np.testing.assert_allclose(alone[rows], one[rows])
+    np.testing.assert_allclose(mean_over([one])[rows], one[rows])
     # by hand, of a row: the mean, and of each side the root of the summed squares over two
     both, row = mean_over([one, other]), 0
     a, b = one.iloc[row], other.set_index("signal").loc[one.signal[row]]

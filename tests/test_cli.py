@@ -79,8 +79,7 @@ def test_full_or_read_only_disk(code, capsys, tmp_path, monkeypatch):
     sentence = refuse(capsys, [*TINY, "--out", str(tmp_path / "out")])
     assert os.strerror(code) in sentence
     assert "--out" in sentence
-    left = [p for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name != ".lock"]
-    assert left == []
+    assert [p for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name != ".lock"] == []
 
 
 def test_flags_win_over_the_configuration_file(tmp_path):

@@ -101,8 +101,7 @@ class TestFit:
         for fit in fits[:2]:
             z = 0.3 * fit.spread * rng.standard_normal((3, len(fit.spread)))
             slow = approx_fprime(z.ravel(), lambda flat, z=z, fit=fit: fit.residuals(flat.reshape(z.shape), labels))
-            fast = fit.jacobian(z, labels)
-            np.testing.assert_allclose(fast, slow, atol=1e-5 * np.abs(slow).max())
+            np.testing.assert_allclose(fit.jacobian(z, labels), slow, atol=1e-5 * np.abs(slow).max())
             cost, _ = descend(fit, z, labels)
             slow = least_squares(lambda flat, z=z, fit=fit: fit.residuals(flat.reshape(z.shape), labels), z.ravel())
             assert cost < 1.05 * 2 * slow.cost
@@ -233,6 +232,5 @@ def test_through_the_whole_door(tmp_path: Path) -> None:
 def test_equations_that_tell_nothing_of_a_number_are_solved() -> None:
     """A row and column of zeros, and two equal ones, which a Cholesky factor alone refuses."""
     square = np.array([[2.0, 2.0, 0.0], [2.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
-    found = _solved(square, np.array([1.0, 1.0, 0.0]))
-    np.testing.assert_allclose(square @ found, [1, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(square @ _solved(square, np.array([1.0, 1.0, 0.0])), [1, 1, 0], atol=1e-6)
     np.testing.assert_allclose(_solved(np.eye(3) * 4, np.arange(3.0)), np.arange(3) / 4)

@@ -202,8 +202,7 @@ class TestPoints:
 
     def test_worlds_are_apart(self):
         here = runs(seeds=1)
-        there = [replace(r, key="x", setting=r.setting | {"task.name": "digits"}) for r in here]
-        rows = table(here + there)
+        rows = table(here + [replace(r, key="x", setting=r.setting | {"task.name": "digits"}) for r in here])
         assert rows.world.unique().tolist() == ["glyphs", "digits"]
         own = rows[rows.world == "digits"].drop(columns="world").reset_index(drop=True)
         pd.testing.assert_frame_equal(own, rows[rows.world == "glyphs"].drop(columns="world"))

@@ -144,8 +144,7 @@ def test_questions_say_what_the_files_say(drawn, layout):
 
 @pytest.mark.parametrize(("year", "images"), [("2014", "."), ("2014", "images"), ("2017", "images")])
 def test_other_places_and_names_of_coco(tmp_path, year, images):
-    root = minidata.coco(tmp_path, year=year, images=images)
-    federation = _coco(root)
+    federation = _coco(minidata.coco(tmp_path, year=year, images=images))
     assert federation.novel == federation.novel_test == ()
     assert {r.picture.parent.name for c in federation.clients for r in c.records} == {f"train{year}"}
 

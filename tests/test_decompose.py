@@ -118,8 +118,7 @@ def test_noise_that_nobody_states_is_estimated() -> None:
 
 def test_a_message_that_was_shortened_is_as_good() -> None:
     """A clipped batch: its mean times an unknown factor below 1."""
-    rng = np.random.default_rng(0)
-    gradients = rng.standard_normal((30, 12))
+    gradients = np.random.default_rng(0).standard_normal((30, 12))
     sent = 0.2 * gradients[:, :3].sum(1)
     truth = np.arange(12) < 3
     np.testing.assert_allclose(solve(some(gradients, sent, total=3.0, scaled=True)).shares, truth, atol=1e-6)
@@ -136,8 +135,7 @@ def test_residual_and_singular_value_by_hand() -> None:
 
 
 def test_records_with_equal_gradients_share_their_weight() -> None:
-    rng = np.random.default_rng(1)
-    gradients = rng.standard_normal((20, 6))
+    gradients = np.random.default_rng(1).standard_normal((20, 6))
     twins = np.column_stack([gradients, gradients[:, :2], gradients[:, :1] * (1 + 1e-7)])
     found = solve(some(twins, gradients[:, [0, 1, 2]].sum(1), total=3.0))
     np.testing.assert_allclose(found.shares, [1 / 3, 1 / 2, 1, 0, 0, 0, 1 / 3, 1 / 2, 1 / 3], atol=1e-6)
@@ -346,6 +344,5 @@ def test_pfedme_starts_every_round_at_what_was_sent(tmp_path: Path) -> None:
     world = federation()
     method, transcript = sent(tmp_path, "pfedme", SETTINGS, NONE, world=world, rounds=2)
     messages = ReplayedMessages(View(transcript, "server"), method, world.learner())
-    found = message_answers(messages, 0, world.training[0][:3], [0, 1])
-    assert np.isfinite(found.cosine).all()
+    assert np.isfinite(message_answers(messages, 0, world.training[0][:3], [0, 1]).cosine).all()
     assert torch.equal(messages.exchanges[1].server["p_G"][0], transcript.broadcast(1)["p_G"])

@@ -243,8 +243,7 @@ class TestShadowKinds:
         assert list(found["server"]["scores"]) == ["lira/online", "lira/offline", "cosine/mean", "cosine/max"]
         assert list(found["server"]["base"]) == ["lira/online", "lira/offline"]
         assert "cosine/mean" not in found["server"]["shadow_targets"]
-        recipe = recipe_of(cell, lab.federation)
-        assert recipe.others[0].folder.path == cell.training_folder
+        assert recipe_of(cell, lab.federation).others[0].folder.path == cell.training_folder
 
 
 class TestTogether:

@@ -354,8 +354,7 @@ class TestTimed:
         known: dict[Any, Any] = {}
         plan = plan_of(f"{self.WORDS} --method dpfpl --epsilon none,0.1,0.4 --rank 1,2,8 --out {tmp_path}")
         assert len(plan.cells) == 9
-        said = dry_run.estimate(plan, Progress(quiet=True), known)
-        assert "9 trainings to run" in said
+        assert "9 trainings to run" in dry_run.estimate(plan, Progress(quiet=True), known)
         assert len(tried) == 2  # with noise and without
         more = {"dpfpl --epsilon 1 --rank 4 --seed 3": 2, "dpfpl --epsilon 1 --batch 4": 4, "fedotp --epsilon none": 5}
         for words, trials in more.items():

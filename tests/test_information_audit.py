@@ -68,8 +68,7 @@ def test_permuted_membership_holds_nothing():
 
 def test_what_a_score_holds_depends_on_the_order_of_its_values_alone():
     run = world(0, 1.0)
-    bent = with_scores(run, lambda scores: np.exp(scores / 3) - 5)
-    pd.testing.assert_frame_equal(table(run), table(bent))
+    pd.testing.assert_frame_equal(table(run), table(with_scores(run, lambda scores: np.exp(scores / 3) - 5)))
     one = dataclasses.replace(run.models[0], scores=run.models[0].scores * 1000 + 50)
     pd.testing.assert_frame_equal(table(run), table(changed(run, models=[one, *run.models[1:]])))
     # half of the members score 1, nobody else: I = H(1/4) - H(1/2) / 2 bits
@@ -93,8 +92,7 @@ def test_the_base_stands_beside_it_and_exchanges_are_within_clients():
     assert without.bits["loss"] == with_coins.bits["loss"]
     assert without.p["loss"] <= 0.01
     assert abs(without.null_high["loss"] - with_coins.null_high["loss"]) < 0.02
-    run = changed(world(1, 1.0, targets=8, each=30), few=False)
-    assert "of the clients" in table(run).interval["loss"]
+    assert "of the clients" in table(changed(world(1, 1.0, targets=8, each=30), few=False)).interval["loss"]
     assert "of the clients" not in table(world(1, 1.0)).interval["loss"]
 
 

@@ -247,8 +247,7 @@ def plain_gradient(method: PromptMethod, learner: Learner, prompt: Tensor, recor
     text = learner.text(leaf)[None]
     images = learner.images([record], patches=method.patches)[None]
     logits = learner.scale * method.scores(text, images)[0]
-    loss = torch.nn.functional.cross_entropy(logits, learner.labels([record]))
-    return torch.autograd.grad(loss, leaf)[0]
+    return torch.autograd.grad(torch.nn.functional.cross_entropy(logits, learner.labels([record])), leaf)[0]
 
 
 def test_of_transport_cosines_are_in_the_global_prompt_alone(trained: Trained) -> None:

@@ -17,8 +17,7 @@ ENGINES = ("tree", "blocks")
 
 def correlated(n, d, rho, seed):
     """Gaussian x, y [n, d] whose coordinates are correlated by rho pair by pair."""
-    rng = np.random.default_rng(seed)
-    x, noise = rng.normal(size=(2, n, d))
+    x, noise = np.random.default_rng(seed).normal(size=(2, n, d))
     return x, rho * x + math.sqrt(1 - rho**2) * noise
 
 
@@ -70,8 +69,7 @@ class TestAgainstLoops:
         rng = np.random.default_rng(3)
         x, coins = np.round(rng.normal(size=50), 1), rng.random((30, 50)) < rng.random((30, 1))
         coins[0], coins[1] = True, np.arange(50) == 7
-        found = mi.ross_of_coins(coins, x)
-        np.testing.assert_allclose(found, [mi.ross(row, x) for row in coins], atol=1e-12)
+        np.testing.assert_allclose(mi.ross_of_coins(coins, x), [mi.ross(row, x) for row in coins], atol=1e-12)
 
     def test_one_coordinate_is_that_of_scikit_learn(self):
         x, y = correlated(400, 1, 0.7, 0)
@@ -111,8 +109,7 @@ class TestAgainstClosedForms:
 
     def test_many_coordinates_are_far_too_low(self):
         """A reader is told so: at d = 8 more than half of what is shared is missed."""
-        found = mi.ksg(*correlated(1000, 8, 0.9, 0))
-        assert 0.1 < found < 0.6 * closed.gaussian_information(0.9, 8)
+        assert 0.1 < mi.ksg(*correlated(1000, 8, 0.9, 0)) < 0.6 * closed.gaussian_information(0.9, 8)
 
 
 class TestTiesAndScale:
@@ -159,8 +156,7 @@ class TestTiesAndScale:
     def test_labels_that_one_point_has_are_left_out(self):
         assert mi.ross(range(5), range(5)) == 0.0
         bit, score = shifted(100, 1.0, 0)
-        alone = mi.ross([*bit.astype(int), 7], [*score, 99.0])
-        assert alone == pytest.approx(mi.ross(bit, score), abs=1e-9)
+        assert mi.ross([*bit.astype(int), 7], [*score, 99.0]) == pytest.approx(mi.ross(bit, score), abs=1e-9)
 
 
 QUICK, WHOLE = (150, 100, 135), (200, 1000, 179)  # intervals, points of each, how many hold the truth at least

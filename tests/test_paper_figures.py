@@ -91,8 +91,7 @@ class TestAblation:
         assert paper.loc[(math.inf, 2, True, "neighbour")].accuracy == 92.79
         said = "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)"
         files = drawn("dpfpl:figure2", made_up.ablation(), said)
-        table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
-        assert (table.whose == "ours").sum() == 4 * 2 * 3 * 2
+        assert (pd.read_csv(io.BytesIO(files["figure2.csv"])).whose == "ours").sum() == 4 * 2 * 3 * 2
         text = files["index.html"].decode()
         assert "the residual raises accuracy in 12 of 12 settings (the paper: 12 of 12)" in text
         assert "the next smaller ε lowers it in 16 of 16 steps" in text

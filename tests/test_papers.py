@@ -136,8 +136,7 @@ class TestSeveral:
         table = pd.read_csv(tmp_path / "papers" / "all.csv").set_index("item")
         assert table.why.notna().sum() == len(paper_items.matching("dp2fl"))
         assert "unexpected RuntimeError: a <bad> day" in table.why["dp2fl:table1"]
-        page = (tmp_path / "papers" / "all.html").read_text()
-        assert "a &lt;bad&gt; day" in page
+        assert "a &lt;bad&gt; day" in (tmp_path / "papers" / "all.html").read_text()
         assert "failed: dp2fl:table1: unexpected RuntimeError" in capsys.readouterr().err
 
     def test_the_index_is_there_after_each_item(self, drawn: list[str], tmp_path: Path) -> None:

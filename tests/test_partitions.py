@@ -94,8 +94,7 @@ def test_the_dominant_split_has_exact_counts(classes, shots, left, kept):
     """DP2FL: 20 % of the classes are dropped, 25 % of 16 shots kept, 75 % of one class added."""
     labels = _labels(classes)
     for share in partitions.dominant(labels, 10, shots, _rng()):
-        counts = sorted(_counts(labels, share).values())
-        assert counts == [kept] * (left - 1) + [shots]
+        assert sorted(_counts(labels, share).values()) == [kept] * (left - 1) + [shots]
 
 
 def test_the_dominant_class_and_the_dropped_ones_differ_between_clients():

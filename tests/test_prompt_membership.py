@@ -84,8 +84,7 @@ def test_other_clients_are_compared_within_class_where_classes_are_shared():
     """Scores that depend on the class alone: pooled they look random here, and within class they are constant."""
     run = made_up(4, leak=8.0, held=USER)
     flat = with_scores(run, lambda t: t.assign(loss=[float(run.group[r].split()[1]) for r in t.index]))
-    c = row(flat, "other clients")
-    assert c.within is not None
+    assert row(flat, "other clients").within is not None
     f = of_loss(flat, nonmembers="other clients")
     assert (f.value, f.low, f.high, f.verdict) == (0.5, 0.5, 0.5, "inconclusive")
     (leak,) = aurocs(flat, nonmembers="other clients", signal="shadow", threat_model="prompt-user")

@@ -151,8 +151,7 @@ class TestSameAsExport:
         export = exported(original, tmp_path / "export")
         record(original, Recorder(tmp_path / "run", **ABOUT, **EPSILON, score="captions"))
         assert_same_tensors(export, with_records_of(export, tmp_path / "run"))
-        again = transcript(tmp_path / "run", tmp_path / "again")
-        assert_same_transcripts(original, again)
+        assert_same_transcripts(original, transcript(tmp_path / "run", tmp_path / "again"))
         ours, theirs = read(tmp_path / "run"), read(export)
         for field in ("method", "task", "seed", "backbone", "score", "claimed", "provable", "numbers", "names"):
             assert getattr(ours, field) == getattr(theirs, field)

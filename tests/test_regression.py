@@ -110,8 +110,7 @@ def test_the_null_and_the_truth_are_exceeded_at_most_as_often_as_the_binomial_sa
 
 
 def test_members_told_wrongly_make_the_bound_smaller_and_not_wrong() -> None:
-    rng = np.random.default_rng(11)
-    told = noised(rng, clients=8)
+    told = noised(np.random.default_rng(11), clients=8)
     swapped = [np.where(one.coins == 0, 1 - one.expected, one.expected) for one in told]
     wrong = [dataclasses.replace(one, expected=expected) for one, expected in zip(told, swapped, strict=True)]
     first, second = regress(told), regress(wrong)
