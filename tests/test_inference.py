@@ -72,9 +72,15 @@ class Lab:
     def federation(self) -> Any:
         return self.workshop.federation
 
-    def trained(self, seed: int = 0, **changes: Any) -> Cell:
-        """The cell under a plan with changes on the same records, with its shadow models."""
-        cell = Cell(dataclasses.replace(self.cell.plan, **changes), self.cell.method, seed)
+    def trained(self, seed: int = 0, attacks: str = "", adversary: Any = None, **changes: Any) -> Cell:
+        """The cell under a plan with changes (names of attacks, fields of the adversary of one target) on the same records,
+        with its shadow models."""
+        plan = self.cell.plan
+        changes |= {"attacks": {name: ATTACKS[name].params() for name in attacks.split()}} if attacks else {}
+        changes |= (
+            {} if adversary is None else {"adversary": dataclasses.replace(plan.adversary, targets=1, **adversary)}
+        )
+        cell = Cell(dataclasses.replace(plan, **changes), self.cell.method, seed)
         train_all([cell], self.workshop, QUIET)
         train_banks([cell], self.workshop, QUIET)
         return cell
@@ -205,9 +211,7 @@ class TestTables:
 
     def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
-        one = dataclasses.replace(lab.cell.plan.adversary, targets=1)
-        cell = lab.trained(attacks={"loss": ATTACKS["loss"].params()}, adversary=one)
-        attack = attack_training(cell, lab.workshop, QUIET)
+        attack = attack_training(lab.trained(attacks="loss", adversary={}), lab.workshop, QUIET)
         table = attack.tables()["trajectories"].query("client == 'client-00' and record == 'mean'")
         asked, owner, kinds = attack.question_plan.targets[0], found[0]["owner"]["facts"], attack.run.kinds(0)
         for kind in ("member", "held-out"):
@@ -220,8 +224,7 @@ class TestTables:
 
 class TestShadowKinds:
     def test_whole_federations_take_the_shadow_clients_place(self, lab: Lab) -> None:
-        more = dataclasses.replace(lab.cell.plan.adversary, shadow_kind="federations", targets=1)
-        cell = lab.trained(rounds=2, adversary=more)
+        cell = lab.trained(rounds=2, adversary={"shadow_kind": "federations"})
         assert {path.name for path in cell.bank_folder.iterdir()} == {f"federation-00{s}" for s in range(4)}
         found = lab.attack(cell)[0]
         assert found.keys() == set(ADVERSARIES)
@@ -235,8 +238,7 @@ class TestShadowKinds:
 
     def test_only_the_server_observes_messages(self, lab: Lab) -> None:
         """The others' attacks need no shadows, or are refused; there is no federation to compare attacks on messages with."""
-        more = dataclasses.replace(lab.cell.plan.adversary, trajectory="observed", targets=1)
-        cell = lab.trained(rounds=2, adversary=more)
+        cell = lab.trained(rounds=2, adversary={"trajectory": "observed"})
         assert {path.name for path in cell.bank_folder.iterdir()} == {"client-000-from-000"}
         found = lab.attack(cell)[0]
         assert found.keys() == {"server"}
@@ -250,11 +252,10 @@ class TestTogether:
     def test_attacks_beside_others_score_as_they_do_alone(self, lab: Lab) -> None:
         """Of the same shadows some adversaries learn the outputs only, others also confidences over rounds and
         parameters."""
-        few = dataclasses.replace(lab.cell.plan.adversary, targets=1, shadows=4)
-        params = {name: ATTACKS[name].params() for name in ("lira", "trajectory", "outputfree")}
-        together = lab.attack(lab.trained(rounds=2, adversary=few, attacks=params))[0]
-        for name, own in params.items():
-            alone = lab.attack(lab.trained(rounds=2, adversary=few, attacks={name: own}))[0]
+        names = "lira trajectory outputfree"
+        together = lab.attack(lab.trained(rounds=2, attacks=names, adversary={"shadows": 4}))[0]
+        for name in names.split():
+            alone = lab.attack(lab.trained(rounds=2, attacks=name, adversary={"shadows": 4}))[0]
             assert alone.keys() <= together.keys()
             for view, tables in alone.items():
                 for kind in ("scores", "base"):
@@ -265,9 +266,7 @@ class TestTogether:
 class TestBatches:
     def test_the_first_message_names_its_batch_and_the_twin_is_its_control(self, lab: Lab) -> None:
         """Without canaries of weight 0 it would be exact; the base column and the thresholds are of a federation that was simulated."""
-        adversary = dataclasses.replace(lab.cell.plan.adversary, solved_rounds=1, targets=1)
-        attacks = {name: ATTACKS[name].params() for name in ("decompose", "lira")}
-        cell = lab.trained(attacks=attacks, adversary=adversary)
+        cell = lab.trained(attacks="decompose lira", adversary={"solved_rounds": 1})
         method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
         (asked,) = targets.targets_of(cell, lab.federation)
         assert not asked.complete  # some canaries weigh 0
@@ -359,9 +358,8 @@ class TestOneRound:
 
     @staticmethod
     def audited(lab: Lab, batch: int, seed: int = 0) -> tuple[Cell, list[Any], dict[str, pd.DataFrame]]:
-        plan, attacks = lab.cell.plan, {name: ATTACKS[name].params() for name in ("loss", "source")}
-        settings, one = dataclasses.replace(plan.settings, batch=batch), dataclasses.replace(plan.adversary, targets=1)
-        cell = lab.trained(seed, rounds=1, settings=settings, attacks=attacks, adversary=one)
+        settings = dataclasses.replace(lab.cell.plan.settings, batch=batch)
+        cell = lab.trained(seed, "loss source", {}, rounds=1, settings=settings)
         attack = attack_training(cell, lab.workshop, QUIET)
         subject = subject_of(cell, attack.run, lab.workshop)
         for name in sort_audits(cell):
