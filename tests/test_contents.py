@@ -79,17 +79,16 @@ def test_the_model_of_gradients_is_what_clients_compute(name: str) -> None:
     np.testing.assert_allclose(found, known.gradients, atol=1e-5 * np.abs(known.gradients).max())
 
 
-class TestCompositions:
-    @pytest.mark.parametrize("seed", range(6))
-    def test_they_are_the_best_of_all(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        classes, size = 3 + seed % 2, 5
-        columns = rng.standard_normal((9, classes))
-        sent = columns @ rng.multinomial(size, np.ones(classes) / classes) / size + 0.1 * rng.standard_normal(9)
-        every = [one for one in itertools.product(range(size + 1), repeat=classes) if sum(one) == size]
-        every.sort(key=lambda one: np.linalg.norm(columns @ one / size - sent))
-        np.testing.assert_array_equal(compositions(columns, sent, size, most=5), every[:5])
-        np.testing.assert_array_equal(compositions(columns[:, :1], sent, 3), [[3]])
+@pytest.mark.parametrize("seed", range(6))
+def test_compositions_are_the_best_of_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    classes, size = 3 + seed % 2, 5
+    columns = rng.standard_normal((9, classes))
+    sent = columns @ rng.multinomial(size, np.ones(classes) / classes) / size + 0.1 * rng.standard_normal(9)
+    every = [one for one in itertools.product(range(size + 1), repeat=classes) if sum(one) == size]
+    every.sort(key=lambda one: np.linalg.norm(columns @ one / size - sent))
+    np.testing.assert_array_equal(compositions(columns, sent, size, most=5), every[:5])
+    np.testing.assert_array_equal(compositions(columns[:, :1], sent, 3), [[3]])
 
 
 class TestFit:
@@ -166,17 +165,16 @@ def test_planted_batches_are_solved_and_repeat() -> None:
     assert rows.cosine.min() > 0.8
 
 
-class TestScore:
-    def test_by_hand(self) -> None:
-        """An unsolved message says nothing."""
-        seen, _ = toy_seen(leak=1.0)
-        angles = np.array([0.0, 90.0, 180.0, 0.0])
-        pictures = np.column_stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))])
-        solved = SolvedBatch(np.array([0, 0, 1]), np.array([[0.8, 0.6], [0.6, 0.8], [-1.0, 0.0]]))
-        answers = ClassAnswers(seen.log_probs[:4], np.array([0, 0, 1, 2]))
-        seen = replace(seen, answers=answers, contents=solved, embeddings=pictures)
-        np.testing.assert_allclose(Contents(Params()).score(seen)["contents"], [0.8, 0.8, 1.0, -1.0])
-        assert np.isnan(Contents(Params()).score(replace(seen, contents=None))["contents"]).all()
+def test_scores_by_hand() -> None:
+    """An unsolved message says nothing."""
+    seen, _ = toy_seen(leak=1.0)
+    angles = np.array([0.0, 90.0, 180.0, 0.0])
+    pictures = np.column_stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))])
+    solved = SolvedBatch(np.array([0, 0, 1]), np.array([[0.8, 0.6], [0.6, 0.8], [-1.0, 0.0]]))
+    answers = ClassAnswers(seen.log_probs[:4], np.array([0, 0, 1, 2]))
+    seen = replace(seen, answers=answers, contents=solved, embeddings=pictures)
+    np.testing.assert_allclose(Contents(Params()).score(seen)["contents"], [0.8, 0.8, 1.0, -1.0])
+    assert np.isnan(Contents(Params()).score(replace(seen, contents=None))["contents"]).all()
 
 
 def test_judged_by_hand() -> None:

@@ -276,20 +276,19 @@ class TestCurves:
         assert fronts == {"dpfpl epsilon=none": False, "dpfpl epsilon=0.4": True}
 
 
-class TestPage:
-    def test_section_figures_and_files(self):
-        some = runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf, 0.4), ranks=(4, 8), seeds=1)
-        found = audit.curves(some, audit.Params())
-        drawn = section(Page([], map, {"curves": found})).drawn
-        assert set(drawn) == {"front", "over-method-name", "over-privacy-epsilon", "over-method-rank"}
-        files = {}
-        build({"curves": found}, files.__setitem__, runs=8, asked={"curves": {}})
-        text = files["index.html"].decode()
-        assert list(files)[-1] == "index.html"
-        assert text.count("<figure") == 4
-        assert "in none of" in text
-        assert len(json.loads(files["curves.json"])) == len(found.tables["curves"])
-        assert section(Page([], map)) is None
+def test_section_figures_and_files():
+    some = runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf, 0.4), ranks=(4, 8), seeds=1)
+    found = audit.curves(some, audit.Params())
+    drawn = section(Page([], map, {"curves": found})).drawn
+    assert set(drawn) == {"front", "over-method-name", "over-privacy-epsilon", "over-method-rank"}
+    files = {}
+    build({"curves": found}, files.__setitem__, runs=8, asked={"curves": {}})
+    text = files["index.html"].decode()
+    assert list(files)[-1] == "index.html"
+    assert text.count("<figure") == 4
+    assert "in none of" in text
+    assert len(json.loads(files["curves.json"])) == len(found.tables["curves"])
+    assert section(Page([], map)) is None
 
 
 class TestCommand:

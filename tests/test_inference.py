@@ -248,44 +248,42 @@ class TestShadowKinds:
         assert recipe_of(cell, lab.federation).others[0].folder.path == cell.training_folder
 
 
-class TestTogether:
-    def test_attacks_beside_others_score_as_they_do_alone(self, lab: Lab) -> None:
-        """Of the same shadows some adversaries learn the outputs only, others also confidences over rounds and
-        parameters."""
-        names = "lira trajectory outputfree"
-        together = lab.attack(lab.trained(rounds=2, attacks=names, adversary={"shadows": 4}))[0]
-        for name in names.split():
-            alone = lab.attack(lab.trained(rounds=2, attacks=name, adversary={"shadows": 4}))[0]
-            assert alone.keys() <= together.keys()
-            for view, tables in alone.items():
-                for kind in ("scores", "base"):
-                    columns = list(tables[kind])
-                    pd.testing.assert_frame_equal(together[view][kind][columns], tables[kind], check_exact=True)
+def test_attacks_beside_others_score_as_they_do_alone(lab: Lab) -> None:
+    """Of the same shadows some adversaries learn the outputs only, others also confidences over rounds and
+    parameters."""
+    names = "lira trajectory outputfree"
+    together = lab.attack(lab.trained(rounds=2, attacks=names, adversary={"shadows": 4}))[0]
+    for name in names.split():
+        alone = lab.attack(lab.trained(rounds=2, attacks=name, adversary={"shadows": 4}))[0]
+        assert alone.keys() <= together.keys()
+        for view, tables in alone.items():
+            for kind in ("scores", "base"):
+                columns = list(tables[kind])
+                pd.testing.assert_frame_equal(together[view][kind][columns], tables[kind], check_exact=True)
 
 
-class TestBatches:
-    def test_the_first_message_names_its_batch_and_the_twin_is_its_control(self, lab: Lab) -> None:
-        """Without canaries of weight 0 it would be exact; the base column and the thresholds are of a federation that was simulated."""
-        cell = lab.trained(attacks="decompose lira", adversary={"solved_rounds": 1})
-        method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
-        (asked,) = targets.targets_of(cell, lab.federation)
-        assert not asked.complete  # some canaries weigh 0
-        tables, client = found[asked.client]["server"], lab.federation.clients[asked.client]
-        scores, listed = tables["scores"].decompose, [record.id for record in client.training_records]
-        batch = method.messages.used_records(listed, client=asked.client, seed=cell.seed, rounds=[0], settings=None)
-        first = batch - client.left_out
-        assert set(scores.sort_values(ascending=False).index[: len(first)]) == first
-        assert scores[list(asked.others)].isna().all()
-        assert scores[list(asked.own)].notna().all()
-        assert tables["batches"]["round"].tolist() == [0]
-        assert tables["batches"].residual[0] < 1e-4
-        twin = tables["base"].decompose[list(asked.own)]
-        assert twin.notna().all()
-        assert set(twin[twin > 0.5].index) != first
-        shadow_targets = tables["shadow_targets"].dropna(subset=["decompose"])
-        assert len(shadow_targets) == len(asked.own)
-        # of the simulated federation the adversary knows who
-        assert shadow_targets.member[shadow_targets.decompose > 0.5].all()
+def test_the_first_message_names_its_batch_and_the_twin_is_its_control(lab: Lab) -> None:
+    """Without canaries of weight 0 it would be exact; the base column and the thresholds are of a federation that was simulated."""
+    cell = lab.trained(attacks="decompose lira", adversary={"solved_rounds": 1})
+    method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
+    (asked,) = targets.targets_of(cell, lab.federation)
+    assert not asked.complete  # some canaries weigh 0
+    tables, client = found[asked.client]["server"], lab.federation.clients[asked.client]
+    scores, listed = tables["scores"].decompose, [record.id for record in client.training_records]
+    batch = method.messages.used_records(listed, client=asked.client, seed=cell.seed, rounds=[0], settings=None)
+    first = batch - client.left_out
+    assert set(scores.sort_values(ascending=False).index[: len(first)]) == first
+    assert scores[list(asked.others)].isna().all()
+    assert scores[list(asked.own)].notna().all()
+    assert tables["batches"]["round"].tolist() == [0]
+    assert tables["batches"].residual[0] < 1e-4
+    twin = tables["base"].decompose[list(asked.own)]
+    assert twin.notna().all()
+    assert set(twin[twin > 0.5].index) != first
+    shadow_targets = tables["shadow_targets"].dropna(subset=["decompose"])
+    assert len(shadow_targets) == len(asked.own)
+    # of the simulated federation the adversary knows who
+    assert shadow_targets.member[shadow_targets.decompose > 0.5].all()
 
 
 SEES = {

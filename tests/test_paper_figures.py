@@ -172,15 +172,14 @@ class TestInformation:
         assert not list(tmp_path.iterdir())
 
 
-class TestCosts:
-    def test_phases_add_up_and_grow_as_they_are_counted(self, monkeypatch):
-        """With a clock that counts: a phase takes one, whatever it does; bytes are exact."""
-        ticks = iter(range(10**6))
-        monkeypatch.setattr(secfpp_figure3.time, "process_time", lambda: next(ticks))
-        table = secfpp_figure3.ours(users=(20, 40), entries=(150, 300))
-        assert list(zip(table.users, table.d, strict=True)) == [(20, 150), (40, 150), (20, 300)]
-        assert ({*table.user}, {*table.server}) == ({5}, {2})
-        row = table.iloc[0]
-        assert row.bytes == secfpp_figure3.WIDTH * 20 * (math.ceil(150 / row.ell) + 3 + 60)
-        assert exponent(table, "user", "d") == exponent(table, "server", "users") == 0
-        assert exponent(table, "bytes", "d") == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))
+def test_phases_add_up_and_grow_as_they_are_counted(monkeypatch):
+    """With a clock that counts: a phase takes one, whatever it does; bytes are exact."""
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(secfpp_figure3.time, "process_time", lambda: next(ticks))
+    table = secfpp_figure3.ours(users=(20, 40), entries=(150, 300))
+    assert list(zip(table.users, table.d, strict=True)) == [(20, 150), (40, 150), (20, 300)]
+    assert ({*table.user}, {*table.server}) == ({5}, {2})
+    row = table.iloc[0]
+    assert row.bytes == secfpp_figure3.WIDTH * 20 * (math.ceil(150 / row.ell) + 3 + 60)
+    assert exponent(table, "user", "d") == exponent(table, "server", "users") == 0
+    assert exponent(table, "bytes", "d") == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))

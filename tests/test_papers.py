@@ -86,15 +86,14 @@ class TestPlans:
         assert few <= all_of_them
 
 
-class TestPrint:
-    def test_every_printed_table_and_contradiction_is_that_of_an_item(self) -> None:
-        """But for DP-FPL's Table 5, which is its set-up."""
-        there = {path.stem.replace("_", ":", 1) for path in FOLDER.glob("*_table*.csv")} - {"dpfpl:table5"}
-        assert there <= set(NAMES)
-        assert {name for name in NAMES if ":table" in name} - there == {"secfpp:table3"}  # formulas
-        assert {path.stem.partition("_")[0] for path in FOLDER.glob("*_contradictions.csv")} <= {*paper_items.papers()}
-        assert contradictions("dp2fl:table1")
-        assert contradictions("nobody:table1") == []
+def test_every_printed_table_and_contradiction_is_that_of_an_item() -> None:
+    """But for DP-FPL's Table 5, which is its set-up."""
+    there = {path.stem.replace("_", ":", 1) for path in FOLDER.glob("*_table*.csv")} - {"dpfpl:table5"}
+    assert there <= set(NAMES)
+    assert {name for name in NAMES if ":table" in name} - there == {"secfpp:table3"}  # formulas
+    assert {path.stem.partition("_")[0] for path in FOLDER.glob("*_contradictions.csv")} <= {*paper_items.papers()}
+    assert contradictions("dp2fl:table1")
+    assert contradictions("nobody:table1") == []
 
 
 class TestSeveral:
@@ -194,14 +193,13 @@ class TestSeveral:
         assert not (tmp_path / "out").exists()
 
 
-class TestScale:
-    def test_the_papers_settings_leave_what_is_compared(self, tmp_path: Path) -> None:
-        """The real thing needs weights; random ones of the full architecture have the same settings."""
-        (tmp_path / "weights.pt").touch()
-        item = paper_items.find("dpfpl:table6")
-        words = [f"--preset={item.preset}", *item.real["Food101"]]
-        scale = [w for w in paper._real("dpfpl:table6", item)[1] if not w.startswith(("--backbone", "--weights"))]
-        plan = cli.read_command([*words, "--data-root", str(tmp_path)], scale).plan
-        assert (plan.task, plan.task_params.dataset, plan.rounds) == ("images", "food101", 100)
-        assert len({(v.method, v.params.rank, v.params.residual) for v in plan.methods.values() if v}) == 10
-        assert plan.settings.batch == 32
+def test_the_papers_settings_leave_what_is_compared(tmp_path: Path) -> None:
+    """The real thing needs weights; random ones of the full architecture have the same settings."""
+    (tmp_path / "weights.pt").touch()
+    item = paper_items.find("dpfpl:table6")
+    words = [f"--preset={item.preset}", *item.real["Food101"]]
+    scale = [w for w in paper._real("dpfpl:table6", item)[1] if not w.startswith(("--backbone", "--weights"))]
+    plan = cli.read_command([*words, "--data-root", str(tmp_path)], scale).plan
+    assert (plan.task, plan.task_params.dataset, plan.rounds) == ("images", "food101", 100)
+    assert len({(v.method, v.params.rank, v.params.residual) for v in plan.methods.values() if v}) == 10
+    assert plan.settings.batch == 32
