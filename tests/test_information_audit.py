@@ -1,6 +1,7 @@
 """The audit of mutual information: a planted leak of known bits, nothing where nothing leaks, its table, findings and section; `--audit`."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -121,11 +122,9 @@ def test_findings_and_section_say_what_the_table_says():
     assert list(shown.tables) == ["information"]
 
 
-class Released:
+def releasing(prompts):
     """A transcript whose clients release prompts."""
-
-    def __init__(self, prompts):
-        self.released = lambda client: {"prompt": prompts[client]}
+    return SimpleNamespace(released=lambda client: {"prompt": prompts[client]})
 
 
 class TestPrompts:
@@ -137,7 +136,7 @@ class TestPrompts:
         group = {r: f"class {i >= 2 * (k + 1) % 20}" for k in run.records for i, r in enumerate(run.records[k])}
         chance = torch.Generator().manual_seed(0)
         prompts = {k: move * share[k] * torch.ones(2, 3) + 0.1 * torch.randn(2, 3, generator=chance) for k in share}
-        return audit.of_prompts(Released(prompts), changed(run, group=group), audit.Params())
+        return audit.of_prompts(releasing(prompts), changed(run, group=group), audit.Params())
 
     def test_prompts_that_follow_classes_and_prompts_that_do_not(self):
         (row,), (none,) = (self.of(move).itertuples() for move in (1.0, 0.0))
@@ -150,7 +149,7 @@ class TestPrompts:
     def test_few_clients_or_equal_prompts_say_nothing(self):
         assert len(self.of(1.0, clients=7)) == 0
         run = world(0, targets=9, each=10)
-        assert len(audit.of_prompts(Released([torch.ones(2)] * 9), run, audit.Params())) == 0
+        assert len(audit.of_prompts(releasing([torch.ones(2)] * 9), run, audit.Params())) == 0
 
 
 class TestOnRequest:

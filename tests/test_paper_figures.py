@@ -10,19 +10,13 @@ import pytest
 from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
 from fedaudit.reports import paper_items
-from fedaudit.reports.figures import drawing
 from fedaudit.reports.papers import ablation, fedrand_figure2, secfpp_figure2, secfpp_figure3
 from fedaudit.reports.papers.secfpp_table3 import exponent
 from tests import prompt_evidence as made_up
 from tests.test_report import TWO
-from tests.unprinted import unprinted
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 SHARES = "FedRand sends 75.0 % of FedAvg's bytes, the paper says 75 %"
-
-
-@pytest.fixture(autouse=True)
-def unseen(monkeypatch):
-    monkeypatch.setattr(drawing, "printed", unprinted)
 
 
 def drawn(name, cells, say=None):

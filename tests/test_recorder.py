@@ -39,6 +39,7 @@ from tests.small_run import A, B, adapter, line, put
 from tests.test_ownrun import ABOUT, EPSILON, METHODS, SCHEDULE, assert_same_transcripts, exported, transcript
 from tests.toy import toy_run
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")  # flushing takes most of the time
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "fedaudit_recorder.py"
 LISTS = ("members.jsonl", "nonmembers.jsonl", "reference.jsonl", "novel.jsonl", "test.jsonl", "novel_test.jsonl")
@@ -62,12 +63,6 @@ def of_classes(folder: Path, label: str) -> Path:
         lines = [json.loads(text) | {"class": label} for text in path.read_text().splitlines()]
         put(path, [{key: value for key, value in one.items() if key != "text"} for one in lines])
     return folder
-
-
-@pytest.fixture(autouse=True)
-def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a disk is asked to flush takes most of the time, and only a power failure shows it."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def test_what_is_moved_to_its_place_is_flushed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
