@@ -99,7 +99,7 @@ close = functools.partial(torch.testing.assert_close, atol=2e-5, rtol=2e-5)
 
 
 def check_replayed(bench: Any, method: Any, along: list[Transcript], client: int, lists: Any) -> None:
-    """With the recorded messages of the other clients, a target's recomputed ones give each federation, round by round."""
+    """With the others' recorded messages, a target's recomputed ones give each federation, round by round."""
     seeds = [one.schedule.seed for one in along]
     servers, owns = [one.broadcast(0) for one in along], list[Any]([{}] * len(along))
     for r in range(along[0].schedule.rounds):

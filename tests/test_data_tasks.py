@@ -333,7 +333,11 @@ def test_drawing_decodes_no_pixels_where_each_text_is_its_own(data, layout, monk
 def test_row_groups_without_a_drawn_row_are_not_read(tmp_path, monkeypatch):
     path = minidata.parquet(tmp_path / "x.parquet", minidata.coco_rows(range(64)), group=16)
     read, original = [], pq.ParquetFile.read_row_group
-    watched = lambda self, i, **more: read.append(i) or original(self, i, **more)  # noqa: E731
+
+    def watched(file, i, **more):
+        read.append(i)
+        return original(file, i, **more)
+
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
     assert dict(tables._contents(path, {17, 30, 63})) == {n: minidata.picture(n) for n in (17, 30, 63)}
     assert read == [1, 3]

@@ -73,8 +73,7 @@ class Lab:
         return self.workshop.federation
 
     def trained(self, seed: int = 0, attacks: str = "", adversary: Any = None, **changes: Any) -> Cell:
-        """The cell under a plan with changes (names of attacks, fields of the adversary of one target) on the same records,
-        with its shadow models."""
+        """The cell under a changed plan (attacks by name, fields of the adversary) on the same records, and its shadows."""
         plan = self.cell.plan
         changes |= {"attacks": {name: ATTACKS[name].params() for name in attacks.split()}} if attacks else {}
         changes |= (
@@ -263,7 +262,7 @@ def test_attacks_beside_others_score_as_they_do_alone(lab: Lab) -> None:
 
 
 def test_the_first_message_names_its_batch_and_the_twin_is_its_control(lab: Lab) -> None:
-    """Without canaries of weight 0 it would be exact; the base column and the thresholds are of a federation that was simulated."""
+    """Exact but for canaries of weight 0; base column and thresholds are of a federation that was simulated."""
     cell = lab.trained(attacks="decompose lira", adversary={"solved_rounds": 1})
     method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
     (asked,) = targets.targets_of(cell, lab.federation)

@@ -250,8 +250,8 @@ class TestDryRun:
         ("words", "trained", "minutes", "megabytes"),
         [
             # 30 rounds of 4 s, simulated ones of 3 s, 8 shadows as 2 federations of four for each target, side by side:
-            # 390 s. Each target's records are put to 4 models and the public start, 12 more for a curve, twice 8 shadows,
-            # side by side: 165 s. Two trainings of 30 rounds, and 16 shadows of a client each with twenty broadcasts
+            # 390 s. Each target's records are put to 4 models and the start, 12 more for a curve, twice 8 shadows, side
+            # by side: 165 s. Two trainings of 30 rounds, and 16 shadows of a client each with twenty broadcasts
             ("", f"16 {CLIENTS}, along 1 simulated federation", 10, 144),
             # 4 trajectories of 90 s on two workers are 90 s more than one alone
             ("--shadow-trajectories 4", f"16 {CLIENTS}, along 4 simulated federations", 11, 234),

@@ -208,7 +208,7 @@ LONGER = [pytest.param(words, marks=pytest.mark.slow) for words in (LORA, PROMPT
 
 @pytest.mark.parametrize("words", [QUICK, *LONGER])
 def test_no_number_comes_from_modules_outside_the_keys(words: str, tmp_path: Path) -> None:
-    """A run of the project and one of a copy, in which stubs stand for these, leave the same bytes under the same names."""
+    """A run of the project and one of a copy with stubs for these leave the same bytes under the same names."""
     stubbed = copied(tmp_path / "code")
     for module, source in STUBS.items():
         (stubbed / FILES[module].relative_to(ROOT)).write_text(source)

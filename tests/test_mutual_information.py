@@ -123,7 +123,7 @@ class TestTiesAndScale:
 
     @pytest.mark.parametrize("levels", [1, 2, 5])
     def test_tied_scores_hold_no_more_than_they_are_told(self, levels):
-        """Unbroken, ties would be neighbours at a distance of 0, which looks like much information; they are broken alike by a seed."""
+        """Unbroken, ties would be neighbours at a distance of 0, which looks like much; a seed breaks them alike."""
         rng = np.random.default_rng(levels)
         bit, score, other = rng.random(600) < 0.5, *rng.integers(0, levels, (2, 600))
         assert abs(mi.ross(bit, score)) < 0.1

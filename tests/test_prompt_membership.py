@@ -206,7 +206,7 @@ def test_the_truth_moves_no_threshold():
 
 @pytest.mark.parametrize("reference", [48, 36])
 def test_rates_at_a_false_positive_rate_take_it_from_known_non_members(reference):
-    """The attacked model's own reference records where they are at least 4 / FPR of every target, else the adversary's models' non-members."""
+    """Its own reference records where every target has at least 4 / FPR, else the adversary's models' non-members."""
     run = made_up(16, leak=6.0, held=USER, known=reference)
     f = of_loss(run, "tpr@10%")
     called, least = [], 10**6
