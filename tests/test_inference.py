@@ -73,7 +73,7 @@ class Lab:
         return self.workshop.federation
 
     def trained(self, seed: int = 0, attacks: str = "", adversary: Any = None, **changes: Any) -> Cell:
-        """The cell of a changed plan (attacks by name, fields of the adversary) on the same records, with its shadows."""
+        """The cell of a changed plan (attacks by name, fields of the adversary) on these records, with its shadows."""
         plan = self.cell.plan
         changes |= {"attacks": {name: ATTACKS[name].params() for name in attacks.split()}} if attacks else {}
         changes |= (
