@@ -24,8 +24,8 @@ ROW_VALUES: list[tuple[int, tuple[object, ...]]] = [  # of picture, label and na
 ]
 SPLIT_CHANGES: dict[str, Callable[[Any], object]] = {
     "a row is null": lambda c: c["train"].append(None),
-    "names that are one name in a prompt": lambda c: [
-        rows.append([rows[0][0], 7, rows[0][2].replace("_", " ")]) for rows in c.values()
+    "names alike in a prompt": lambda c: [
+        rows.append([*rows[0][:1], 7, rows[0][2].replace("_", " ")]) for rows in c.values()
     ],
     "one class only": lambda c: c.update({split: [row for row in rows if row[1] == 0] for split, rows in c.items()}),
 }
@@ -107,11 +107,7 @@ def _matrices() -> Iterator[Bad]:
 
 
 def _batches() -> Iterator[Bad]:
-    data, batch, meta = (
-        np.zeros((3, 3072), np.uint8),
-        "cifar-10-batches-py/data_batch_1",
-        "cifar-10-batches-py/batches.meta",
-    )
+    data, batch, meta = np.zeros((3, 3072), np.uint8), FILES["cifar10"], "cifar-10-batches-py/batches.meta"
     batches: dict[str, Any] = {
         "negative labels": {"data": data, "labels": [-1, 0, 1]},
         "labels with fractions": {"data": data, "labels": [0.5, 0, 1]},

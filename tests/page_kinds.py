@@ -58,7 +58,6 @@ def small_pages() -> bytes:
 
 
 def several_methods() -> bytes:
-    """Two methods with two seeds each."""
     return built([small_evidence(method, seed) for method in ("fedavg", "fedrand") for seed in (0, 1)])["index.html"]
 
 
@@ -91,20 +90,16 @@ def curves_page() -> bytes:
 
 def papers_index() -> bytes:
     """One item drawn, one not."""
-    drawn = {
-        "item": "fedrand:table1", "shows": "Leakage", "agreement": "τ 1.00", "seconds": 1.0, "page": "a/index.html",
-        "why": "",
-    }  # fmt: skip
-    other = drawn | {"item": "fedrand:table2", "agreement": "", "seconds": None, "page": "", "why": "not run yet"}
+    drawn = {"item": "fedrand:table1", "agreement": "τ 1.00", "seconds": 1.0, "page": "a/index.html", "why": ""}
+    other = {"item": "fedrand:table2", "agreement": "", "seconds": None, "page": "", "why": "not run yet"}
+    drawn, other = ({"shows": "Leakage"} | item for item in (drawn, other))
     return paper_index.render_files("fedrand", "FedRand", ["Table 1", "Table 2"], [drawn, other])["html"]
 
 
 def index_of_audits() -> bytes:
     """Two audits that ended, one that was interrupted, other pages."""
-    verdicts = [
-        {"verdict": verdict, "threat_model": threat, "runs": 1, "of": 2}
-        for verdict, threat in (("leak", "server"), ("no leak found", "released-model"), ("confounded", "owner"))
-    ]
+    said = {"server": "leak", "released-model": "no leak found", "owner": "confounded"}
+    verdicts = [{"verdict": said[threat], "threat_model": threat, "runs": 1, "of": 2} for threat in said]
     about = {"methods": ["dpfpl", "promptfl"], "task": "symbols", "attacks": ["lira"], "seeds": [0, 1]}
     rows = [
         {"name": f"{name}-0123abcd", "done": True, "finished": "2026-01-03 03:05 UTC"}

@@ -51,13 +51,9 @@ def made_up(
     # of other clients' records some are members of the next target
     elsewhere = {k: candidates[(k + 1) % targets][: others // 2 if targets > 1 else 0] for k in clients}
     elsewhere = {k: elsewhere[k] + [f"o{k}-{i}" for i in range(others - len(elsewhere[k]))] for k in clients}
-    truth = {
-        r: bool(used)
-        for k in clients
-        for part in (candidates[k], canary[k])
-        for r, used in zip(part, rng.permutation(np.arange(len(part)) % 2 == 0), strict=True)
-    }
-    group = {}
+    truth, group = {}, {}
+    for part in (part for k in clients for part in (candidates[k], canary[k])):
+        truth |= dict(zip(part, rng.permutation(np.arange(len(part)) % 2 == 0).tolist(), strict=True))
     for k in clients:
         for i, r in enumerate([*candidates[k], *canary[k], *reference[k]]):
             group[r] = f"class {i % CLASSES + (0 if shared else CLASSES * k)}"
@@ -82,12 +78,10 @@ def made_up(
             for _ in range(shadows):
                 used = (rng.random(len(own)) < 0.5) & np.array([r in truth and r not in elsewhere[k] for r in own])
                 shadow_targets.append(table(strength * used).assign(member=used).iloc[: len(own) - others])
-            models.append(
-                ScoredModel(
-                    threat_model, way, k, 10, table(strength * coin), base=table(base_leak * coin),
-                    shadow_targets=pd.concat(shadow_targets) if shadow_targets else None,
-                )
-            )  # fmt: skip
+            scores, base = table(strength * coin), table(base_leak * coin)
+            shadow_targets = pd.concat(shadow_targets) if shadow_targets else None
+            model = ScoredModel(threat_model, way, k, 10, scores, base=base, shadow_targets=shadow_targets)
+            models.append(model)
     run = ScoredRun(
         models=models, headlines=first_scores(signals), signals=signals, blind={}, records=candidates, reference=reference,
         others=elsewhere, truth=truth, group=group, canaries=canary, few=True, guesses=["shadow"],

@@ -38,18 +38,15 @@ def train_round(recording: Recorder, r: int, client: Callable[[int], Any] = int)
     recording.utility(r, {"global": {"loss": 1 / (r + 1)}})
 
 
-def plain(folder: Path, start: int = 0) -> None:
+def plain(folder: Path, start: int = 0, client: Callable[[int], Any] = int) -> None:
     recording = recorder(folder)
     for r in range(start, 2):
-        train_round(recording, r)
+        train_round(recording, r, client)
     recording.close(model(2))
 
 
 def by_texts(folder: Path, start: int = 0) -> None:
-    recording = recorder(folder)
-    for r in range(start, 2):
-        train_round(recording, r, lambda k: f"node-{k}")
-    recording.close(model(2))
+    plain(folder, start, lambda k: f"node-{k}")
 
 
 def thinned(folder: Path, start: int = 0) -> None:

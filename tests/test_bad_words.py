@@ -1,8 +1,9 @@
-"""Bad command lines, as a user or an unset shell variable gives them: exit code 2, one sentence that names the flag, nothing written."""
+"""Bad command lines, as a user or an unset shell variable gives them: one sentence that names the flag, nothing written."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ from fedaudit.audits.facts import AUDITS
 from fedaudit.command import cli, compare_runs, nightly, paper
 from fedaudit.command.flags import Parser
 from fedaudit.machinery.errors import InputError
-from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import Workshop
 from fedaudit.tasks.facts import TASKS
 from fedaudit.trainers.learners import METHODS
@@ -72,9 +72,7 @@ LINES = {
     "more layers than the model has": ("--method fedper --shared-layers 7", "--shared-layers"),
     "more layers, of a label": ("--method fedavg,fedper:shared_layers=99", "shared_layers"),
     "more layers than a model on disk": ("--method fedper --shared-layers 3 --backbone {model}", "--shared-layers"),
-    "more observed rounds than rounds": (
-        "--method dpfpl --attack cosine --rounds 10 --observed-rounds 11", "--observed-rounds",
-    ),
+    "more observed rounds than rounds": ("--method dpfpl --attack cosine --rounds 2 --observed-rounds 3", "--observed"),
     "more solved rounds than rounds": ("--method dpfpl --attack decompose --rounds 4 --solved-rounds 5", "--solved-rounds"),
     "the last of more rounds than there are": ("--method dpfpl --rounds 5 --last 6", "--last"),
     "more per round than clients": ("--clients 3 --per-round 4", "--per-round"),
@@ -100,9 +98,7 @@ LINES = {
     "gate on accuracy of adapters": ("--fail-if 'accuracy/local < 50'", "--fail-if"),
     "gate on leakage without attack": ("--method dpfpl --fail-if 'auroc > 0.6'", "--fail-if"),
     "gate on an adversary that adapters lack": ("--fail-if 'prompt-user auroc > 0.6'", "--fail-if"),
-    "gate on an adversary that cannot attack": (
-        "--method dpfpl --attack cosine --fail-if 'prompt-user auroc > 0.6'", "--fail-if",
-    ),
+    "gate on who cannot attack": ("--method dpfpl --attack cosine --fail-if 'prompt-user auroc > 0'", "--fail-if"),
     "gate of nothing": ("--fail-if ' > 0.6'", "--fail-if"),
     "two gates, one of them bad": ("--fail-if 'auroc > 0.6' --fail-if 'auroc > much'", "--fail-if"),
     "holdout beside an attack": ("--method dpfpl --holdout 0 --attack loss", "--holdout 0"),
@@ -167,11 +163,7 @@ MODEL = '{"model_type": "llava", "text_config": {"num_hidden_layers": 2}}'
 @pytest.fixture(autouse=True)
 def _nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A door that is open fails its test at once instead of training."""
-
-    def executor(workshop: Workshop) -> Any:
-        raise AssertionError("a run began")
-
-    monkeypatch.setattr(Workshop, "executor", property(executor))
+    monkeypatch.setattr(Workshop, "executor", property(lambda workshop: pytest.fail("a run began")))
 
 
 @pytest.fixture
@@ -197,12 +189,9 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The one sentence on stderr with which the command ends by code 2."""
     assert cli.main(words) == 2
     said = capsys.readouterr()
-    lines = said.err.splitlines()
-    assert len(lines) == 1, said.err
-    assert lines[0].startswith("error: ")
-    assert len(lines[0]) < 1500
+    assert re.fullmatch("error: .{,1500}\n", said.err), said.err
     assert said.out == ""
-    return lines[0]
+    return said.err
 
 
 @pytest.mark.parametrize("case", LINES)
@@ -237,6 +226,12 @@ def commands(folder: Path) -> list[list[str]]:
     ]
 
 
+def read_of_all(words: list[str]) -> Any:
+    """What a command asks for, whoever reads it."""
+    papers = compare_runs.read(words) or paper.read(words, lambda own, scale: cli.read_command(own, scale).plan)
+    return papers or cli.read_command(words).plan.cells
+
+
 def flags_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The flags of all parsers that read a command."""
     flags: set[str] = set()
@@ -249,31 +244,23 @@ def flags_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
     with monkeypatch.context() as patched:
         patched.setattr(Parser, "parse_known_args", recorded)
         with contextlib.suppress(InputError):
-            _ = (
-                nightly.read(words, lambda cell: cli.read_command(cell).plan)
-                or compare_runs.read(words)
-                or paper.read(words, plan_of)
-                or cli.read_command(words)
-            )
+            nightly.read(words, lambda cell: cli.read_command(cell).plan) or read_of_all(words)
     return flags
 
 
-def test_nothing_and_two_dashes_as_the_value_of_any_flag(
-    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_and_two_dashes_as_the_value_of_any_flag(places: Any, monkeypatch: Any, capsys: Any) -> None:
     """Nothing, as `--run "$RUN"` gives where RUN is not set; argparse drops two dashes, so that `--method=--` planned the
     default audit."""
     tried: set[tuple[str, str]] = set()
     for words in commands(places["folder"]):
         kind = words[0] if words and words[0].startswith(("--run", "--nightly", "--paper", "--audit")) else ""
-        for flag in sorted(flags_of(words, monkeypatch)):
-            if (kind, flag) not in tried:
-                tried.add((kind, flag))
-                others = [word for word in words if word.partition("=")[0] != flag]
-                for bad in ([*others, f"{flag}="], [flag, "  ", *others]):
-                    assert f"{flag}: " in refused(bad, capsys), bad
-                for bad in ([*others, f"{flag}=--"], [flag, "--", *others]):
-                    assert flag in refused(bad, capsys), bad
+        for flag in sorted(flags_of(words, monkeypatch) - {flag for of, flag in tried if of == kind}):
+            tried.add((kind, flag))
+            others = [word for word in words if word.partition("=")[0] != flag]
+            for bad in ([*others, f"{flag}="], [flag, "  ", *others]):
+                assert f"{flag}: " in refused(bad, capsys), bad
+            for bad in ([*others, f"{flag}=--"], [flag, "--", *others]):
+                assert flag in refused(bad, capsys), bad
     assert {"--method", "--shadows", "--rho", "--newcomers", "--data-root", "--linked-files"} < {f for _, f in tried}
 
 
@@ -313,13 +300,9 @@ FILES = (
 """Of configuration files; each is also read beside flags that win over it."""
 
 
-def plan_of(words: list[str], scale: list[str]) -> Plan:
-    return cli.read_command(words, scale).plan
-
-
 def test_good_lines(places: dict[str, Path]) -> None:
     for words in map(shlex.split, GOOD):
-        assert compare_runs.read(words) or paper.read(words, plan_of) or cli.read_command(words).plan.cells, words
+        assert read_of_all(words), words
 
 
 def test_good_configuration_files(places: dict[str, Path]) -> None:

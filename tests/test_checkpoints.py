@@ -443,9 +443,8 @@ def of_coop(**change: Tensor | None) -> dict[str, Tensor]:
 
 
 VPT = {"text_encoder.transformer.resblocks.1.VPT_shallow": numbers(B, D)}
-ALL_FOUR = {
-    "global_ctx": numbers(B, D), "local_ctx": numbers(B, D), "local_u_ctx": numbers(B, 2), "local_v_ctx": numbers(2, D),
-}  # fmt: skip
+SHAPES = {"global_ctx": (B, D), "local_ctx": (B, D), "local_u_ctx": (B, 2), "local_v_ctx": (2, D)}
+ALL_FOUR = {name: numbers(*shape) for name, shape in SHAPES.items()}
 FEDPGP = {"sigma": numbers(1, B, D), "U": numbers(1, B, 2), "V": numbers(1, 2, D)}
 PLACE, LISTED = "where a prompt's tensor ctx, as CoOp saves it, or MaPLe's", "its state_dict holds "
 

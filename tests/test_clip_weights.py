@@ -372,9 +372,7 @@ def test_folders_and_random_weights_have_the_activation_of_their_configuration(t
     assert resolve_clip("ViT-B-16-quickgelu", "random").activation == "QuickGELU"
 
 
-def test_the_tensors_of_a_torchscript_archive_are_read_and_its_program_is_not_run(
-    twins: Path, monkeypatch: Any
-) -> None:
+def test_the_tensors_of_a_torchscript_archive_are_read_and_it_is_not_run(twins: Path, monkeypatch: Any) -> None:
     """As torch.jit.load, which runs it, gives them. OpenAI's archives hold halves, and all of their models have QuickGELU:
     the archive tells it, whatever its name is."""
     state = {name: one.half() if one.is_floating_point() else one for name, one in load_file(twins).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,9 @@ class Started:
         self.engine, self.folder, self.said = engine, folder, list[str]()
 
     def __call__(self, build: Callable[[], Any] | None = None) -> Executor[Path]:
-        options = {"folder": self.folder / "shared", "cpus": 1, "gpus": 0, "environment": nothing_to_compare}
-        return Executor(
-            build or Bench(self.folder), workers=2, engine=self.engine, say=self.said.append,
-            options=options if self.engine == "ray" else {},
-        )  # fmt: skip
+        of_ray = {"folder": self.folder / "shared", "cpus": 1, "gpus": 0, "environment": nothing_to_compare}
+        more = {"engine": self.engine, "say": self.said.append, "options": of_ray if self.engine == "ray" else {}}
+        return Executor(build or Bench(self.folder), workers=2, **more)
 
 
 def nothing_to_compare() -> dict[str, str]:
@@ -67,11 +67,11 @@ def started(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     return Started("local", tmp_path)
 
 
+@dataclass
 class Bench:
     """Builds the bench: a folder, in which it leaves a mark of each building process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def __call__(self) -> Path:
         (self.folder / f"built-{os.getpid()}-{time.time_ns()}").touch()
@@ -145,20 +145,15 @@ def half(bench: Path, x: int) -> bytes:
 
 
 def test_results_come_in_the_order_of_the_jobs_and_from_several_workers(started: Started) -> None:
+    """For each of which the bench is built once at most."""
     with started() as executor:
         found = list(executor.map(double, range(12)))
         again = list(executor.map(double, range(3)))
     assert [value for value, _ in found] == [2 * x for x in range(12)]
     assert [value for value, _ in again] == [0, 2, 4]
     assert len({pid for _, pid in found} - {os.getpid()}) == 2
-
-
-def test_the_bench_is_built_once_for_each_worker_at_most(started: Started) -> None:
-    with started() as executor:
-        list(executor.map(double, range(12)))
-    built = [path.name for path in started.folder.glob("built-*")]
-    assert 1 <= len(built) <= 2
-    assert len({name.split("-")[1] for name in built}) == len(built)
+    built = [path.name.split("-")[1] for path in started.folder.glob("built-*")]
+    assert 1 <= len({*built}) == len(built) <= 2
 
 
 def test_jobs_are_made_when_their_turn_is_near(started: Started) -> None:
@@ -247,10 +242,9 @@ def test_without_workers_left_all_jobs_end(started: Started, monkeypatch: pytest
     monkeypatch.setattr(local, "TRIES", 1)  # no spare one
     if started.engine == "local" and os.environ[local.START] == "fork":  # elsewhere there are always more
         with started() as executor:
-            with pytest.raises(WorkerDied):
-                list(executor.map(die, range(9)))
-            with pytest.raises(WorkerDied):
-                list(executor.map(double, range(9)))
+            for job in (die, double):
+                with pytest.raises(WorkerDied):
+                    list(executor.map(job, range(9)))
 
 
 @POSIX
@@ -262,34 +256,24 @@ def test_a_worker_that_dies_in_the_middle_of_a_message(started: Started) -> None
     assert started.said == [crew.AGAIN]
 
 
-def killed_while_sending(started: Started, size: int, delay: float) -> float:
-    """Seconds until all results are there, after the sender of the first one was killed."""
-    jobs, times = [(x, size) for x in range(3)], list[float]()
-    (started.folder / "sends").unlink(missing_ok=True)
+@POSIX
+def test_a_worker_that_is_killed_while_it_sends_a_large_result(started: Started) -> None:
+    sends, killed = started.folder / "sends", list[float]()
 
     def kill() -> None:
-        while not (text := _text(started.folder / "sends")):
+        while not (text := sends.read_text() if sends.exists() else ""):
             time.sleep(0.001)
-        time.sleep(delay)
-        times.append(time.monotonic())
+        time.sleep(0.001)
+        killed.append(time.monotonic())
         os.kill(int(text), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     with started() as executor:
         killer.start()
-        found = list(executor.map(large, jobs))
+        found = list(executor.map(large, [(x, 20 * MIB) for x in range(3)]))
         killer.join()
-    assert found == [random.Random(x).randbytes(size) for x in range(3)]
-    return time.monotonic() - times[0]
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
-
-
-@POSIX
-def test_a_worker_that_is_killed_while_it_sends_a_large_result(started: Started) -> None:
-    assert killed_while_sending(started, 20 * MIB, 0.001) < 60
+    assert found == [random.Random(x).randbytes(20 * MIB) for x in range(3)]
+    assert time.monotonic() - killed[0] < 60
 
 
 def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,16 +285,10 @@ def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypat
     assert not list(tmp_path.glob("fedaudit-results-*")) + list(tmp_path.glob("shared/*"))
 
 
-class Informed(Bench):
-    """Brings parameters of a plugin's class."""
-
-    def __init__(self, folder: Path, params: Any) -> None:
-        super().__init__(folder)
-        self.params = params
-
-    def __call__(self) -> Any:
-        super().__call__()
-        return self.params
+def informed(folder: Path, params: Any) -> Any:
+    """Builds a bench that is the parameters of a plugin's class."""
+    Bench(folder)()
+    return params
 
 
 def sees(params: Any, x: int) -> tuple[str | None, tuple[int, str, float]]:
@@ -335,16 +313,14 @@ class OddOne: ...
 
 @POSIX
 @pytest.mark.usefixtures("forgotten")
-def test_on_several_gpus_each_worker_is_spawned_sees_one_and_knows_plugins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_several_gpus_each_worker_is_spawned_sees_one_and_knows_plugins(tmp_path: Path, monkeypatch: Any) -> None:
     """And whoever comes after a dead one sees the same."""
     (tmp_path / "torch.py").write_text("def set_num_threads(n): ...\n")  # the real one takes each worker seconds
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "mine" / "attacks").mkdir(parents=True)
-    (tmp_path / "mine" / "attacks" / "odd_one.py").write_text(PLUGIN)
+    (attacks := tmp_path / "mine" / "attacks").mkdir(parents=True)
+    (attacks / "odd_one.py").write_text(PLUGIN)
     places.add([tmp_path / "mine"], "--plugins")
-    build = Informed(tmp_path, ATTACKS["odd_one"].params(weight=0.125))  # type: ignore[call-arg]
+    build = functools.partial(informed, tmp_path, ATTACKS["odd_one"].params(weight=0.125))  # type: ignore[call-arg]
     with Executor(build, workers=2, options={"gpus": ["3", "MIG-5"]}) as executor:
         found = dict(executor.map(sees, range(8)))
         assert sorted(found, key=str) == ["3", "MIG-5"]

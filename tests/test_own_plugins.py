@@ -116,9 +116,7 @@ def test_what_the_command_says_of_them(folder: Path, capsys: pytest.CaptureFixtu
         cell(folder, *RUN, "--surprise-weight=2")
 
 
-def test_the_variable_the_library_a_file_and_a_matrix(
-    folder: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_the_variable_the_library_a_file_and_a_matrix(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     words = {"method": "half_way", "attack": "surprise", "rounds": 1, "out": tmp_path / "out", "quiet": True}
     with pytest.raises(InputError, match="method='half_way': no such method"):
         fedaudit.dry_run(**words)
@@ -142,8 +140,8 @@ def test_the_variable_the_library_a_file_and_a_matrix(
     assert "surprise" in ATTACKS
     monkeypatch.setenv(places.VARIABLE, "/no/where")
     forget()
-    assert main(["--list"]) == 2
-    assert capsys.readouterr().err == "error: FEDAUDIT_PLUGINS /no/where: no such folder\n"
+    with pytest.raises(InputError, match=r"FEDAUDIT_PLUGINS /no/where: no such folder$"):
+        len(ATTACKS)
 
 
 def test_without_plugins_nothing_more_is_imported_at_the_start() -> None:
@@ -205,10 +203,8 @@ def test_a_key_holds_a_plugin_and_its_helpers_and_no_path(folder: Path, tmp_path
 
 HEAD = '"""Mine: a score that is made up for a test."""\n\nfrom dataclasses import dataclass\n'
 PARAMS = "@dataclass(frozen=True)\nclass Params:\n    pass\n"
-ATTACK_FACTS = HEAD + "from fedaudit.attacks.facts import AttackFacts\nclass Facts(AttackFacts):\n    strength = 'x'\n"
-METHOD_FACTS = (
-    HEAD + "from fedaudit.trainers.learners import MethodFacts\nclass Facts(MethodFacts):\n    learner = 'heads'\n"
-)
+ATTACK_FACTS = "from fedaudit.attacks.facts import AttackFacts\nclass Facts(AttackFacts):\n    strength = 'x'\n"
+METHOD_FACTS = "from fedaudit.trainers.learners import MethodFacts\nclass Facts(MethodFacts):\n    learner = 'heads'\n"
 WRONG: list[tuple[str, str, str]] = [
     ("attacks/lira.py", "", r"attacks/lira\.py has the name of .*attacks/lira\.py; rename it"),
     ("attacks/base.py", "", r"mine/attacks/base\.py has the name of .*attacks/base\.py; rename it"),
@@ -220,8 +216,8 @@ WRONG: list[tuple[str, str, str]] = [
     ("attacks/mine.py", HEAD + "class Params(Gone): ...\nclass Mine: ...\n", r"Params must be a dataclass .*Gone"),
     ("attacks/mine.py", HEAD + PARAMS.replace("pass", "a: int") + "class Mine: ...\n", r"Params must be a dataclass whose fields have d"),
     ("attacks/mine.py", HEAD + PARAMS.replace("pass", "a: None = None") + "class Mine: ...\n", r"the default of Params\.a must be a bool"),
-    ("attacks/mine.py", ATTACK_FACTS + PARAMS + "class Mine: ...\n", r"mine\.py: strength must be int, not 'x'"),
-    ("trainers/mine.py", METHOD_FACTS + PARAMS + "class Mine: ...\n", "the learner heads of a method or task: there"),
+    ("attacks/mine.py", HEAD + ATTACK_FACTS + PARAMS + "class Mine: ...\n", r"mine\.py: strength must be int, not 'x'"),
+    ("trainers/mine.py", HEAD + METHOD_FACTS + PARAMS + "class Mine: ...\n", "the learner heads of a method or task"),
     ("notes/mine.py", "", "has none of the folders that plugins lie in"),
 ]  # fmt: skip
 
@@ -242,9 +238,7 @@ def test_a_wrong_file_is_refused_in_a_sentence(name: str, text: str, message: st
 
 def test_two_folders_must_not_share_a_name(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "other")
-    with pytest.raises(
-        InputError, match=r"--plugins .*other: .*other/\w+/\w+\.py has the name of .*mine/.*\.py; rename"
-    ):
+    with pytest.raises(InputError, match=r"--plugins .*other: .*other/\w+/\w+\.py has the name of .*mine/.*\.py"):
         places.add([folder, tmp_path / "other"], "--plugins")
 
 

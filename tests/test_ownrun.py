@@ -89,9 +89,8 @@ def test_the_federation_of_a_folder(run):
     assert found.truth == {"m0": True, "o0": False, "m2": True, "n2": True, "o2": False}
     assert found.clients[1].records == () == found.clients[1].reference
     assert [r.id for r in found.clients[2].reference] == ["r1", "r0"], "in the file's order"
-    assert [[r.id for r in part] for part in (found.novel, found.test, found.novel_test)] == [
-        ["v1", "v0"], ["t"], ["u"],
-    ]  # fmt: skip
+    more = [[r.id for r in part] for part in (found.novel, found.test, found.novel_test)]
+    assert more == [["v1", "v0"], ["t"], ["u"]]
     records = found.records
     assert (records["m0"].prompt, records["o2"].prompt) == (PROMPT, "<image> other")
     assert (records["m2"].references, records["m0"].references) == (("one", "two"), ("a m0",))
@@ -523,9 +522,7 @@ class TestExport:
 
     def test_a_full_disk(self, plain, tmp_path, monkeypatch):
         monkeypatch.setattr("os.replace", mock.Mock(side_effect=OSError(28, "No space left on device")))
-        with pytest.raises(
-            InputError, match=r"^--export-run .*: cannot be written \(No space left on device\)"
-        ) as caught:
+        with pytest.raises(InputError, match=r"^--export-run .*: cannot be written \(No space left") as caught:
             exported(plain, tmp_path / "run")
         assert "--out" not in str(caught.value)
 

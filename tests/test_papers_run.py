@@ -1,17 +1,18 @@
-"""Contract of a paper's table or figure, found by itself: a page with the printed numbers as they are printed, its
-footnotes, and its files. Every item is drawn from made-up evidence, one of each paper from tiny trainings, and all of
-them, slow. Items that share runs share them here."""
+"""Contract of a paper's table or figure: a page with the printed numbers as they are printed, its footnotes and files.
+All items are drawn from made-up evidence, one of each paper from tiny trainings, all of them in slow tests."""
 
 from __future__ import annotations
 
 import html
 import io
+import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -80,11 +81,16 @@ def of_dpfpl(name: str) -> list[Evidence]:
 
 
 def plan_of(name: str) -> Plan:
-    asked = paper.read(["--paper", name], lambda own, scale: cli.read_command(own, scale).plan)
+    return next(iter(planned(name, [], lambda own, scale: cli.read_command(own, scale).plan).values()))
+
+
+def planned(name: str, words: Sequence[str], plan: Callable[[Any, Any], Plan]) -> Mapping[str, Plan]:
+    """The plans of an item by its tasks."""
+    asked = paper.read(["--paper", name, *words], plan)
     assert asked is not None
     plans = asked.items[name]
     assert not isinstance(plans, Exception), plans
-    return next(iter(plans.values()))
+    return plans
 
 
 def made_up(name: str) -> EvidenceByTask:
@@ -117,8 +123,7 @@ def tiny(name: str) -> str:
 
 
 def drawing_of(out: Path, tiny: Callable[[str], str], left_out: Sequence[str] = ()) -> Callable[[str], DrawnItem]:
-    """A function that draws an item under `out` as the command does, with the words that `tiny` says of it, without the
-    tasks `left_out`; what was drawn is not drawn again."""
+    """Draws an item under `out` as the command does, once, with the words that `tiny` says of it, without some tasks."""
     known: dict[str, DrawnItem] = {}
 
     def draw(name: str) -> DrawnItem:
@@ -130,10 +135,7 @@ def drawing_of(out: Path, tiny: Callable[[str], str], left_out: Sequence[str] = 
                 own = [word for word in own if not (chosen and word.startswith("--method="))]
                 return cli.read_command([*own, *chosen], scale).plan
 
-            asked = paper.read(["--paper", name, "--out", str(out), "--threads", "1", *words.split()], plan)
-            assert asked is not None
-            plans = asked.items[name]
-            assert not isinstance(plans, Exception), plans
+            plans = planned(name, ["--out", str(out), "--threads", "1", *words.split()], plan)
             plans = {task: plan for task, plan in plans.items() if task not in left_out}
             known[name] = papers.draw(name, plans, out, Progress(quiet=True))
             assert known[name].page is not None
@@ -166,10 +168,9 @@ def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
         if name not in known:
             folder = out / papers.FOLDER / name.replace(":", "-")
             folder.mkdir(parents=True)
+            item = paper_items.find(name)
             with nothing_printed():
-                agreed = paper_items.find(name).build(
-                    made_up(name), lambda file, data: (folder / file).write_bytes(data)
-                )
+                agreed = item.build(made_up(name), lambda file, data: (folder / file).write_bytes(data))
             known[name] = DrawnItem(name, 0.0, folder / "index.html", agreed)
         return known[name]
 
@@ -177,8 +178,7 @@ def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
 
 
 def ways(names: Iterable[str]) -> pytest.MarkDecorator:
-    """Items, each from made-up evidence, and from trainings: slow but for one of each paper. What trains nothing is
-    computed."""
+    """Items, each from made-up evidence, and from trainings. What trains nothing is computed."""
     cases = []
     for name in names:
         made = paper_items.find(name).preset and name.partition(":")[0] in MADE_UP
@@ -200,16 +200,8 @@ def page_of(item: DrawnItem) -> str:
 
 def text_of(page: str) -> str:
     """What is to be read on a page, a space between two elements."""
-    return " ".join(
-        html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL))).split()
-    )
-
-
-def print_of(name: str) -> list[tuple[str, str]]:
-    """Every number of a printed table with its spread, as they are printed."""
-    table = printed(name.replace(":", "_"))
-    name = "mean" if "mean" in table else "value"
-    return list(zip(table[name], table.get("std", [""] * len(table)), strict=True))
+    seen = re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", seen)).split())
 
 
 @ITEMS
@@ -225,13 +217,8 @@ def test_runs_and_leaves_its_files(name: str, trained: bool, drawn: Draw) -> Non
 
 
 @ITEMS
-def test_footnotes_are_the_contradictions(name: str, trained: bool, drawn: Draw) -> None:
-    _, _, notes = text_of(page_of(drawn(name, trained))).partition("Where the paper contradicts itself here")
-    assert notes.strip() == " ".join(contradictions(name))
-
-
-@ITEMS
 def test_the_page_stands_alone_and_says_what_it_is_of(name: str, trained: bool, drawn: Draw) -> None:
+    """Its footnotes are the paper's contradictions."""
     item = drawn(name, trained)
     page = page_of(item)
     assert item.page is not None
@@ -242,6 +229,7 @@ def test_the_page_stands_alone_and_says_what_it_is_of(name: str, trained: bool, 
     assert all((item.page.parent / file).read_bytes() == data for file, data in files.items())
     assert not re.findall(r"""(?:href|src|url\()\s*=?\s*["']?(?:https?:)?//""", page)
     said = text_of(page)
+    assert said.partition("Where the paper contradicts itself here")[2].strip() == " ".join(contradictions(name))
     assert paper_items.find(name).summary.partition(":")[0] in said
     assert not re.search(r"\b(nan|None|inf|Undefined)\b", said)
     assert "Here: " in said or "Ours" in said or "ours" in said or "measured on this machine" in said
@@ -263,7 +251,9 @@ def test_printed_numbers_of_a_table_stand_unchanged(name: str, trained: bool, dr
         assert shown
         assert Counter(html.unescape(value) for value, _ in shown) == Counter(kept.value)
         return
-    expected = Counter(print_of(name))
+    whole = printed(name.replace(":", "_"))
+    values = whole["mean" if "mean" in whole else "value"]
+    expected = Counter(zip(values, whole.get("std", [""] * len(whole)), strict=True))
     assert Counter(shown) == expected
     assert Counter(zip(kept.value, kept.spread, strict=True)) == expected
     cells = [cell.strip() for line in text.splitlines() if line.endswith(r"\\") for cell in line[:-2].split("&")]
@@ -306,14 +296,11 @@ def without(run: Evidence, attack: str) -> Evidence:
     return replace(run, findings=others, tables=kept)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name.partition(":")[0] in MADE_UP and name not in TRAINED else ())
-        for name, i in paper_items.items().items()  # quick: one of each paper
-        if i.preset
-    ],
-)
+TRAINING = [name for name, item in paper_items.items().items() if item.preset]
+SLOW = {name for name in TRAINING if name.partition(":")[0] in MADE_UP} - {*TRAINED}  # quick: one of each paper
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in TRAINING])
 def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of the trainings its data are others, without what an attack found its page is."""
     page, item = drawn(name, True).page, paper_items.find(name)
@@ -333,10 +320,9 @@ def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw, monke
 
 
 def test_nothing_to_show_is_refused() -> None:
-    for item in (item for item in paper_items.items().values() if item.preset):
-        for nothing in ({}, {"task": []}):
-            with pytest.raises(ValueError, match=r"must|needs"):
-                item.build(nothing, {}.__setitem__)
+    for name, nothing in itertools.product(TRAINING, ({}, {"task": []})):
+        with pytest.raises(ValueError, match=r"must|needs"):
+            paper_items.find(name).build(nothing, {}.__setitem__)
 
 
 def test_the_index_links_all_that_was_drawn(drawn: Draw) -> None:

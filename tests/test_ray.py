@@ -73,6 +73,7 @@ def test_an_unlike_node_is_refused_by_name_and_difference(node: dict[str, str], 
 
 
 def test_a_mix_of_processors_is_said() -> None:
+    assert {"Python", "FedAudit", "torch", "numpy", engine.SIMD} <= environment().keys(), "what must be alike"
     said: list[str] = []
     engine._check_alike([NODE, NODE | {engine.SIMD: "AVX512"}], HERE, Path("/shared/ray-0"), said.append)
     assert len(said) == 1
@@ -85,10 +86,6 @@ def test_more_workers_than_places_are_refused() -> None:
         engine._check_place({"CPU": 4.0}, 4, 2, 0)
     with pytest.raises(InputError, match=r"with --worker-gpus 1 they need 4 GPUs, .* has 0; at most 0"):
         engine._check_place({"CPU": 4.0}, 4, 1, 1)
-
-
-def test_what_must_be_alike() -> None:
-    assert {"Python", "FedAudit", "torch", "numpy", engine.SIMD} <= environment().keys()
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Messages of adapters explained by gradients: against a loop over numbers and records, by hand, sketched, and on steps of AdamW that learn a coin."""
+"""Messages of adapters explained by gradients: against loops, by hand, sketched, on steps of AdamW that learn a coin."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,14 @@ from tests.test_text_attacks import texts
 CLIENT = 1
 
 
-def explained(message: torch.Tensor, rows: torch.Tensor, parts: int = 2) -> Explained:
-    regression = Regression(message, len(rows), [rows])
-    for part in rows.chunk(parts):
+def explained(message: torch.Tensor, rows: torch.Tensor) -> Explained:
+    return added(Regression(message, len(rows), [rows]), rows.chunk(2)).explain(0)
+
+
+def added(regression: Regression, parts: Iterable[torch.Tensor]) -> Regression:
+    for part in parts:
         regression.add(part)
-    return regression.explain(0)
+    return regression
 
 
 def slow_weights(gradients: list[Floats], message: Floats) -> Floats:
@@ -76,20 +79,15 @@ def test_what_is_zero_is_skipped_and_counted() -> None:
     found = explained(torch.tensor([3.0, 4.0, 0.0]), rows)
     np.testing.assert_allclose(found.weights, [0.6 / 1.1, np.nan, 0.8 / 1.1], atol=1e-6)
     assert found.skipped == 1
-    silent = explained(torch.zeros(3), rows)
-    assert np.isnan(silent.weights).all()
-    assert math.isnan(silent.residual)
-    blind = explained(torch.ones(3), torch.zeros(2, 3))
-    assert np.isnan(blind.weights).all()
+    silent, blind = explained(torch.zeros(3), rows), explained(torch.ones(3), torch.zeros(2, 3))
+    assert np.isnan([*silent.weights, silent.residual, *blind.weights]).all()
     assert blind.skipped == 2
 
 
 def test_records_beyond_the_first_are_not_looked_at() -> None:
     rows, message = torch.randn(9, 30), torch.randn(30)
-    regression = Regression(message, 5, [rows])
-    for part in rows.split(2):
-        regression.add(part)
-    np.testing.assert_array_equal(regression.explain(0).weights, explained(message, rows[:5]).weights)
+    found = added(Regression(message, 5, [rows]), rows.split(2)).explain(0)
+    np.testing.assert_array_equal(found.weights, explained(message, rows[:5]).weights)
 
 
 def test_what_is_stored_is_read_again() -> None:
@@ -125,9 +123,7 @@ def test_sketched_weights_are_near_those_of_whole_gradients(monkeypatch: pytest.
     message = (rows[:15] / torch.linspace(0.1, 3, 50_000)).sum(0)
     whole = explained(message, rows)
     monkeypatch.setattr(ridge, "DENSE", 30 * 50_000 - 1)
-    regression = Regression(message, 30, [rows[20:24], rows[24:]])
-    for part in rows.split(7):
-        regression.add(part)
+    regression = added(Regression(message, 30, [rows[20:24], rows[24:]]), rows.split(7))
     assert regression.sketched
     assert all(kept.shape[1] == ridge.BUCKETS for kept in regression.kept)
     sketched = regression.explain(0)
@@ -139,7 +135,7 @@ def test_sketched_weights_are_near_those_of_whole_gradients(monkeypatch: pytest.
 
 
 def learnt(seed: int, steps: int = 30) -> tuple[torch.Tensor, torch.Tensor, Floats]:
-    """A message of AdamW steps of a linear classifier on the members of a coin, the directions of all 60 records, and the coin."""
+    """A message of AdamW steps of a linear classifier on a coin's members, the directions of 60 records, and the coin."""
     generator = torch.Generator().manual_seed(seed)
     inputs, labels = torch.randn(60, 80, generator=generator), torch.randint(5, (60,), generator=generator)
     member = torch.rand(60, generator=generator) < 0.5
@@ -185,8 +181,7 @@ def world() -> Any:
 
 @pytest.fixture(scope="module")
 def run(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Transcript:
-    made: Transcript = world.run(world.make(learners.METHODS["fedavg"]), tmp_path_factory.mktemp("fedavg"))
-    return made
+    return world.run(world.make(learners.METHODS["fedavg"]), tmp_path_factory.mktemp("fedavg"))
 
 
 def slow_gradients(learner: Any, start: State, names: list[str], records: list[str]) -> list[Floats]:
@@ -196,6 +191,10 @@ def slow_gradients(learner: Any, start: State, names: list[str], records: list[s
         learner.loss(leaves, [record]).backward()
         rows.append(-torch.cat([leaves[name].grad.flatten() for name in names]).double().numpy())
     return rows
+
+
+def moved(before: State, after: State, names: list[str]) -> Floats:
+    return torch.cat([(after[name] - before[name]).flatten() for name in names]).double().numpy()
 
 
 def matrix_weights(rows: list[Floats], message: Floats) -> Floats:
@@ -212,9 +211,9 @@ def test_a_message_is_explained_by_the_gradients_where_its_client_began(world: A
     learner, view = world.learner, View(run, "server")
     records = [*world.training[CLIENT][:3], *world.training[0][:3]]
     found = AdapterMessages(view, learner).round(CLIENT, r, records, ("solved",), 5, False)
-    upload, broadcast = view.upload(r, CLIENT), view.broadcast(r)
+    upload = view.upload(r, CLIENT)
     rows = slow_gradients(learner, round_start(view, CLIENT, r), [*upload], records[:5])
-    message = torch.cat([(t - broadcast[name]).flatten() for name, t in upload.items()]).double().numpy()
+    message = moved(view.broadcast(r), upload, [*upload])
     np.testing.assert_allclose(found["solved/weights"], matrix_weights(rows, message), atol=1e-6)
 
 
@@ -243,11 +242,10 @@ def test_gradients_are_computed_once_for_cosine_and_decompose(world: Any, run: T
     messages = AdapterMessages(View(run, "server"), Counting())  # type: ignore[arg-type]
     both = messages.round(CLIENT, 1, records, ("own", "heard", "solved"), 4, False)
     assert taken == records
-    for parts in (("heard",), ("solved",)):
-        alone = messages.round(CLIENT, 1, records, parts, 4, False)
-        for name, array in alone.items():
-            np.testing.assert_allclose(both[name], array, atol=1e-6)
-    assert both.keys() == {*alone, *messages.round(CLIENT, 1, records, ("own", "heard"), 4, False)}
+    alone = [messages.round(CLIENT, 1, records, parts, 4, False) for parts in (("own", "heard"), ("solved",))]
+    assert both.keys() == {*alone[0], *alone[1]}
+    for name, array in (alone[0] | alone[1]).items():
+        np.testing.assert_allclose(both[name], array, atol=1e-6)
 
 
 def test_a_change_of_the_broadcast_is_explained_by_all_who_may_be_in_it(world: Any, run: Transcript) -> None:
@@ -256,7 +254,7 @@ def test_a_change_of_the_broadcast_is_explained_by_all_who_may_be_in_it(world: A
     found = AdapterMessages(view, world.learner).change(0, records)
     before, after = view.broadcast(0), view.broadcast(1)
     changed = [name for name in before if not torch.equal(before[name], after[name])]
-    message = torch.cat([(after[name] - before[name]).flatten() for name in changed]).double().numpy()
+    message = moved(before, after, changed)
     rows = slow_gradients(world.learner, before, changed, records)
     np.testing.assert_allclose(found["weights"], matrix_weights(rows, message), atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Sums that SecFPP reveals: what they tell of members, that no more is revealed than is safe, and that an attack reads each."""
+"""Sums that SecFPP reveals: what they tell of members, that all is safe, and that an attack reads each."""
 
 from __future__ import annotations
 
@@ -112,10 +112,8 @@ def test_shares_are_those_of_a_slow_solver(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, target, groups = rng.normal(size=(5, 8)), rng.normal(size=5), np.array([0, 0, 0, 1, 1, 1, 1, 1])
     sums = [{"type": "eq", "fun": lambda a, g=g: a[groups == g].sum() - 1} for g in (0, 1)]
-    slow = minimize(
-        lambda a: ((rows @ a - target) ** 2).sum(), np.full(8, 0.25), bounds=[(0, None)] * 8, constraints=sums,
-        options={"ftol": 1e-14, "maxiter": 1000},
-    )  # fmt: skip
+    limits = {"bounds": [(0, None)] * 8, "constraints": sums, "options": {"ftol": 1e-14, "maxiter": 1000}}
+    slow = minimize(lambda a: ((rows @ a - target) ** 2).sum(), np.full(8, 0.25), **limits)
     shares = solve(PooledSum(rows, target, groups))
     np.testing.assert_allclose(shares, slow.x, atol=2e-4)
     assert (shares >= 0).all()
@@ -153,11 +151,6 @@ def vector(user: User, shares: Floats) -> Floats:
     return found
 
 
-def true_shares(user: User) -> Floats:
-    count = np.bincount(user.classes, user.member)
-    return user.member / count[user.classes]
-
-
 def asked(vectors: Floats, rounds: int) -> list[tuple[list[list[int]], Floats]]:
     """Distances to the means of halves drawn anew in every round."""
     orders = [np.random.default_rng(r).permutation(len(vectors)).tolist() for r in range(rounds)]
@@ -193,7 +186,8 @@ def test_distances_tell_members_and_nothing_of_a_second_coin() -> None:
     rng, found, second = np.random.default_rng(5), [], []
     for seed in range(6):
         everybody = users(8, classes=2, directions=20, seed=seed)
-        vectors = np.stack([vector(user, true_shares(user)) for user in everybody])
+        true = [user.member / np.bincount(user.classes, user.member)[user.classes] for user in everybody]
+        vectors = np.stack([vector(*pair) for pair in zip(everybody, true, strict=True)])
         expected, told = [expected_of(user) for user in everybody], asked(vectors, 20)
         for k, user in enumerate(everybody):
             shares = solve(from_distances(expected, told, k))
@@ -204,10 +198,9 @@ def test_distances_tell_members_and_nothing_of_a_second_coin() -> None:
 
 
 def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_members(whole: Transcript) -> None:
-    """Each record twice among the candidates, so that the expected half are all: distances follow from expected vectors to their last step."""
-    method, world = secfpp(), federation(SIZES)
+    """Each record twice among the candidates, so that the expected half are all: distances follow to their last step."""
+    method, world, seen = secfpp(), federation(SIZES), View(whole, "clustering-server")
     learner = world.learner()
-    seen = View(whole, "clustering-server")
     expected = user_vectors(seen, method, learner, [[*own, *own] for own in world.training])
     assert expected is not None
     vectors, rounds = np.stack([one.expected for one in expected]), told_distances(seen)
@@ -221,8 +214,12 @@ def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_memb
 # --- what a run reveals -----------------------------------------------------------------------------------------------
 
 
+def revealing(path: Path, rounds: int, **params: Any) -> Transcript:
+    return run(path, secfpp(**params), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=rounds))
+
+
 def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_path: Path) -> None:
-    shut = run(tmp_path, secfpp(directions=64), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=3))
+    shut = revealing(tmp_path, rounds=3, directions=64)
     assert set(shut.revealed(0)) == {"class_counts", "gradients"}
     facts = shut.round(0)["revealed"]
     assert facts["rank"] < facts["directions"] == 64
@@ -235,10 +232,9 @@ def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_pa
 
 
 def test_the_sum_is_revealed_where_classes_fill_all_directions_and_no_sooner(tmp_path: Path) -> None:
-    once = dataclasses.replace(SCHEDULE, rounds=1)
-    rank = run(tmp_path / "usual", secfpp(), federation(SIZES), once).round(0)["revealed"]["rank"]
+    rank = revealing(tmp_path / "usual", rounds=1).round(0)["revealed"]["rank"]
     for directions in (rank, rank + 1):
-        found = run(tmp_path / f"{directions}", secfpp(directions=directions), federation(SIZES), once)
+        found = revealing(tmp_path / f"{directions}", rounds=1, directions=directions)
         assert ("scatter" in found.revealed(0)) == (directions == rank)
 
 
@@ -265,26 +261,21 @@ def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest
             np.testing.assert_allclose(other / other.sum(), lengths[0] / lengths[0].sum(), rtol=0.02)
 
 
-def test_the_noise_in_the_sum_is_as_large_as_said(
-    tmp_path: Path, whole: Transcript, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_noise_in_the_sum_is_as_large_as_said(tmp_path: Path, whole: Transcript, monkeypatch: Any) -> None:
     """With all users' noise it is a bit larger than what is left if t collude and some are absent."""
     monkeypatch.setattr(SecFPP, "noise", 1e-12)
-    other = run(tmp_path, secfpp(), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=1)).revealed(0)["scatter"]
+    other = revealing(tmp_path, rounds=1).revealed(0)["scatter"]
     spread = float((whole.revealed(0)["scatter"] - other)[np.triu_indices(8)].std())
     assert 0.7e-4 < spread / (USERS / (USERS - 4)) ** 0.5 < 1.3e-4
 
 
-REVEALING: list[dict[str, Any]] = [
-    {}, {"directions": 64}, {"masks": False}, *({"clustered": "prompt", "reduction": r} for r in ("moments", "random", "none"))
-]  # fmt: skip
+REDUCED = [{"clustered": "prompt", "reduction": reduction} for reduction in ("moments", "random", "none")]
 
 
-@pytest.mark.parametrize("params", REVEALING, ids=str)
+@pytest.mark.parametrize("params", [{}, {"directions": 64}, {"masks": False}, *REDUCED], ids=str)
 def test_whatever_is_revealed_is_declared_and_read_by_an_attack(tmp_path: Path, params: dict[str, Any]) -> None:
     method = secfpp(**params)
-    done = run(tmp_path, method, federation(SIZES), dataclasses.replace(SCHEDULE, rounds=2))
-    assert seen_beside_models(method, done) <= {*method.reveals}
+    assert seen_beside_models(method, revealing(tmp_path, rounds=2, **params)) <= {*method.reveals}
     read = {name for plugin in ATTACKS.values() for name in plugin.facts.reads} | {*on_shares.READS}
     assert {*method.reveals} <= read
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,15 +29,11 @@ LABELS = [CLASSES.index(name) for name in ("c", "e", "g", "b", "six", "eight", "
 SHOTS, OTHERS, LENGTH = 4, 4, 16  # pictures of a class that train and that do not, context vectors
 
 
+@dataclass
 class Datum:
     """Dassl's, as its pickles name it."""
 
-    def __init__(self, impath: str) -> None:
-        self._impath = impath
-
-    @property
-    def impath(self) -> str:
-        return self._impath
+    impath: str
 
 
 def write_data(data: Path) -> list[Record]:
@@ -92,17 +91,15 @@ def lines(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_page_from_a_checkpoint_to_a_verdict(
-    place: Path, unsafe_but_quick: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_from_a_checkpoint_to_a_verdict(place: Path, unsafe_but_quick: None, capsys: Any) -> None:
     (script,) = (block.text for block in BLOCKS if (block.page, block.language) == (PAGE, "python"))
     exec(script, {})
     data = place / "data/oxford_pets"
     members, nonmembers = lines(data / "members.jsonl"), lines(data / "nonmembers.jsonl")
     assert {*(data / "names.txt").read_text().split("\n")} == {*(line["class"] for line in members), ""}
     assert len(members) == len(nonmembers) == SHOTS * len(LABELS)
-    assert all(int(line["image"].removesuffix(".png").rpartition("_")[2]) < SHOTS for line in members)
-    assert all(int(line["image"].removesuffix(".png").rpartition("_")[2]) >= SHOTS for line in nonmembers)
+    numbers = [{int(re.split("[_.]", line["image"])[-2]) for line in of} for of in (members, nonmembers)]
+    assert numbers == [{*range(SHOTS)}, {*range(SHOTS, SHOTS + OTHERS)}]
 
     words = [words[2:] for block in shell_blocks() if block.page == PAGE for words in commands(block.text)]
     small = [[*line, "--threads", "1"] for line in words]  # and the embedded CLIP in the place of OpenAI's
