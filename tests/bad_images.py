@@ -1,7 +1,5 @@
 """Classification data sets that cannot be used: what is done to a miniature, and what the message names."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pickle
@@ -32,8 +30,6 @@ SPLIT_CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 def _in_rows(place: int, value: object) -> Callable[[Any], None]:
-    """Every row of a class in a split file with another picture, label or name."""
-
     def change(content: Any) -> None:
         for row in (row for split in content.values() for row in split if row[1] == 0):
             row[place] = value

@@ -3,8 +3,6 @@
 `VALUES` are found only by reading all tensors and pictures.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

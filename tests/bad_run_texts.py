@@ -1,7 +1,5 @@
 """Run folders of wrong JSON and wrong headers of safetensors files. By name, as in `bad_runs`."""
 
-from __future__ import annotations
-
 import os
 
 from tests.small_run import MODEL, UPLOAD, A, B, Change, add, edit, header, instead, line, raw, replace

@@ -10,8 +10,6 @@ does: how far the device's numbers are from the processor's (0: the same bytes),
 `python -m tests.on_standin cuda:LEARNER FILE [all]`: as LEARNER, on a real GPU, where rounding is another.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
@@ -94,7 +92,6 @@ def faults() -> dict[str, str]:
 
 
 def tried(attempt: Callable[[], object]) -> str:
-    """The error that comes of it, or the reads."""
     standin.READS.clear()
     try:
         attempt()
@@ -187,7 +184,6 @@ def rows(learner: str, *, everything: bool) -> Iterator[dict[str, Any]]:
 
 
 def moved(world: World) -> World:
-    """The same world with its frozen model, and what that computed of the pictures, on the stand-in."""
     learner, clip = world.learner, prompt_toy.clip(DEVICE)
     parts = [learner.features, *([learner._tokens] if hasattr(learner, "_tokens") else [])]
     on_device = [dataclasses.replace(part, _features=part._features.to(DEVICE)) for part in parts]
@@ -239,7 +235,6 @@ def row(method: str, what: str, here: Any, there: Any, reads: Mapping[str, int] 
 
 
 def states(run: Transcript) -> dict[str, Any]:
-    """All tensors of a training."""
     of_clients = {f"{r}, {k}": [run.upload(r, k), run.private(r, k)] for r in range(ROUNDS) for k in range(CLIENTS)}
     return {f"{r}": run.broadcast(r + 1) for r in range(ROUNDS)} | of_clients
 

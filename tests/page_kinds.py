@@ -1,7 +1,5 @@
 """A page of every kind, as whoever opens it in a browser has it: of real runs where the pictures of docs keep them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -62,25 +60,21 @@ def several_methods() -> bytes:
 
 
 def every_attack() -> bytes:
-    """Attacks on prompts, without and with noise."""
     some = [prompt_evidence("promptfl", epsilon) for epsilon in (math.inf, 0.4)]
     return built([attacked(e, "lira", "loss", "shadow") for e in some])["index.html"]
 
 
 def own_run() -> bytes:
-    """A run of somebody else's, whose recording is doubted, with a note on how the page was made."""
     return built([doubted(small_evidence("fedavg", 0))])["index.html"]
 
 
 def doubted(run: Evidence) -> Evidence:
-    """The run with a finding about its recording."""
     about = {name: run.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
     doubt = about | {"metric": RECORDING, "check": "weights", "sentence": "Two files were exchanged.", "value": 0.1}
     return replace(run, findings=[*run.findings, doubt])
 
 
 def curves_page() -> bytes:
-    """Curves over two methods, three budgets and two ranks."""
     found = curves.curves(runs(methods=("promptfl", "dpfpl"), ranks=(4, 8)), curves.Params())
     files: dict[str, bytes] = {}
     with nothing_printed():
@@ -89,7 +83,6 @@ def curves_page() -> bytes:
 
 
 def papers_index() -> bytes:
-    """One item drawn, one not."""
     drawn = {"item": "fedrand:table1", "agreement": "τ 1.00", "seconds": 1.0, "page": "a/index.html", "why": ""}
     other = {"item": "fedrand:table2", "agreement": "", "seconds": None, "page": "", "why": "not run yet"}
     drawn, other = ({"shows": "Leakage"} | item for item in (drawn, other))
@@ -97,7 +90,6 @@ def papers_index() -> bytes:
 
 
 def index_of_audits() -> bytes:
-    """Two audits that ended, one that was interrupted, other pages."""
     said = {"server": "leak", "released-model": "no leak found", "owner": "confounded"}
     verdicts = [{"verdict": said[threat], "threat_model": threat, "runs": 1, "of": 2} for threat in said]
     about = {"methods": ["dpfpl", "promptfl"], "task": "symbols", "attacks": ["lira"], "seeds": [0, 1]}

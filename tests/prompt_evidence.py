@@ -1,7 +1,5 @@
 """Synthetic evidence of prompt methods, as audits leave it, with easily computed numbers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable
@@ -192,7 +190,6 @@ def about_attacks(
 
 
 def attack_tables(e: Evidence, attacks: tuple[str, ...], epsilon: float, rng: Any) -> dict[str, pd.DataFrame]:
-    """All tables that a full audit leaves."""
     first = ATTACKS[attacks[0]][0]
     records = records_table(attacks, epsilon, rng)
     rows: dict[str, list[tuple[Any, ...]]] = {
@@ -299,13 +296,11 @@ def trajectory_rows(records: pd.DataFrame, epsilon: float) -> list[tuple[Any, ..
 
 
 def sweep(seeds: int = 1, rounds: int = ROUNDS) -> list[Evidence]:
-    """Four methods, the paper's epsilons."""
     methods, epsilons = ("promptfl", "fedotp", "fedpgp", "dpfpl"), (math.inf, 0.01, 0.05, 0.1, 0.2, 0.4)
     return [prompt_evidence(*cell, rounds=rounds) for cell in itertools.product(methods, epsilons, range(seeds))]
 
 
 def ablation(seeds: int = 1) -> list[Evidence]:
-    """DP-FPL at four ranks, with and without residual, at three epsilons."""
     return [
         prompt_evidence("dpfpl", epsilon, seed, rank=rank, residual=residual)
         for rank, residual in itertools.product((1, 2, 4, 8), (True, False))

@@ -1,7 +1,5 @@
 """Made-up scores of target clients of prompt learning, with whatever is planted in them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -94,7 +92,6 @@ def made_up(
 
 
 def changed(run, **fields):
-    """The run with other fields."""
     return dataclasses.replace(run, **fields)
 
 

@@ -1,7 +1,5 @@
 """A server that acts: probes are answered by honest clients, the training stays as it was, a scaled broadcast names a batch."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -48,14 +46,12 @@ def asked(transcript: Transcript, r: int, method: PromptMethod, sent: State, wor
 
 
 def noised_dpfpl(path: Path, world: Federation, std: float, rounds: int = 4) -> tuple[PromptMethod, Transcript]:
-    """A run of DP-FPL with one record's gradient clipped at 1 and noise on all of its releases."""
     schedule = Schedule(rounds=rounds, clients=3, per_round=3, seed=1)
     method = noised(made("dpfpl", PARAMS["dpfpl"], NONE, schedule), std)
     return method, run(path, method, world, schedule)
 
 
 def noised(method: PromptMethod, std: float) -> PromptMethod:
-    """With noise on all of its releases."""
     return with_noise(method, Privacy(epsilon=1, clip_norm=1), dict.fromkeys((*method.local, *method.shared), std))
 
 

@@ -1,7 +1,5 @@
 """Answers are kept by what was asked: another attack asks for what is missing; nothing after asking has a model."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 from pathlib import Path
@@ -43,7 +41,6 @@ def audited(words: str, out: Path) -> Any:
 
 
 def kept(out: Path) -> dict[str, bytes]:
-    """The answers on disk."""
     return {p.relative_to(out).as_posix(): p.read_bytes() for p in sorted((out / "answers").rglob("*.safetensors"))}
 
 
@@ -110,8 +107,6 @@ def test_the_questions_of_an_attack_do_not_depend_on_its_company(asked: tuple[st
 
 
 class TestKept:
-    """What is kept of an answer gives it back."""
-
     def test_texts(self) -> None:
         logits = torch.randn(7, 11, generator=torch.Generator().manual_seed(0))
         signals = row_signals(logits, torch.arange(7))
@@ -138,8 +133,6 @@ class TestKept:
         np.testing.assert_equal(vars(Mixture.of(mixture.arrays())), vars(mixture))
 
 
-# --- the rooms ------------------------------------------------------------------------------------------------------
-
 PIPELINE = Path(closure.source_file("fedaudit.pipeline.plan") or "").parent
 # an attack is a file that declares parameters
 ATTACKS = [path for path in (PIPELINE.parent / "attacks").glob("*.py") if "class Params" in path.read_text()]
@@ -147,13 +140,11 @@ MODELS = {"Classifier", "LanguageModel", "AdaptedModel", "Differentiable", "Lear
 
 
 def imported_names(path: Path) -> set[str]:
-    """Everything that a file imports by name, for type checkers too."""
     nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom))
     return {alias.name for node in nodes for alias in node.names}
 
 
 def test_after_asking_nobody_has_a_model() -> None:
-    """Nor has an attack."""
     assert len(ATTACKS) > 10
     after = "scoring attacks question_set question_plan targets permitted analysis".split()
     files = [*(PIPELINE / f"{name}.py" for name in after), *ATTACKS]

@@ -1,7 +1,5 @@
 """Bad run folders: refused in one sentence that names the file, by the reader and by the command, and left as they are."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -34,7 +32,6 @@ def run(good: Path, tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, object]:
-    """What a folder holds, links and special files as what they are."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         large = path.is_file() and path.stat().st_size > 10**8

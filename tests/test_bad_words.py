@@ -1,7 +1,5 @@
 """Bad command lines, as a user or an unset shell variable gives them: one sentence that names the flag, nothing written."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex
@@ -186,7 +184,6 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one sentence on stderr with which the command ends by code 2."""
     assert cli.main(words) == 2
     said = capsys.readouterr()
     assert re.fullmatch("error: .{,1500}\n", said.err), said.err
@@ -227,13 +224,11 @@ def commands(folder: Path) -> list[list[str]]:
 
 
 def read_of_all(words: list[str]) -> Any:
-    """What a command asks for, whoever reads it."""
     papers = compare_runs.read(words) or paper.read(words, lambda own, scale: cli.read_command(own, scale).plan)
     return papers or cli.read_command(words).plan.cells
 
 
 def flags_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The flags of all parsers that read a command."""
     flags: set[str] = set()
     read = Parser.parse_known_args
 
@@ -263,8 +258,6 @@ def test_nothing_and_two_dashes_as_the_value_of_any_flag(places: Any, monkeypatc
                 assert flag in refused(bad, capsys), bad
     assert {"--method", "--shadows", "--rho", "--newcomers", "--data-root", "--linked-files"} < {f for _, f in tried}
 
-
-# what must still be accepted
 
 GOOD = (
     "", "--method fedrand", "--attack all", "--attack reconstruct --ways newest", "--method 'fedavg, fedrand'", "--order inf", "--k=0",

@@ -1,7 +1,5 @@
 """Checkpoints of CoOp and MaPLe: prompts as they were saved, hostile pickles that do nothing, refusals in a sentence."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import io
@@ -74,7 +72,6 @@ def scheduler() -> Any:
 
 
 def saved(path: Path, state: Any, *, legacy: bool = False, **more: Any) -> Path:
-    """A checkpoint with what Dassl saves beside the state dictionary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = {
         "epoch": 50, "optimizer": {"state": {0: {"momentum_buffer": numbers(B, D)}}, "param_groups": [{"lr": 0.002}]},
@@ -101,9 +98,6 @@ def refused(path: Path) -> str:
     assert "\n" not in said
     assert not said.endswith(".")
     return said.removeprefix(str(path))
-
-
-# what is read
 
 
 @pytest.mark.parametrize(
@@ -190,9 +184,6 @@ def test_what_is_not_needed_is_not_read(tmp_path: Path) -> None:
     assert read(saved(tmp_path / NAME, state, optimizer={"state": {0: nan}})).kind == DUAL
 
 
-# where it lies
-
-
 def test_the_checkpoint_of_a_folder(tmp_path: Path) -> None:
     assert find(tmp_path) is find(tmp_path / "nowhere") is None
     folder = tmp_path / "prompt_learner"
@@ -232,9 +223,6 @@ def test_a_folder_and_a_pipe_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.pth.tar-1")
     assert "not a regular file" in refused(tmp_path / "model.pth.tar-1")
     assert "is missing" in refused(tmp_path / "model.pth.tar-2")
-
-
-# hostile pickles
 
 
 class Bomb:
@@ -310,7 +298,6 @@ TENSOR = "ctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n{kind}Storage
 
 def hostile(path: Path, *, kind: str = "Float", size: int = 12, offset: int = 0, shape: str = "I3\nI4\n",
             strides: str = "I4\nI1\n", data: bytes = bytes(48), after: str = "") -> Path:  # fmt: skip
-    """A checkpoint whose ctx says of itself what it likes."""
     tensor = TENSOR.format(kind=kind, size=size, offset=offset, shape=shape, strides=strides)
     return raw(path, f"}}S'state_dict'\n}}S'ctx'\n{tensor}{after}ss.".encode(), _0=data)
 
@@ -361,9 +348,6 @@ def test_attributes_of_a_dictionary_hide_nothing(tmp_path: Path) -> None:
     assert read(path).kind == PROMPTS
     nothing = raw(tmp_path / NAME, f"{ordered}S'epoch'\nI1\ns{hidden}.".encode())
     assert refused(nothing).startswith(" holds epoch, where")
-
-
-# damage
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
@@ -426,15 +410,11 @@ def test_zip_files_that_torch_does_not_write(tmp_path: Path) -> None:
         assert "damaged" in refused(path)
 
 
-# what the file says is no prompt that is known
-
-
 def altered(change: dict[str, Tensor | None], state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in (state | change).items() if tensor is not None}
 
 
 def of_maple(**change: Tensor | None) -> dict[str, Tensor]:
-    """MaPLe's state dictionary with some tensors changed or removed; __ stands for a dot."""
     return altered({f"prompt_learner.{name.replace('__', '.')}": t for name, t in change.items()}, maple())
 
 

@@ -1,7 +1,5 @@
 """Frozen CLIPs: class features against open_clip's and a slow oracle, image features and their cache, refusals."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -46,8 +44,6 @@ TEXTS, IMAGES = list(VARIANTS)[:-1], ["vit", "quick gelu", "resnet"]  # with tow
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FrozenCLIP]:
-    """Every variant once."""
-
     @functools.cache
     def variant(name: str) -> FrozenCLIP:
         folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny", tiny_clip.config(**VARIANTS[name]))
@@ -81,7 +77,6 @@ def token_ids(text: str) -> list[int]:
 
 
 def encode_text(clip: FrozenCLIP, texts: list[str], tokenize: Any = token_ids) -> Tensor:
-    """open_clip's own class features over the full context."""
     ids = [tokenize(text) for text in texts]
     padded = torch.tensor([i + [0] * (clip.context_length - len(i)) for i in ids])
     with torch.no_grad():
@@ -270,7 +265,6 @@ def test_features_do_not_depend_on_what_is_encoded_beside_them(seeing: FrozenCLI
 
 @pytest.fixture
 def newly_seen(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many pictures the model saw since it was last asked."""
     see = mock.Mock(wraps=clip_images.see)
     monkeypatch.setattr(clip_images, "see", see)
 

@@ -1,7 +1,5 @@
 """Weights as people have them: Hugging Face's folders against transformers' features, TorchScript archives, activations."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -34,7 +32,6 @@ TINY = ["--rounds", "1", "--clients", "4", "--train", "12", "--test", "2", "--th
 
 
 def activation(clip: FrozenCLIP) -> set[str]:
-    """The classes of all activations in both towers."""
     towers = (clip.model, clip.model.visual)
     return {type(block.mlp.gelu).__name__ for tower in towers for block in tower.transformer.resblocks}
 
@@ -44,11 +41,7 @@ def pictures(n: int, size: tuple[int, int]) -> list[Record]:
     return [Record(f"r{i}", "cat", rng.integers(0, 256, (*size, 3), np.uint8), "<image> ?", "cat") for i in range(n)]
 
 
-# --- Hugging Face's folders ---------------------------------------------------------------------------------------
-
-
 def features(model: Any, ids: Tensor, pixels: Tensor) -> list[Tensor]:
-    """transformers' own features of texts and images, of length 1."""
     with torch.no_grad():
         text = model.text_projection(model.text_model(ids).pooler_output)
         image = model.visual_projection(model.vision_model(pixels).pooler_output)
@@ -86,7 +79,6 @@ def test_a_hugging_face_folder_gives_the_features_of_transformers(name: str, wei
 
 
 def pickled(folder: Path) -> None:
-    """The shards of a folder as older versions of transformers write them."""
     index = json.loads((folder / SAFE_INDEX).read_text())
     names = {old: old.replace("model-", "pytorch_model-").replace(".safetensors", ".bin")
              for old in set(index["weight_map"].values())}  # fmt: skip
@@ -314,9 +306,6 @@ def test_every_file_of_a_folder_counts_and_its_place_does_not(kind: str, name: s
 def test_a_folder_holds_its_own_weights(kept: dict[str, Path]) -> None:
     with pytest.raises(InputError, match="--weights openai: tiny-hf holds its own weights"):
         resolve_clip(str(kept["whole"]), "openai")
-
-
-# --- files for an architecture ------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Completion in a real bash: flags that go with the words before, and names, several with commas."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -25,7 +23,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """PATH with the command and argcomplete's program."""
     pytest.importorskip("argcomplete", reason="argcomplete is not installed")
     if not REGISTER.exists() or shutil.which("bash") is None:
         pytest.skip("there is no bash, or no register-python-argcomplete beside Python")

@@ -1,7 +1,5 @@
 """A training whose numbers are not finite stops before anything of that round is written, and says what to change."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any
@@ -32,8 +30,6 @@ FAR = {"nan": float("nan"), "inf": float("inf")}
 
 
 class Sick(FedAvg):
-    """FedAvg in which one number of `where` is `value` from round 2 on."""
-
     where, value = "", float("nan")
 
     def _spoilt(self, state: dict[str, torch.Tensor], here: bool) -> dict[str, torch.Tensor]:

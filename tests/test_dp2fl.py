@@ -1,7 +1,5 @@
 """DP2FL: aggregation weights against a slow transcription of the equations, every degenerate case, a round by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -74,12 +72,8 @@ def slow_weights(before: float, loss: Sequence[float], distance: Sequence[float]
 
 
 def fast(before: Sequence[float], loss: Sequence[Sequence[float]], distance: Sequence[Sequence[float]]) -> Tensor:
-    """Of clients k, each with its column."""
     columns = (torch.tensor(rows, dtype=torch.float64).T for rows in (loss, distance))
     return local_weights(torch.tensor(before, dtype=torch.float64), *columns, alpha=ALPHA, beta=BETA)
-
-
-# --- eqs. 4 and 5 ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -98,9 +92,6 @@ def test_global_weights_of_one_client_and_of_no_loss() -> None:
     assert global_weights(torch.tensor([0.0])).tolist() == [1]
     assert global_weights(torch.zeros(4)).tolist() == [0.25] * 4
     assert global_weights(torch.full((4,), 2.0)).tolist() == [0.25] * 4
-
-
-# --- eqs. 6 to 14 ---------------------------------------------------------------------------------------------------
 
 
 def test_local_weights_are_the_equations() -> None:
@@ -153,9 +144,6 @@ def test_by_hand(before: float, loss: list[float], distance: list[float] | None,
     assert slow_weights(before, loss, far) == pytest.approx(expected)
 
 
-# --- in a command ---------------------------------------------------------------------------------------------------
-
-
 def test_baselines_of_soft_prompts_train_in_one_run() -> None:
     """By the learner that can train them all, with its batch and epochs, and without noise unless it is asked for."""
     plan = read_command(["--method", "dp2fl,local,fedprox,pfedme"]).plan
@@ -188,9 +176,6 @@ def test_what_dual_prompts_cannot_do_is_said(words: str, why: str) -> None:
         read_command(words.split())
 
 
-# --- the method -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 57])
 def test_a_list_is_divided_once_and_for_all(n: int) -> None:
     records = [f"r{i}" for i in range(n)]
@@ -208,7 +193,6 @@ def test_a_list_is_divided_once_and_for_all(n: int) -> None:
 
 
 def run(path: Path, *, rounds: int = 3, per_round: int = 3, seed: int = 1) -> Transcript:
-    """The tests' small federation by the real loop."""
     world, learner = prompt_toy.federation(), maple_toy.learner()
     bench = Bench(learner, world.training, world.test)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(3)]
@@ -222,7 +206,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
 
 @pytest.fixture(scope="module")
 def partly(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
-    """With somebody away in every round."""
     return run(tmp_path_factory.mktemp("partly"), rounds=4, per_round=2, seed=3)
 
 
@@ -301,9 +284,6 @@ def test_clients_may_sit_out(partly: Transcript) -> None:
     assert there == {0, 1, 2}
 
 
-# --- other clients as adversaries -----------------------------------------------------------------------------------
-
-
 def test_a_peer_holds_every_data_prompt_as_it_was_trained(whole: Transcript) -> None:
     last = whole.broadcast(3)
 
@@ -358,9 +338,6 @@ def test_everybody_s_ledger_is_unbounded() -> None:
             assert "validation records" in ledger.view(threat_model, whose=whose).clear
 
 
-# --- what the server makes of messages ------------------------------------------------------------------------------
-
-
 def test_the_server_rebuilds_every_client_as_it_was_trained(partly: Transcript) -> None:
     messages = ReplayedMessages(View(partly, "server"), METHOD, maple_toy.learner())
     for k in range(3):
@@ -404,9 +381,6 @@ def test_losses_and_cosines_equal_a_loop_over_rounds_clients_and_records(partly:
 def test_attacks_on_gradients_and_messages_work_on_dual_prompts(attack: str) -> None:
     cells = read_command(["--method", "dp2fl,fedprox", "--attack", attack]).plan.cells
     assert all(permitted.refusal_reasons(cell, "server")[attack] is None for cell in cells)
-
-
-# --- validation records as members of their own ---------------------------------------------------------------------
 
 
 def test_records_given_to_others_are_a_row_of_their_own() -> None:

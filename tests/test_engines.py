@@ -1,7 +1,5 @@
 """The contract of engines: whoever runs the jobs, results come in order, once, and whatever happens to a worker."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random
@@ -31,8 +29,6 @@ MIB = 2**20
 
 
 class Started:
-    """Makes executors of one engine, in a folder that workers see."""
-
     def __init__(self, engine: str, folder: Path) -> None:
         self.engine, self.folder, self.said = engine, folder, list[str]()
 
@@ -286,13 +282,11 @@ def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypat
 
 
 def informed(folder: Path, params: Any) -> Any:
-    """Builds a bench that is the parameters of a plugin's class."""
     Bench(folder)()
     return params
 
 
 def sees(params: Any, x: int) -> tuple[str | None, tuple[int, str, float]]:
-    """The GPU; and the process, the module of a plugin as it is found there, and a parameter of it."""
     time.sleep(0.1)
     return os.environ.get("CUDA_VISIBLE_DEVICES"), (os.getpid(), ATTACKS["odd_one"].load().__module__, params.weight)
 

@@ -30,7 +30,6 @@ def _in_the_style_of_reports() -> Iterator[None]:
 
 
 def drawn(plot: tuple[Figure, pd.DataFrame] | None) -> Figure:
-    """A figure as it is printed."""
     assert plot is not None
     fold_titles(plot[0])
     return plot[0]
@@ -168,13 +167,11 @@ SEEN = {
 
 
 def linear(colour: str) -> Any:
-    """Linear RGB of a colour in hex."""
     parts = np.array(to_rgb(colour))
     return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
 
 
 def lab(rgb: Any) -> Any:
-    """CIE Lab of linear RGB, under D65."""
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = to_xyz @ np.clip(rgb, 0, 1) / np.array([0.9505, 1.0, 1.089])
     x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)

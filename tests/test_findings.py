@@ -41,7 +41,6 @@ FIELDS = {  # of schema 4: who takes one away or renames it raises SCHEMA, and l
 
 @pytest.fixture
 def copy(kept: KeptRuns, tmp_path: Path) -> Path:
-    """The reports in a folder where they may be harmed."""
     shutil.copytree(kept.out / "reports", tmp_path / "reports")
     return tmp_path
 
@@ -158,7 +157,6 @@ class TestAllFindings:
         assert means[place] == pytest.approx(shown.value.mean())
 
     def test_of_two_folders_are_those_of_one_and_reading_changes_nothing(self, kept: KeptRuns, copy: Path) -> None:
-        """As the docs put them under each other."""
         both = pd.concat([fedaudit.findings(kept.out), fedaudit.findings(copy)]).drop_duplicates()
         assert lines(both) == lines(fedaudit.findings(copy))
         before = contents(copy)

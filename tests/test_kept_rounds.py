@@ -1,7 +1,5 @@
 """`--keep-rounds`: which tensors stay, and that what is asked later is as if all had stayed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -27,7 +25,6 @@ PROMPTS = Job(["--method", "promptfl", "--epsilon", "none", *SIZES.split()], pri
 
 
 def finished(path: Path, losses: list[float | None], first: int = 0) -> Any:
-    """What `thin` asks of a cell."""
     folder = Folder(path)
     for r, loss in enumerate(losses, first):
         folder.write(f"round-{r:03d}.safetensors", b"tensors")

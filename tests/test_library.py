@@ -1,7 +1,5 @@
 """The library as Python code meets it: types, names, keywords, and errors that name keywords."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -109,7 +107,6 @@ def test_none_is_not_given() -> None:
 
 
 def said_of(options: dict[str, Any]) -> str:
-    """What the library says of these options; "" if nothing is wrong with them."""
     try:
         with keywords.errors_in_python(options):
             api._command(options)

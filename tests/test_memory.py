@@ -1,7 +1,5 @@
 """--memory: what a client of prompts holds is counted as it is measured, and decides how many train together."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools
@@ -42,7 +40,6 @@ def embedded() -> FrozenCLIP:
 
 
 def learner_of(clip: FrozenCLIP, classes: int, records: int, settings: Settings, *, patches: int = 0) -> Learner:
-    """A learner of so many classes, on random features."""
     row = {f"r{i}": i for i in range(records)}
     features = torch.nn.functional.normalize(torch.randn(records, 1 + patches, clip.embed), dim=-1)
     seen = ImageFeatures(row, features[:, 0], list(features) if patches else None)

@@ -1,7 +1,5 @@
 """A notebook, executed: progress below the cell, the picture of a finished audit and its tables. Whole audits: test_tutorials."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -43,7 +41,6 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory, kept: KeptRuns) -> dict[str, list[Any]]:
-    """The outputs of each cell."""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS.values()])
     folder = tmp_path_factory.mktemp("book")
     kept.copied(folder / "runs")

@@ -1,7 +1,5 @@
 """Plugins from folders and from installed distributions, through the whole pipeline; and the page on them."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re
@@ -57,13 +55,9 @@ def replace(path: Path, old: str, new: str) -> None:
 
 
 def cell(folder: Path, *words: str) -> Cell:
-    """The run of a command with the plugins of a folder, in a process that knows no others."""
     forget()
     (made,) = read_command([*(words or RUN), f"--plugins={folder}"]).plan.cells
     return made
-
-
-# --- the whole way ---------------------------------------------------------------------------------------------------
 
 
 def test_the_page_as_it_stands_to_the_report_and_again_from_another_folder(tmp_path, monkeypatch, capsys) -> None:
@@ -155,7 +149,6 @@ def build(params: object) -> object:
 
 
 def told_by_worker(params: Any, name: str) -> tuple[str, float]:
-    """The module of an attack as a worker finds it, and a parameter that it was handed."""
     return ATTACKS[name].load().__module__, params.surprise_weight
 
 
@@ -166,9 +159,6 @@ def test_workers_know_them(folder: Path) -> None:
     with Executor(functools.partial(build, params), workers=2) as executor:
         found = [*executor.map(told_by_worker, ["surprise"] * 2)]
     assert found == [("fedaudit.attacks.surprise", 0.125)] * 2
-
-
-# --- keys ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_key_holds_a_plugin_and_its_helpers_and_no_path(folder: Path, tmp_path: Path) -> None:
@@ -198,8 +188,6 @@ def test_a_key_holds_a_plugin_and_its_helpers_and_no_path(folder: Path, tmp_path
     assert keys()[0] != training
     assert cell(folder, "--method=fedavg", "--attack=loss").training_key == before
 
-
-# --- refusals --------------------------------------------------------------------------------------------------------
 
 HEAD = '"""Mine: a score that is made up for a test."""\n\nfrom dataclasses import dataclass\n'
 PARAMS = "@dataclass(frozen=True)\nclass Params:\n    pass\n"
@@ -309,9 +297,6 @@ def test_what_new_writes_is_formatted_as_our_own(folder: Path) -> None:
         assert done.returncode == 0, done.stdout
 
 
-# --- check -----------------------------------------------------------------------------------------------------------
-
-
 def test_check_names_what_is_broken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An attack on classes that says nothing of any record, and whose helper imports what knows the truth."""
     for part in ("trainers", "audits"):
@@ -340,9 +325,6 @@ def test_check_of_nothing_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFix
     for words in (["check"], ["check", str(tmp_path)], ["check", str(tmp_path / "gone")]):
         assert main(words) == 2
         assert "check" in capsys.readouterr().err
-
-
-# --- a distribution --------------------------------------------------------------------------------------------------
 
 
 def installed(place: Path, folder: Path) -> None:

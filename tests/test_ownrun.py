@@ -1,7 +1,5 @@
 """Somebody's own run: the folder format, what is refused of it, and export as its inverse."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -171,7 +169,6 @@ def assert_same(one: dict[str, torch.Tensor] | None, other: dict[str, torch.Tens
 
 
 def assert_same_transcripts(one: Transcript, other: Transcript, *, owners: bool = True) -> None:
-    """Everything that any party sees, and what is on record of each round."""
     assert one.initial == other.initial
     for r in range(one.schedule.rounds + 1):
         assert_same(one.broadcast(r), other.broadcast(r))
@@ -308,7 +305,6 @@ def test_linked_files_are_read_if_asked_for(run, name):
 
 
 def test_pictures_elsewhere_are_read_if_asked_for(run):
-    """By an absolute path and by one that leaves the folder."""
     shutil.move(run / "images", run.parent / "pictures")
     for path in (str(run.parent / "pictures/x.png"), "../pictures/x.png"):
         for name in ("members", "nonmembers"):
@@ -374,9 +370,6 @@ def test_hidden_and_other_files_are_no_part_of_the_run(run):
     assert read(run).sha256 == before
 
 
-# export
-
-
 SCHEDULE = Schedule(rounds=5, clients=5, per_round=2, seed=3)
 SETTINGS: dict[str, dict[str, int]] = {"fedavg": {}, "fedrand": {}, "fedper": {"shared_layers": 1}, "fedpara": {}}
 METHODS = {name: PLUGINS[name].make(PLUGINS[name].params(**own)) for name, own in SETTINGS.items()}
@@ -421,7 +414,6 @@ def original(request, tmp_path_factory) -> Transcript:
 
 @pytest.fixture(scope="module")
 def again(original, tmp_path_factory) -> tuple[OwnRun, Transcript]:
-    """The run exported and read, and its transcript."""
     place = tmp_path_factory.mktemp("again")
     found = transcript(exported(original, place / "run"), place / "transcript")
     return read(place / "run"), found

@@ -1,8 +1,6 @@
 """Contract of a paper's table or figure: a page with the printed numbers as they are printed, its footnotes and files.
 All items are drawn from made-up evidence, one of each paper from tiny trainings, all of them in slow tests."""
 
-from __future__ import annotations
-
 import html
 import io
 import itertools
@@ -70,7 +68,6 @@ def of_fedrand(**metrics: float) -> list[Evidence]:
 
 
 def of_dpfpl(name: str) -> list[Evidence]:
-    """Evidence of what an item plans for its first task."""
     found = []
     for variant in filter(None, plan_of(name).methods.values()):
         of_rank = {one: getattr(variant.params, one) for one in ("rank", "residual") if variant.method == "dpfpl"}
@@ -85,7 +82,6 @@ def plan_of(name: str) -> Plan:
 
 
 def planned(name: str, words: Sequence[str], plan: Callable[[Any, Any], Plan]) -> Mapping[str, Plan]:
-    """The plans of an item by its tasks."""
     asked = paper.read(["--paper", name, *words], plan)
     assert asked is not None
     plans = asked.items[name]
@@ -94,7 +90,6 @@ def planned(name: str, words: Sequence[str], plan: Callable[[Any, Any], Plan]) -
 
 
 def made_up(name: str) -> EvidenceByTask:
-    """Evidence of every task of an item that is trained."""
     if name == "fedrand:table1":
         return {"captions": of_fedrand(), "questions": of_fedrand(exact_match=50.0)}
     of_paper: Mapping[str, Callable[[], list[Evidence]]] = {
@@ -199,7 +194,6 @@ def page_of(item: DrawnItem) -> str:
 
 
 def text_of(page: str) -> str:
-    """What is to be read on a page, a space between two elements."""
     seen = re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", seen)).split())
 
@@ -274,7 +268,6 @@ def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, trained: bool
 
 
 def files_of(name: str, evidence: EvidenceByTask) -> dict[str, bytes]:
-    """The page of an item and its data, drawn from some runs; {} if it is refused."""
     files: dict[str, bytes] = {}
     try:
         paper_items.find(name).build(evidence, files.__setitem__)
@@ -284,7 +277,6 @@ def files_of(name: str, evidence: EvidenceByTask) -> dict[str, bytes]:
 
 
 def without(run: Evidence, attack: str) -> Evidence:
-    """A run as if the attack had found nothing."""
     found = [f for f in run.findings if f.get("attack") == attack]
     others = [f for f in run.findings if f.get("attack") != attack]
     signals = {f["signal"] for f in found}

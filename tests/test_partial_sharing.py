@@ -30,7 +30,6 @@ def model(*pairs):
 
 
 def numbers(state):
-    """The (A, B) pairs of a state by layer, for tensors with one value."""
     assert all(torch.equal(t, t.flatten()[0].expand_as(t)) for t in state.values())
     found = {}
     for name, t in state.items():
@@ -48,7 +47,6 @@ class TestFedPerByHand:
     method = FedPer(Params(shared_layers=1))
 
     def round(self, r, server, owns, earlier=((), ())):
-        """One round of both clients: their updates and the next server state."""
         updates = []
         for k, (step, n) in enumerate(((1, 1), (10, 3))):
             client = at(k, r, earlier[k], step, n)

@@ -1,7 +1,5 @@
 """Runs of prompts: exported and read back, or recorded by other code, with what its files and run.json must say."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -66,7 +64,6 @@ def trained(name: str) -> Any:
 
 @functools.cache
 def kept(name: str) -> tuple[Path, Transcript]:
-    """What `exported` copies."""
     world, method = trained(name)
     place = Path(KEPT.name, name)
     original = world.run(method, place / "transcript")
@@ -124,8 +121,6 @@ edit = functools.partial(small_run.edit, "run.json")
 
 
 def tensors(pattern: str, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Change:
-    """Rewrite the tensor files that match."""
-
     def rewrite(run: Path) -> None:
         for path in sorted({*run.glob(pattern)}):
             save_file({name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}, path)
@@ -142,8 +137,6 @@ def renamed(**names: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch
 
 
 class TestRunsOfOtherCode:
-    """Without a rule and a recipe: what the tensors tell."""
-
     FOREIGN: Mapping[str, tuple[str, Change, str, dict[str, object]]] = {
         "shared contexts": ("promptfl", delete("private"), "promptfl", {}),
         "contexts called ctx": (
@@ -214,8 +207,6 @@ class TestRunsOfOtherCode:
 
 
 class TestChecks:
-    """Recordings of prompts explain themselves as those of adapters do."""
-
     def test_a_gradient_is_the_step_that_the_server_takes(self, tmp_path: Path) -> None:
         run, _ = exported("fedotp", tmp_path)
         assert "gradient" in read(run).uploads[0][0].shapes
@@ -244,8 +235,6 @@ class TestChecks:
 
 
 def more(name: str, **values: object) -> Change:
-    """Add keys to an object of run.json."""
-
     def change(run: Path) -> None:
         about = json.loads((run / "run.json").read_text())
         edit(**{name: about.get(name, {}) | values})(run)

@@ -1,7 +1,5 @@
 """Workers on Ray: refusals before anything runs, traps of Ray, and whole commands to the bytes of one machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -128,7 +126,6 @@ def audit(out: Path, more: str, **env: str) -> None:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """SHA-256 of all files of the same command on one machine."""
     out = tmp_path_factory.mktemp("local")
     audit(out, "--threads 1")
     return contents(out)

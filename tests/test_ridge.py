@@ -1,7 +1,5 @@
 """Messages of adapters explained by gradients: against loops, by hand, sketched, on steps of AdamW that learn a coin."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterable, Iterator
@@ -43,7 +41,6 @@ def added(regression: Regression, parts: Iterable[torch.Tensor]) -> Regression:
 
 
 def slow_weights(gradients: list[Floats], message: Floats) -> Floats:
-    """The formula, number by number and record by record."""
     n, size = len(gradients), len(message)
     v = [math.sqrt(sum(g[j] ** 2 for g in gradients) / n) for j in range(size)]
     damping = 0.001 * sum(v) / size
@@ -98,9 +95,6 @@ def test_what_is_stored_is_read_again() -> None:
     np.testing.assert_array_equal(again.picked(np.array([2, -1, 0])).weights, [-1.0, np.nan, 0.5])
 
 
-# --- sketches -------------------------------------------------------------------------------------------------------
-
-
 def test_a_count_sketch_equals_its_loop_and_keeps_inner_products() -> None:
     rows = torch.randn(3, 20_000, generator=torch.Generator().manual_seed(0))
     unit = torch.eye(50, 20_000)
@@ -129,9 +123,6 @@ def test_sketched_weights_are_near_those_of_whole_gradients(monkeypatch: pytest.
     sketched = regression.explain(0)
     assert np.corrcoef(sketched.weights, whole.weights)[0, 1] > 0.98
     assert sketched.weights[:15].min() > sketched.weights[15:].max()
-
-
-# --- what AdamW learns ----------------------------------------------------------------------------------------------
 
 
 def learnt(seed: int, steps: int = 30) -> tuple[torch.Tensor, torch.Tensor, Floats]:
@@ -167,9 +158,6 @@ def test_members_are_found_and_a_second_coin_is_not() -> None:
     assert by_weight > 0.9
     assert by_weight > by_cosine
     assert abs(np.mean(second) - 0.5) < 4 * math.sqrt(61 / (12 * 900) / 12)
-
-
-# --- messages of a run ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

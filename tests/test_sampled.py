@@ -1,8 +1,6 @@
 """The test of a trade-off curve where steps are Poisson samples: the curve of a privacy profile against a search over
 pairs, that of sampled Gaussian steps against what likelihood ratios reach, and bounds where the truth is known."""
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -138,8 +136,6 @@ def test_the_most_exposed_clients_count() -> None:
 
 
 class Released:
-    """A method as `privacy_table` asks."""
-
     local, shared, central = (), ("p_G",), ()
 
 

@@ -1,7 +1,5 @@
 """Sums that SecFPP reveals: what they tell of members, that all is safe, and that an attack reads each."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -48,8 +46,6 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """Gradients [n, D] of candidates, their classes, and which are members."""
-
     marks: Floats
     classes: NDArray[np.int64]
     member: NDArray[np.bool_]
@@ -67,7 +63,6 @@ def users(number: int, classes: int, directions: int, seed: int) -> list[User]:
 
 
 def scatter_of(user: User, member: NDArray[np.bool_]) -> Floats:
-    """A user's part of W by the formula, record by record and class by class."""
     present = sorted({int(c) for c in user.classes[member]})
     count = {c: sum(1 for i in np.flatnonzero(member) if user.classes[i] == c) for c in present}
     weight = {c: count[c] / (count[c] + FEW) for c in present}
@@ -140,11 +135,7 @@ def test_noise_of_users_is_in_the_sum_once_and_nothing_is_lost() -> None:
     np.testing.assert_array_equal(total, total.T)
 
 
-# --- distances ---------------------------------------------------------------------------------------------------------
-
-
 def vector(user: User, shares: Floats) -> Floats:
-    """The vector of a user whose records have these shares: the mean of class means, of length 1."""
     weights = {c: (n / 2) / (n / 2 + FEW) for c in {*user.classes} if (n := int((user.classes == c).sum()))}
     mean = sum(weights[c] / sum(weights.values()) * shares[i] * user.marks[i] for i, c in enumerate(user.classes))
     found: Floats = mean / np.linalg.norm(mean)
@@ -152,7 +143,6 @@ def vector(user: User, shares: Floats) -> Floats:
 
 
 def asked(vectors: Floats, rounds: int) -> list[tuple[list[list[int]], Floats]]:
-    """Distances to the means of halves drawn anew in every round."""
     orders = [np.random.default_rng(r).permutation(len(vectors)).tolist() for r in range(rounds)]
     halves = [[order[: len(order) // 2], order[len(order) // 2 :]] for order in orders]
     means = [np.stack([vectors[half].mean(0) for half in both]) for both in halves]
@@ -209,9 +199,6 @@ def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_memb
         means = np.stack([vectors[group].mean(0) for group in groups])
         np.testing.assert_allclose(((vectors[:, None] - means) ** 2).sum(-1), distances, atol=1e-3)
     assert user_vectors(View(whole, "colluding-users"), method, learner, world.training) is None
-
-
-# --- what a run reveals -----------------------------------------------------------------------------------------------
 
 
 def revealing(path: Path, rounds: int, **params: Any) -> Transcript:

@@ -1,7 +1,5 @@
 """SecPC: the same clusters as without shares, whoever vanishes or lies; its rule, from distances alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.metrics import calinski_harabasz_score
@@ -49,9 +47,6 @@ def clustered(vectors: Floats, rule: Rule, rounds: int, seed: int = 0) -> Cluste
 
 def partition(numbers: Numbers) -> set[frozenset[int]]:
     return {frozenset(np.flatnonzero(numbers == s).tolist()) for s in np.unique(numbers)}
-
-
-# --- on shares ------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_decoded_is_what_was_to_be_computed() -> None:
@@ -110,9 +105,6 @@ def test_small_groups_and_few_users_are_refused() -> None:
         meeting().sums(np.full((20, 3), 1001.0), [np.arange(20)])
 
 
-# --- the rule -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("apart", [0.8, 1.5])  # F of the domains is 3 to 4 on the embedded task, as for 0.8
 @pytest.mark.parametrize(("sizes", "least"), [((10, 10), 8), ((8, 12), 8), ((20,), 8), ((8, 8, 8), 6)])
 def test_it_finds_how_many_there_are(sizes: tuple[int, ...], least: int, apart: float) -> None:
@@ -155,9 +147,6 @@ def test_the_gap_and_the_scatter_come_from_distances_alone() -> None:
     distances = plain_distances(vectors, clusters.groups(8))
     for limit, count in ((apart - 1e-6, 2), (apart + 1e-6, 1)):
         assert len(Rule(8, limit, 0.0).revise(clusters, distances, rng()).members) == count
-
-
-# --- by chance ------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_of_many_draws_is_that_of_each() -> None:

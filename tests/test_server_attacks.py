@@ -1,7 +1,5 @@
 """Attacks on what was seen of rounds: against slow loops and hand calculations, ties, absent clients, a planted leak."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -25,7 +23,6 @@ ATTACKS: dict[str, Any] = {
 
 
 def some_seen(rounds: Rounds | None, history: Floats | None = None) -> Knowledge:
-    """What an attack on rounds may look at; the models' answers are of no account."""
     n = rounds.loss.shape[-1] if rounds is not None else 3 if history is None else history.shape[-1]
     labels, uniform = np.zeros(n, np.int64), np.full((n, 2), -math.log(2))
     ids = tuple(map(str, range(n)))

@@ -1,7 +1,5 @@
 """docs/tutorials/coop.md as it stands, on a checkpoint and data in CoOp's layout that are made here of drawn symbols."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re
@@ -37,7 +35,6 @@ class Datum:
 
 
 def write_data(data: Path) -> list[Record]:
-    """Write data/oxford_pets as CoOp leaves it; returned are the shots."""
     (data / "images").mkdir(parents=True)
     (data / "split_fewshot").mkdir()
     rng = np.random.default_rng(1)
@@ -57,7 +54,6 @@ def write_data(data: Path) -> list[Record]:
 
 
 def write_checkpoint(output: Path, shots: list[Record]) -> None:
-    """Learn a context for the embedded CLIP on the shots, and save it as Dassl does."""
     frozen = clip.load(resolve_clip("vit", ""))
     texts = frozen.classes([f"neon {CLASSES[symbol]}" for symbol in LABELS], LENGTH)
     with torch.no_grad():

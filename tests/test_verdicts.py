@@ -262,7 +262,6 @@ def test_two_clients_that_hold_one_picture_share_its_coin():
 
 
 def doubled(scores, pairs):
-    """The scores, those of the second of each pair as the first's."""
     found = scores.copy()
     for record, first in pairs.items():
         if record in found.index and first in found.index:

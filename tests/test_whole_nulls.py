@@ -4,8 +4,6 @@ The quick version, up to the findings, is TestPlantedLeak of `tests/test_inferen
 `benchmarks/whole_nulls.py`.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 
