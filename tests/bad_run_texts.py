@@ -125,7 +125,10 @@ HEADERS = {
     "shape of a thousand": (header(UPLOAD, tensors(shape=[2, *[1] * 1000])), f"{FILE}: {A} is .*, where a factor"),
     "offsets of 2^62": (header(UPLOAD, tensors(data_offsets=[0, 2**62])), f"{FILE}"),
     "tensors begin late": (header(UPLOAD, tensors(data_offsets=[4, 12])), f"{FILE}: the bytes of {A} do not follow"),
-    "tensors overlap": (header(UPLOAD, tensors() | {B: {**tensors()[B], "data_offsets": [4, 16]}}, 16), f"{FILE}: the bytes of {B} do not"),
+    "tensors overlap": (
+        header(UPLOAD, tensors() | {B: {**tensors()[B], "data_offsets": [4, 16]}}, 16),
+        f"{FILE}: the bytes of {B} do not follow",
+    ),
     "tensors leave a gap": (header(UPLOAD, tensors(shape=[1, 1], data_offsets=[0, 4])), f"{FILE}: the bytes of {B} do not follow"),
     "bytes behind the tensors": (header(UPLOAD, tensors(), 24), f"{FILE} is truncated or damaged: 24 bytes of tensors where its header names 20"),
     "an entry is a list": (header(UPLOAD, {A: [1]}), f"{FILE}, header: {A} must be an object"),

@@ -55,19 +55,6 @@ def small_pages() -> bytes:
     return page
 
 
-def several_methods() -> bytes:
-    return built([small_evidence(method, seed) for method in ("fedavg", "fedrand") for seed in (0, 1)])["index.html"]
-
-
-def every_attack() -> bytes:
-    some = [prompt_evidence("promptfl", epsilon) for epsilon in (math.inf, 0.4)]
-    return built([attacked(e, "lira", "loss", "shadow") for e in some])["index.html"]
-
-
-def own_run() -> bytes:
-    return built([doubted(small_evidence("fedavg", 0))])["index.html"]
-
-
 def doubted(run: Evidence) -> Evidence:
     about = {name: run.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
     doubt = about | {"metric": RECORDING, "check": "weights", "sentence": "Two files were exchanged.", "value": 0.1}
@@ -105,7 +92,14 @@ def index_of_audits() -> bytes:
 
 KINDS: Mapping[str, Page] = {
     "adapters, in small": adapters_in_small, "prompts with epsilon": PROMPTS.page, "small pages": small_pages,
-    "LoRA": LORA.page, "several methods": several_methods, "every attack on prompts": every_attack, "own run": own_run,
+    "LoRA": LORA.page,
+    "several methods": lambda: built(
+        [small_evidence(method, seed) for method in ("fedavg", "fedrand") for seed in (0, 1)]
+    )["index.html"],
+    "every attack on prompts": lambda: built(
+        [attacked(prompt_evidence("promptfl", epsilon), "lira", "loss", "shadow") for epsilon in (math.inf, 0.4)]
+    )["index.html"],
+    "own run": lambda: built([doubted(small_evidence("fedavg", 0))])["index.html"],
     "curves": curves_page, "nightly": NIGHTS[0].page, "paper's table": TABLES[0].page, "index of papers": papers_index,
     "index of audits": index_of_audits,
 }  # fmt: skip

@@ -16,7 +16,6 @@ from fedaudit.command import cli
 from fedaudit.machinery import closure
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.attacks import attack_training
-from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.question_plan import QuestionPlan, read_rebuilt
 from fedaudit.pipeline.run import run
 from fedaudit.pipeline.workers import Workshop, federation_of
@@ -32,7 +31,7 @@ RUNS = {
 SHADOWS = "--shadows 4"
 
 
-def planned(words: str, out: Path) -> Plan:
+def planned(words: str, out: Path) -> Any:
     return cli.read_command([*words.split(), "--out", str(out)]).plan
 
 

@@ -40,10 +40,6 @@ def contents(folder: Path) -> dict[str, object]:
     return found
 
 
-def test_the_good_run_is_fine(run: Path) -> None:
-    assert [remark.check for remark in read(run).remarks] == ["pictures"], "its candidates have one picture"
-
-
 @pytest.mark.parametrize("name", READ | VALUES)
 def test_refused_in_one_sentence(run: Path, name: str) -> None:
     """By the reader, but for wrong numbers and pixels, which are seen once all is read."""

@@ -1,4 +1,4 @@
-"""Bad command lines, as a user or an unset shell variable gives them: one sentence that names the flag, nothing written."""
+"""Bad command lines, as a user or an unset shell variable gives them: a sentence names the flag, nothing is written."""
 
 import contextlib
 import re
@@ -19,38 +19,70 @@ from fedaudit.trainers.learners import METHODS
 
 LONG = "x" * 300  # more than a file's name may have
 LINES = {
-    # lists with holes
-    "hole in methods": ("--method fedavg,,fedrand", "--method"),
-    "hole in attacks": ("--method dpfpl --attack lira,,loss", "--attack"),
-    "hole in epsilons": ("--method dpfpl --epsilon 0.1,,0.4", "--epsilon"),
-    "method without a name": ("--method :rho=0.3", "--method"),
-    "parameter without a name": ("--method fedrand:=0.3", "--method"),
-    "parameter of nothing": ("--method fedrand:rho=", "--method"),
-    "an empty word alone": ("''", "empty word"),
-    # said twice
-    "a parameter twice, spelt otherwise": ("--method fedper:shared_layers=2:shared-layers=4", "--method"),
-    "a flag twice, one with =": ("--rounds=3 --rounds 4", "--rounds"),
-    "a switch on and off": ("--past --no-past", "--past"),
-    "a method's label twice": ("--method fedrand:rho=0.3,fedrand:rho=0.3", "--method"),
-    "a figure's own flag": ("--paper dpfpl:figure3 --domain print", "--domain"),
-    # numbers that are none, or none that a machine should be given
-    **{f"{flag} of 10^23": (f"{flag} {10**23}", flag) for flag in ("--rounds", "--seed", "--threads")},
+    **{line: (line, flag) for flag, lines in {  # which the sentence names
+        # holes, and what is said twice
+        "--method": (
+            "--method fedavg,,fedrand", "--method :rho=0.3", "--method fedrand:=0.3", "--method fedrand:rho=",
+            "--method Local", "--method fedper:shared_layers=2:shared-layers=4", "--method fedrand:rho=0,fedrand:rho=0",
+        ),
+        "--attack": ("--method dpfpl --attack lira,,loss",),
+        "--past": ("--past --no-past",),
+        "--domain": ("--paper dpfpl:figure3 --domain print",),  # a figure's own flag
+        # numbers that are none, or none that a machine should be given
+        "--epsilon": (
+            "--method dpfpl --epsilon 0.1,,0.4", "--method dpfpl --epsilon 0.1,nan", "--method zeroshot --epsilon 0.1",
+        ),
+        "--rounds": (
+            f"--rounds {10**23}", "--rounds 1_000", "--rounds ٣", "--rounds 2.0", "--rounds=3 --rounds 4",
+            "--rounds --quiet",
+        ),
+        "--seed": (f"--seed {10**23}",),
+        "--threads": (f"--threads {10**23}", "--threads 1000000"),
+        "--learning-rate": ("--learning-rate 1e400",),
+        # what would be cut down without a word
+        "--targets": ("--method dpfpl --attack lira --targets 99",),
+        "--shared-layers": (
+            "--method fedper --shared-layers 7", "--method fedper --backbone {model} --shared-layers 3",
+        ),
+        "--observed-rounds": ("--method dpfpl --attack cosine --rounds 10 --observed-rounds 11",),
+        "--solved-rounds": ("--method dpfpl --attack decompose --rounds 4 --solved-rounds 5",),
+        "--last": ("--method dpfpl --rounds 5 --last 6",),
+        "--per-round": ("--clients 3 --per-round 4",),
+        # what would have no effect
+        "--rho": ("--rho 0x1p-2", "--method fedrand:rho=0.3,fedavg --rho 0.7"),
+        "--canary-kind": ("--canary-kind natural",),
+        "--dirichlet": ("--method dpfpl --dirichlet 0.1",),
+        "--local-steps": ("--local-epochs 1 --local-steps 4",),
+        "--weights": ("--method dpfpl --backbone vit --weights openai", "--weights openai"),
+        "--list": ("--list --method fedavg",),
+        "--fail-if": (
+            "--fail-if 'auroc > 1e400'", "--fail-if ' > 0.6'", "--fail-if 'auroc > 0.6' --fail-if 'auroc > much'",
+            # that nothing answers
+            "--fail-if 'accuracy/local < 50'", "--method dpfpl --fail-if 'auroc > 0.6'",
+            "--fail-if 'prompt-user auroc > 0.6'", "--method dpfpl --attack cosine --fail-if 'prompt-user auroc > 0.6'",
+        ),
+        "--holdout 0": ("--method dpfpl --holdout 0 --attack loss", "--method dpfpl --holdout 0 --canaries 20"),
+        "--holdout": ("--method fedavg --holdout 0",),
+        "--reference-share": ("--method dpfpl --holdout 0 --reference-share 0.3",),
+        "--preset paper": ("--preset paper --method dpfpl",),
+        "--preset dpfpl-ablation": ("--preset dpfpl-ablation --method fedavg",),
+        # combinations and names
+        "--run": ("--preset paper --run {folder}",),
+        "--preset": ("--preset ../presets/paper",),
+        "--config": ("--config {folder}",),
+        "--backbone-code": ("--backbone-code {folder}",),
+        "--export-run": ("--export-run {good}", "--export-run {good}/x"),
+        "--export-adapters": ("--export-run {out} --export-adapters {out}",),
+        "--out": ("--out {good}", "--out '\udcff'", "--out 'a\0b'"),
+        "--round": ("--round 3",),
+        "--no-rho": ("--no-rho",),
+    }.items() for line in lines},
     "rounds of 5,000 digits": ("--rounds {digits}", "--rounds"),
-    "a million threads": ("--threads 1000000", "--threads"),
-    "underscores in a number": ("--rounds 1_000", "--rounds"),
-    "arabic digits": ("--rounds ٣", "--rounds"),
-    "a fraction of rounds": ("--rounds 2.0", "--rounds"),
-    "a rate of 1e400": ("--learning-rate 1e400", "--learning-rate"),
-    "one of several epsilons of nan": ("--method dpfpl --epsilon 0.1,nan", "--epsilon"),
+    "an empty word alone": ("''", "empty word"),
     "epsilon of a label": ("--method dpfpl:epsilon=0", "epsilon must be at least 1e-06 and at most 1000000, or none"),
     "clip norm of a label": ("--method dpfpl:clip_norm=1e300", "clip_norm must be at least 1e-06 and at most"),
-    "a rate in hexadecimal": ("--rho 0x1p-2", "--rho"),
-    "gate of 1e400": ("--fail-if 'auroc > 1e400'", "--fail-if"),
-    # letters that no name has
-    "out of half a letter": ("--out '\udcff'", "--out"),
     "a flag of half a letter": ("'--\udcff' 3", "\\udcff"),
     "a word of half a letter": ("'\udcff'", "\\udcff"),
-    "out with a NUL": ("--out 'a\0b'", "--out"),
     # names that are too long
     "out of 300 letters": (f"--out {{out}}/{LONG}", "--out"),
     "out of 5,000 letters": (f"--out {{out}}/{'/'.join(['folder'] * 700)}", "--out"),
@@ -65,17 +97,7 @@ LINES = {
         for flag in flags.split()
     },
     "label of 300 letters": (f"--method fedrand:rho=0.5{'0' * 300}", "--method"),
-    # what would be cut down without a word
-    "more targets than clients": ("--method dpfpl --attack lira --targets 99", "--targets"),
-    "more layers than the model has": ("--method fedper --shared-layers 7", "--shared-layers"),
     "more layers, of a label": ("--method fedavg,fedper:shared_layers=99", "shared_layers"),
-    "more layers than a model on disk": ("--method fedper --shared-layers 3 --backbone {model}", "--shared-layers"),
-    "more observed rounds than rounds": ("--method dpfpl --attack cosine --rounds 2 --observed-rounds 3", "--observed"),
-    "more solved rounds than rounds": ("--method dpfpl --attack decompose --rounds 4 --solved-rounds 5", "--solved-rounds"),
-    "the last of more rounds than there are": ("--method dpfpl --rounds 5 --last 6", "--last"),
-    "more per round than clients": ("--clients 3 --per-round 4", "--per-round"),
-    # what would have no effect
-    "kind of no canaries": ("--canary-kind natural", "--canary-kind"),
     **{
         f"{flag} that nobody needs": (f"--method dpfpl {words}", flag)
         for words in (
@@ -86,40 +108,10 @@ LINES = {
         for flag in words.split()[2:3]
     },
     "share of tokens where there is one": ("--method fedotp --attack maxrenyi --k 20", "--k: has no effect, since a record here is one"),
-    "epsilon of what trains nothing": ("--method zeroshot --epsilon 0.1", "--epsilon"),
-    "rho that every label overrides": ("--method fedrand:rho=0.3,fedavg --rho 0.7", "--rho"),
-    "concentration of another partition": ("--method dpfpl --dirichlet 0.1", "--dirichlet"),
-    "steps beside epochs": ("--local-epochs 1 --local-steps 4", "--local-steps"),
-    "weights of a folder": ("--method dpfpl --backbone vit --weights openai", "--weights"),
-    "weights of adapters": ("--weights openai", "--weights"),
-    "list beside a method": ("--list --method fedavg", "--list"),
-    "gate on accuracy of adapters": ("--fail-if 'accuracy/local < 50'", "--fail-if"),
-    "gate on leakage without attack": ("--method dpfpl --fail-if 'auroc > 0.6'", "--fail-if"),
-    "gate on an adversary that adapters lack": ("--fail-if 'prompt-user auroc > 0.6'", "--fail-if"),
-    "gate on who cannot attack": ("--method dpfpl --attack cosine --fail-if 'prompt-user auroc > 0'", "--fail-if"),
-    "gate of nothing": ("--fail-if ' > 0.6'", "--fail-if"),
-    "two gates, one of them bad": ("--fail-if 'auroc > 0.6' --fail-if 'auroc > much'", "--fail-if"),
-    "holdout beside an attack": ("--method dpfpl --holdout 0 --attack loss", "--holdout 0"),
-    "holdout beside canaries": ("--method dpfpl --holdout 0 --canaries 20", "--holdout 0"),
     "holdout of a third": ("--method dpfpl --holdout 0.33", "holdout"),
-    "reference where nobody is held out": ("--method dpfpl --holdout 0 --reference-share 0.3", "--reference-share"),
-    "holdout of adapters": ("--method fedavg --holdout 0", "--holdout"),
-    "preset of other methods": ("--preset paper --method dpfpl", "--preset paper"),
-    "preset of prompts for adapters": ("--preset dpfpl-ablation --method fedavg", "--preset dpfpl-ablation"),
-    "preset beside an own run": ("--preset paper --run {folder}", "--run"),
-    # combinations and names
-    "method in capitals": ("--method FedRand", "--method"),
-    "preset as a path": ("--preset ../presets/paper", "--preset"),
-    "config is a folder": ("--config {folder}", "--config"),
-    "code is a folder": ("--backbone-code {folder}", "--backbone-code"),
     "own run is a file": ("--run {good}", "good: no such folder"),
     "own run is an empty folder": ("--run {folder}", "folder/run.json"),
-    "export into a file": ("--export-run {good}", "--export-run"),
-    "export below a file": ("--export-run {good}/x", "--export-run"),
-    "two exports into one folder": ("--export-run {out} --export-adapters {out}", "--export-adapters"),
-    "out is a file": ("--out {good}", "--out"),
-    "abbreviated flag": ("--round 3", "--round"),
-    "value missing before a flag": ("--rounds --quiet", "--rounds"),
+    # dashes
     "two dashes": ("-- --rounds 5", "--: no such option"),
     "switch with a value": ("--quiet=yes", "takes no value; leave out 'yes'"),
     "value that begins with a dash": ("--task -x", "--task: has no value behind it; one that begins with a dash is written --task=-VALUE"),
@@ -127,7 +119,6 @@ LINES = {
     "two dashes of a label": ("--method fedrand:rho=--", "--method fedrand:rho=--: --rho: two dashes"),
     "two dashes behind a switch": ("--quiet --", "--quiet: two dashes"),
     "two dashes beside a comparison": ("--audit curves -- --quiet", "--: no such option"),
-    "no of a value": ("--no-rho", "--no-rho"),
 }  # fmt: skip
 
 CONFIGS = {
@@ -191,7 +182,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return said.err
 
 
-@pytest.mark.parametrize("case", LINES)
+@pytest.mark.parametrize("case", LINES, ids=ascii)
 def test_a_line(case: str, places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     line, named = LINES[case]
     words = [word.format(**places, digits="9" * 5000) for word in shlex.split(line)]

@@ -17,8 +17,8 @@ def words(text: str) -> list[list[str]]:
 
 
 def corpus(seed: int, *, images: int = 12, references: int = 3, words: int = 8, longest: int = 12) -> Corpus:
-    """Random captions of 0 (hypotheses) or 1 to `longest` tokens, of few words, so that n-grams of all orders match; half
-    of them are a theme of the image, so that document frequencies differ."""
+    """Random captions of 0 (hypotheses) or 1 to `longest` tokens, of few words, so that n-grams of all orders match;
+    half of them are a theme of the image, so that document frequencies differ."""
     rng = np.random.default_rng(seed)
 
     def sentence(image: int, least: int) -> list[str]:

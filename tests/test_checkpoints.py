@@ -1,4 +1,4 @@
-"""Checkpoints of CoOp and MaPLe: prompts as they were saved, hostile pickles that do nothing, refusals in a sentence."""
+"""Checkpoints of CoOp and MaPLe: prompts as they were saved, hostile pickles do nothing, refusals in sentences."""
 
 import collections
 import contextlib
@@ -6,13 +6,13 @@ import io
 import itertools
 import os
 import pickle
+import re
 import shutil
 import struct
 import subprocess
 import sys
 import types
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +93,8 @@ def refused(path: Path) -> str:
     """What is said of a file: one sentence that begins with its path."""
     with pytest.raises(InputError) as error:
         read(path)
-    said = str(error.value)
-    assert said.startswith(str(path))
-    assert "\n" not in said
-    assert not said.endswith(".")
-    return said.removeprefix(str(path))
+    assert re.fullmatch(rf"{re.escape(str(path))}.*[^.]", str(error.value))
+    return str(error.value).removeprefix(str(path))
 
 
 @pytest.mark.parametrize(
@@ -208,21 +205,18 @@ def test_a_file_goes_by_its_name(tmp_path: Path) -> None:
         assert find(tmp_path / name) == tmp_path / name
 
 
-def test_a_link_out_of_the_folder_needs_the_flag(tmp_path: Path) -> None:
-    there = saved(tmp_path / "there" / NAME, coop())
-    link = tmp_path / "run" / NAME
-    link.parent.mkdir()
-    link.symlink_to(there)
+def test_a_file_is_a_regular_one_and_a_link_out_of_the_folder_needs_the_flag(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (link := tmp_path / "run" / NAME).symlink_to(saved(tmp_path / "there" / NAME, coop()))
     assert "only --linked-files allows that" in refused(link)
     assert read(link, linked=True).kind == PROMPTS
-
-
-def test_a_folder_and_a_pipe_are_no_files(tmp_path: Path) -> None:
-    (tmp_path / NAME).mkdir()
-    assert "not a regular file" in refused(tmp_path / NAME)
-    os.mkfifo(tmp_path / "model.pth.tar-1")
-    assert "not a regular file" in refused(tmp_path / "model.pth.tar-1")
-    assert "is missing" in refused(tmp_path / "model.pth.tar-2")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for path, words in (
+        (tmp_path / "run", "not a regular file"),
+        (pipe, "not a regular file"),
+        (tmp_path / "a", "is missing"),
+    ):
+        assert words in refused(path)
 
 
 class Bomb:
@@ -238,7 +232,10 @@ class Bomb:
         """A bomb may make the function of another one."""
 
 
-@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+both_forms = pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+
+
+@both_forms
 def test_nothing_in_a_file_is_executed(tmp_path: Path, legacy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = tmp_path / "executed"
     touch = f"open({str(mark)!r}, 'w').close()"
@@ -302,11 +299,6 @@ def hostile(path: Path, *, kind: str = "Float", size: int = 12, offset: int = 0,
     return raw(path, f"}}S'state_dict'\n}}S'ctx'\n{tensor}{after}ss.".encode(), _0=data)
 
 
-def test_a_tensor_that_is_what_it_says(tmp_path: Path) -> None:
-    found = read(hostile(tmp_path / NAME, data=np.arange(12, dtype="<f4").tobytes()))
-    assert torch.equal(found.state["ctx"], torch.arange(12.0).reshape(3, 4))
-
-
 @pytest.mark.parametrize(
     "lie",
     [
@@ -319,6 +311,8 @@ def test_a_tensor_that_is_what_it_says(tmp_path: Path) -> None:
     ids=str,
 )  # fmt: skip
 def test_a_tensor_that_lies_is_refused(tmp_path: Path, lie: dict[str, Any]) -> None:
+    true = read(hostile(tmp_path / "true.pth", data=np.arange(12, dtype="<f4").tobytes()))
+    assert torch.equal(true.state["ctx"], torch.arange(12.0).reshape(3, 4))
     said = refused(hostile(tmp_path / NAME, **lie))
     assert "damaged" in said or "no plain tensor" in said
 
@@ -350,7 +344,7 @@ def test_attributes_of_a_dictionary_hide_nothing(tmp_path: Path) -> None:
     assert refused(nothing).startswith(" holds epoch, where")
 
 
-@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@both_forms
 def test_a_truncated_file_is_refused(tmp_path: Path, legacy: bool) -> None:
     whole = saved(tmp_path / NAME, coop(), legacy=legacy).read_bytes()
     path = tmp_path / "cut" / NAME
@@ -361,7 +355,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, legacy: bool) -> None:
         assert "truncated or damaged?" in said or "begins with" in said
 
 
-@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@both_forms
 def test_damage_anywhere_ends_in_a_sentence_or_in_numbers(tmp_path: Path, legacy: bool) -> None:
     whole = saved(tmp_path / NAME, coop(), legacy=legacy).read_bytes()
     path, g = tmp_path / NAME, np.random.default_rng(0)
@@ -373,19 +367,19 @@ def test_damage_anywhere_ends_in_a_sentence_or_in_numbers(tmp_path: Path, legacy
             assert read(path).state["ctx"].isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"version https://git-lfs.github.com/spec/v1\n", "begins with b'vers', where a file of torch.save begins with"),
+def test_a_file_of_something_else(tmp_path: Path) -> None:
+    for content, words in (
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "begins with b'vers', where a file of torch.save begins with",
+        ),
         (b"", "begins with b''"),
         (b"\x10\x00\x00\x00\x00\x00\x00\x00{}", "begins with"),
         (pickle.dumps({"state_dict": {}}), "no complete file of torch.save"),
         (b"PK\x03\x04", "no complete file of torch.save"),
-    ],
-)  # fmt: skip
-def test_a_file_of_something_else(tmp_path: Path, content: bytes, words: str) -> None:
-    (tmp_path / NAME).write_bytes(content)
-    assert words in refused(tmp_path / NAME)
+    ):
+        (tmp_path / NAME).write_bytes(content)
+        assert words in refused(tmp_path / NAME), content
 
 
 def test_zip_files_that_torch_does_not_write(tmp_path: Path) -> None:
@@ -393,7 +387,7 @@ def test_zip_files_that_torch_does_not_write(tmp_path: Path) -> None:
     with zipfile.ZipFile(good) as archive:
         entries = {info.filename: archive.read(info) for info in archive.infolist()}
 
-    def written(change: Callable[[dict[str, bytes]], dict[str, bytes]], compression: int = zipfile.ZIP_STORED) -> Path:
+    def written(change: Any, compression: int = zipfile.ZIP_STORED) -> Path:
         with zipfile.ZipFile(tmp_path / "model.pth.tar-1", "w", compression) as archive:
             for name, data in change(dict(entries)).items():
                 archive.writestr(name, data)

@@ -1,4 +1,4 @@
-"""Weights as people have them: Hugging Face's folders against transformers' features, TorchScript archives, activations."""
+"""Weights as people have them: Hugging Face's folders against transformers, TorchScript archives, activations."""
 
 import json
 import re
@@ -159,6 +159,8 @@ def test_an_id_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch: pyte
         resolve_clip("someone/clip", "")
     tiny_hf_clip.save(tmp_path / "models--someone--clip" / "snapshots" / "a")
     assert resolve_clip("someone/clip", "").name == "someone/clip"
+    with pytest.raises(InputError, match=r"--weights openai: .* holds its own weights"):
+        resolve_clip("someone/clip", "openai")
 
 
 @pytest.fixture(scope="module")
@@ -172,21 +174,20 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _broken(folder: Path, what: str) -> None:
-    weights, images = folder / "model.safetensors", folder / "preprocessor_config.json"
-    config = json.loads((folder / "config.json").read_text())
-    tensors = load_file(weights)
+    weights, images, about = (folder / n for n in ("model.safetensors", "preprocessor_config.json", "config.json"))
+    config, tensors = json.loads(about.read_text()), load_file(weights)
     match what:
         case "no model.safetensors" | "no preprocessor_config.json" | "no tokenizer.json":
             (folder / what.removeprefix("no ")).unlink()
         case "siglip":
-            tiny_hf_clip.edit(folder / "config.json", model_type="siglip")
+            tiny_hf_clip.edit(about, model_type="siglip")
         case "two activations":
-            tiny_hf_clip.edit(folder / "config.json", text_config=config["text_config"] | {"hidden_act": "gelu"})
+            tiny_hf_clip.edit(about, text_config=config["text_config"] | {"hidden_act": "gelu"})
         case "another activation":
             acts = {name: config[name] | {"hidden_act": "relu"} for name in ("text_config", "vision_config")}
-            tiny_hf_clip.edit(folder / "config.json", **acts)
+            tiny_hf_clip.edit(about, **acts)
         case "other sizes":
-            tiny_hf_clip.edit(folder / "config.json", text_config=config["text_config"] | {"hidden_size": 16})
+            tiny_hf_clip.edit(about, text_config=config["text_config"] | {"hidden_size": 16})
         case "text only":
             save_file({name: one for name, one in tensors.items() if not name.startswith("vis")}, weights)
         case "without k":
@@ -218,13 +219,6 @@ BROKEN = {
     "another size": "preprocessor_config.json must resize the shorter side to 32",
     "nearest": r"\(bilinear or bicubic\), cut out 32 x 32",
 }
-
-
-@pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_with_a_folder_is_said_in_a_sentence(what: str, tmp_path: Path, kept: dict[str, Path]) -> None:
-    folder = shutil.copytree(kept["whole"], tmp_path / "tiny-hf")
-    _broken(folder, what)
-    check_refused(folder, BROKEN[what])
 
 
 def check_refused(folder: Path, message: str) -> None:
@@ -273,11 +267,12 @@ def _broken_shards(folder: Path, what: str) -> None:
             tiny_hf_clip.edit(folder / SAFE_INDEX, weight_map=named)
 
 
-@pytest.mark.parametrize("what", SHARDS)
-def test_what_is_wrong_with_shards_is_said_in_a_sentence(what: str, tmp_path: Path, kept: dict[str, Path]) -> None:
-    folder = shutil.copytree(kept["shards"], tmp_path / "tiny-hf")
-    _broken_shards(folder, what)
-    check_refused(folder, SHARDS[what])
+@pytest.mark.parametrize("what", BROKEN | SHARDS)
+def test_what_is_wrong_with_a_folder_is_said_in_a_sentence(what: str, tmp_path: Path, kept: dict[str, Path]) -> None:
+    kind, damage = ("shards", _broken_shards) if what in SHARDS else ("whole", _broken)
+    folder = shutil.copytree(kept[kind], tmp_path / "tiny-hf")
+    damage(folder, what)
+    check_refused(folder, (BROKEN | SHARDS)[what])
 
 
 FILES = {
@@ -301,11 +296,6 @@ def test_every_file_of_a_folder_counts_and_its_place_does_not(kind: str, name: s
     if kind == "older":
         file.unlink()
         check_refused(other, f".* lacks {name}; it holds ")
-
-
-def test_a_folder_holds_its_own_weights(kept: dict[str, Path]) -> None:
-    with pytest.raises(InputError, match="--weights openai: tiny-hf holds its own weights"):
-        resolve_clip(str(kept["whole"]), "openai")
 
 
 @pytest.fixture
@@ -362,8 +352,7 @@ def test_folders_and_random_weights_have_the_activation_of_their_configuration(t
 
 
 def test_the_tensors_of_a_torchscript_archive_are_read_and_it_is_not_run(twins: Path, monkeypatch: Any) -> None:
-    """As torch.jit.load, which runs it, gives them. OpenAI's archives hold halves, and all of their models have QuickGELU:
-    the archive tells it, whatever its name is."""
+    """As torch.jit.load, which runs it, gives them. OpenAI's archives hold halves, and tell of QuickGELU themselves."""
     state = {name: one.half() if one.is_floating_point() else one for name, one in load_file(twins).items()}
     file = archive(state, twins.parent / "ViT-B-16.pt")
     theirs, held = torch.jit.load(file).state_dict(), read_weights(file)

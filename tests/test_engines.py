@@ -33,13 +33,9 @@ class Started:
         self.engine, self.folder, self.said = engine, folder, list[str]()
 
     def __call__(self, build: Callable[[], Any] | None = None) -> Executor[Path]:
-        of_ray = {"folder": self.folder / "shared", "cpus": 1, "gpus": 0, "environment": nothing_to_compare}
+        of_ray = {"folder": self.folder / "shared", "cpus": 1, "gpus": 0, "environment": dict}
         more = {"engine": self.engine, "say": self.said.append, "options": of_ray if self.engine == "ray" else {}}
         return Executor(build or Bench(self.folder), workers=2, **more)
-
-
-def nothing_to_compare() -> dict[str, str]:
-    return {}
 
 
 @pytest.fixture(scope="module")
@@ -79,25 +75,20 @@ def double(bench: Path, x: int) -> tuple[int, int]:
     return 2 * x, os.getpid()
 
 
-def fail(bench: Path, x: int) -> Any:
-    raise ValueError(f"job {x}")
-
-
-def miss(bench: Path, x: int) -> None:
-    raise Missing(bench / "file")
-
-
 class Odd(Exception):
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")
 
 
-def oddly(bench: Path, x: int) -> None:
-    raise Odd(1, 2)
-
-
-def unreadable(bench: Path, x: int) -> Callable[[], int]:
-    return lambda: x
+def fail(bench: Path, how: str) -> Any:
+    match how:
+        case "missing":
+            raise Missing(bench / "file")
+        case "odd":
+            raise Odd(1, 2)
+        case "unreadable":
+            return lambda: how
+    raise ValueError(f"job {how}")
 
 
 def die(bench: Path, x: int) -> None:
@@ -114,16 +105,14 @@ def die_once(bench: Path, x: int) -> bytes:
 
 
 def large(bench: Path, job: tuple[int, int]) -> bytes:
-    """As many bytes as the job says, from a worker that has left its number a moment before."""
+    """As many bytes as the job says, from a worker that has left its number a moment before; an error for none."""
     x, size = job
+    if not size:
+        fail(bench, str(x))
     data = random.Random(x).randbytes(size)
     if x == 0:
         (bench / "sends").write_text(str(os.getpid()))
     return data
-
-
-def large_or_fail(bench: Path, job: tuple[int, int]) -> bytes:
-    return large(bench, job) if job[1] else fail(bench, job[0])
 
 
 def half(bench: Path, x: int) -> bytes:
@@ -186,16 +175,16 @@ def test_who_wants_no_more_results_starts_no_more_jobs(started: Started) -> None
 
 @pytest.mark.parametrize("kind", ["map", "chains"])
 def test_an_error_comes_back_as_it_is_if_it_can(started: Started, kind: str) -> None:
-    errors: list[tuple[Any, type[Exception], str]] = [
-        (fail, ValueError, "^job 4"),
-        (miss, Missing, "file is not there"),
-        (oddly, RuntimeError, "^Odd: 1 and 2$"),
-        (unreadable, Exception, "pickle"),
-    ]
+    errors: dict[str, tuple[type[Exception], str]] = {
+        "plain": (ValueError, "^job plain"),
+        "missing": (Missing, "file is not there"),
+        "odd": (RuntimeError, "^Odd: 1 and 2$"),
+        "unreadable": (Exception, "pickle"),
+    }
     with started() as executor:
-        for function, error, said in errors:  # and the workers go on
+        for how, (error, said) in errors.items():  # and the workers go on
             with pytest.raises(error, match=said):
-                list(getattr(executor, kind)(function, [4] if kind == "map" else [[4, 5]]))
+                list(getattr(executor, kind)(fail, [how] if kind == "map" else [[how, how]]))
         assert next(iter(executor.map(double, [1])))[0] == 2
 
 
@@ -277,7 +266,7 @@ def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypat
     with started() as executor:
         assert len(next(executor.map(large, [(1, MIB)]))) == MIB
     with pytest.raises(ValueError, match="job 3"), started() as executor:
-        list(executor.map(large_or_fail, [(1, MIB), (2, MIB), (3, 0)]))
+        list(executor.map(large, [(1, MIB), (2, MIB), (3, 0)]))
     assert not list(tmp_path.glob("fedaudit-results-*")) + list(tmp_path.glob("shared/*"))
 
 

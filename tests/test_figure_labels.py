@@ -154,7 +154,7 @@ class TestLooks:
     @pytest.mark.parametrize("blind", ["nobody", "protanopia", "deuteranopia", "tritanopia"])
     def test_hues_are_told_apart_by_the_colour_blind(self, blind: str) -> None:
         """At full strength (Machado et al. 2009), as differences of CIE Lab; 2.3 is just to be seen."""
-        seen = [lab(SEEN[blind] @ linear(colour)) for colour in COLOURS]
+        seen = [lab(SEEN[blind], colour) for colour in COLOURS]
         assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15
 
 
@@ -166,12 +166,10 @@ SEEN = {
 }  # fmt: skip
 
 
-def linear(colour: str) -> Any:
+def lab(seen: Any, colour: str) -> Any:
+    """CIE Lab, under D65, of what is seen of a colour."""
     parts = np.array(to_rgb(colour))
-    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-
-
-def lab(rgb: Any) -> Any:
+    rgb = seen @ np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = to_xyz @ np.clip(rgb, 0, 1) / np.array([0.9505, 1.0, 1.089])
     x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)

@@ -13,7 +13,6 @@ from fedaudit.pipeline import index, provenance
 from fedaudit.pipeline.finished import finish
 from fedaudit.pipeline.provenance import portable
 from fedaudit.reports.formats import duration
-from tests.kept_runs import KeptRuns
 from tests.pages import HOSTILE, Reader
 
 COMMAND = "audit.py --method fedavg --out x"
@@ -129,7 +128,7 @@ WORDS = "--method=promptfl --attack=entropy --epsilon=none"
 
 
 @pytest.mark.usefixtures("unsafe_but_quick")
-def test_a_whole_audit_has_its_note_on_page_and_index(kept: KeptRuns, tmp_path: Path) -> None:
+def test_a_whole_audit_has_its_note_on_page_and_index(kept: Any, tmp_path: Path) -> None:
     out, folder = kept.copied(tmp_path), tmp_path / kept.audits["entropy"].report.parent.relative_to(kept.out)
     note = json.loads((out / "audits" / f"{folder.name}.json").read_text())
     page, listed = Reader((folder / "index.html").read_bytes()), Reader((out / "index.html").read_bytes())

@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import itertools
-from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -25,7 +24,7 @@ from tests import prompt_toy
 from tests.prompt_toy import made
 
 
-def peak(work: Callable[[], object]) -> int:
+def peak(work) -> int:
     """The most bytes of tensors that `work` has allocated and not freed."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         work()

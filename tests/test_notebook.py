@@ -3,12 +3,10 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kept_runs import KeptRuns
 from tests.pages import Reader
 
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e '.[test]'")
@@ -40,7 +38,7 @@ CELLS = {
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory, kept: KeptRuns) -> dict[str, list[Any]]:
+def outputs(tmp_path_factory: pytest.TempPathFactory, kept: Any) -> dict[str, list[Any]]:
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS.values()])
     folder = tmp_path_factory.mktemp("book")
     kept.copied(folder / "runs")
@@ -98,7 +96,7 @@ def test_an_audit_whose_report_has_gone_is_still_shown(outputs: dict[str, list[A
     assert "no such folder" in shown.data["text/plain"]
 
 
-def test_without_ipython_there_are_lines(tmp_path: Path) -> None:
+def test_without_ipython_there_are_lines(tmp_path: Any) -> None:
     text = (
         "import sys; sys.modules['IPython'] = None\n"
         "from fedaudit.machinery.progress import Progress\n"

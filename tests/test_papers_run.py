@@ -118,7 +118,7 @@ def tiny(name: str) -> str:
 
 
 def drawing_of(out: Path, tiny: Callable[[str], str], left_out: Sequence[str] = ()) -> Callable[[str], DrawnItem]:
-    """Draws an item under `out` as the command does, once, with the words that `tiny` says of it, without some tasks."""
+    """Draws an item under `out` as the command does, once, with the words that `tiny` says, without some tasks."""
     known: dict[str, DrawnItem] = {}
 
     def draw(name: str) -> DrawnItem:

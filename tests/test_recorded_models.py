@@ -14,7 +14,6 @@ from scipy.stats import ttest_1samp
 
 from benchmarks.recordings import both, counts, permuted, plain_mean, served
 from fedaudit.external.reading import read
-from fedaudit.external.run import OwnRun
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import recorded
 from fedaudit.trainers.base import Schedule, State
@@ -29,7 +28,7 @@ assert right  # a fixture
 class Losses:
     """A learner under which a record of client k fits the states that client k really sent, the nearer the better."""
 
-    def __init__(self, run: OwnRun, noise: float) -> None:
+    def __init__(self, run: Any, noise: float) -> None:
         self.true = [run.received(r, run.models[r].load()) for r in range(run.rounds)]  # states by round and client
         self.noise, self.data = noise, Data()
 

@@ -3,6 +3,7 @@ pairs, that of sampled Gaussian steps against what likelihood ratios reach, and 
 
 import functools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,14 +136,11 @@ def test_the_most_exposed_clients_count() -> None:
     assert run.scaled(2.0).clients[0] == (((1.0, 9),), 0.4)
 
 
-class Released:
-    local, shared, central = (), ("p_G",), ()
-
-
 @pytest.mark.parametrize(("sampler", "words"), [("poisson", "Gaussian on Poisson samples"), ("epochs", "Gaussian")])
 def test_the_bound_says_what_the_ledger_proves(sampler: str, words: str) -> None:
-    ran, privacy = ledger((40,), (5,), sampler=sampler), Privacy(epsilon=9.0)
-    said = hypotheses(privacy_table(ran, Released(), privacy, ("prompt-user", "server")), ran)["prompt-user"]
+    ran, method = ledger((40,), (5,), sampler=sampler), SimpleNamespace(local=(), shared=("p_G",), central=())
+    table = privacy_table(ran, method, Privacy(epsilon=9.0), ("prompt-user", "server"))
+    said = hypotheses(table, ran)["prompt-user"]
     any_, gaussian_ = bounds_of({"prompt-user": said})
     assert (any_.mechanism, gaussian_.mechanism) == ("", words)
     assert f"if the mechanism is {words} (95 %" in gaussian_.sentence

@@ -188,7 +188,7 @@ def test_distances_tell_members_and_nothing_of_a_second_coin() -> None:
 
 
 def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_members(whole: Transcript) -> None:
-    """Each record twice among the candidates, so that the expected half are all: distances follow to their last step."""
+    """Each record twice among the candidates, so that the expected half are all: distances follow to the last step."""
     method, world, seen = secfpp(), federation(SIZES), View(whole, "clustering-server")
     learner = world.learner()
     expected = user_vectors(seen, method, learner, [[*own, *own] for own in world.training])

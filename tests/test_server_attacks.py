@@ -1,4 +1,4 @@
-"""Attacks on what was seen of rounds: against slow loops and hand calculations, ties, absent clients, a planted leak."""
+"""Attacks on what was seen of rounds: against slow loops and by hand, ties, absent clients, a planted leak."""
 
 import dataclasses
 import math

@@ -253,20 +253,15 @@ def test_two_clients_that_hold_one_picture_share_its_coin():
     run = made_up(3, leak=1.0)
     pairs = {r: run.records[k - 1][i] for k in (1, 3, 5, 7) for i, r in enumerate(run.records[k])}
     truth = run.truth | {r: run.truth[first] for r, first in pairs.items()}
-    alike = [replace(m, scores=doubled(m.scores, pairs)) for m in run.models]
+    alike = [replace(m, scores=m.scores.copy()) for m in run.models]
+    for scores, (record, first) in itertools.product([m.scores for m in alike], pairs.items()):
+        if {record, first} <= {*scores.index}:
+            scores.loc[record, list(SIGNALS)] = scores.loc[first, list(SIGNALS)]
     twice = replace(run, models=alike, truth=truth)
     shared = coins_of({k: run.records[k] for k in (0, 2, 4, 6)})
     once = replace(twice, coins=shared | {r: shared[first] for r, first in pairs.items()})
     row = ("released-model", "final", "all members", "held-out", SIGNALS[0])
     assert by_coin(twice).scores[row].z == pytest.approx(2**0.5 * by_coin(once).scores[row].z, rel=0.05)
-
-
-def doubled(scores, pairs):
-    found = scores.copy()
-    for record, first in pairs.items():
-        if record in found.index and first in found.index:
-            found.loc[record, list(SIGNALS)] = scores.loc[first, list(SIGNALS)]
-    return found
 
 
 def test_a_score_that_is_the_same_for_all_records_shows_nothing():

@@ -190,7 +190,7 @@ def test_one_way_of_rebuilding(fedrand, fedavg, way):
 
 @pytest.mark.parametrize(("losses", "best"), [([3, 1, 2], 2), ([3, 2, 1], 3), ([1, 1, 2], 1), ([], None)])
 def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, best):
-    """The first of equals; the last where nothing was measured. It has a row of its own unless it is the released one."""
+    """The first of equals; the last where nothing was measured. It has a row of its own unless it is released."""
     utility = [{"global": {"loss": float(loss)}} for loss in losses] or [{}] * 3
     short = dataclasses.replace(fedavg, schedule=dataclasses.replace(fedavg.schedule, rounds=3))
     read = type(fedavg).round
