@@ -67,10 +67,8 @@ OF_AN_UPLOAD: dict[str, tuple[object, ...]] = {"kept": ("B", [1]), "records": (1
 def tensors(**changes: object) -> dict[str, dict[str, object]]:
     """The header of an upload, its first tensor changed; None takes an entry's key away."""
     first = {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} | changes
-    return {
-        A: {key: value for key, value in first.items() if value is not None},
-        B: {"dtype": "F32", "shape": [3, 1], "data_offsets": [8, 20]},
-    }
+    second = {"dtype": "F32", "shape": [3, 1], "data_offsets": [8, 20]}
+    return {A: {key: value for key, value in first.items() if value is not None}, B: second}
 
 
 IN_A_HEADER: dict[str, tuple[object, ...]] = {

@@ -85,11 +85,9 @@ def prompt_evidence(
     level = "none" if math.isinf(epsilon) else f"{epsilon:g}"
     label = ":".join([method, *(f"{k}={str(v).lower()}" for k, v in own.items()), f"epsilon={level}"])
     means = {split: accuracy_of(method, epsilon, split, seed, rank, residual) for split in SPLITS}
-    tables = {
-        "accuracy": table("accuracy", accuracy_rows(means, rounds)),
-        "privacy": table("privacy", privacy_rows(method, epsilon)),
-        "noise": table("noise", noise_rows(method, epsilon)),
-    }
+    rows = {"accuracy": accuracy_rows(means, rounds), "privacy": privacy_rows(method, epsilon)}
+    rows["noise"] = noise_rows(method, epsilon)
+    tables = {name: table(name, made) for name, made in rows.items()}
     names = {"run": f"{label}-{seed}", "method": label, "task": "glyphs", "seed": seed}
     ratio = float(tables["noise"].ratio.max()) if len(tables["noise"]) else None
     found: list[Accuracy | Epsilon] = [
@@ -173,8 +171,7 @@ def attacked(e: Evidence, *attacks: str, pictures: bool = True) -> Evidence:
 def about_attacks(
     e: Evidence, threat: str, compared: tuple[str, str], attacks: list[str], epsilon: float
 ) -> list[Finding]:
-    """Findings of every attack's headline score, and of the best attack where there are several. The released model is
-    confounded, so that all three verdicts appear."""
+    """Of every attack's headline score, and of the best attack; the released model is confounded."""
     rows = []
     place, population = (threat, ATTACK_WAYS[threat], *compared), compared[0]
     confounded = threat == "released-model" and population != "canaries"
@@ -288,11 +285,8 @@ def trajectory_rows(records: pd.DataFrame, epsilon: float) -> list[tuple[Any, ..
     ]
     top = top_members(records)
     ends += [(r, c, "member", 0.6 + 0.2 * i) for i, (r, c) in enumerate(zip(top.record, top.client, strict=True))]
-    return [
-        (record, client, kind, t, 3.4 - (3.4 - end) * t / ROUNDS)
-        for record, client, kind, end in ends
-        for t in range(ROUNDS + 1)
-    ]
+    times = range(ROUNDS + 1)
+    return [(*of, t, 3.4 - (3.4 - end) * t / ROUNDS) for *of, end in ends for t in times]
 
 
 def sweep(seeds: int = 1, rounds: int = ROUNDS) -> list[Evidence]:

@@ -37,10 +37,8 @@ def made_up(
     signals=SIGNALS,
     held=HELD,
 ):
-    """Targets with `each` members and held-out records, a scale of their own, and scores that differ by `classes` from class to class.
-
-    `leak` moves members' scores, `gap` those of other clients' records (down); the latter have the target's classes if they are `shared`.
-    """
+    """Targets with `each` members and held-out records, a scale of their own, and scores that differ by `classes` from
+    class to class. `leak` moves members' scores, `gap` those of others' records down (same classes: `shared`)."""
     rng = np.random.default_rng(seed)
     clients = range(targets)
     candidates = {k: [f"c{k}-{i}" for i in range(2 * each)] for k in clients}

@@ -103,8 +103,7 @@ def test_an_answer_is_the_gradient_at_the_probe(tmp_path: Path) -> None:
 
 
 def test_it_names_a_batch_that_noise_hides(tmp_path: Path) -> None:
-    """Noise on u and v moves p_L far away; the server's own noise on p_G is none to itself. What another client answers
-    names nobody."""
+    """Noise moves p_L far away; the server's own on p_G is none to itself. What another client answers names nobody."""
     world, schedule = federation(WIDE), Schedule(rounds=4, clients=3, per_round=3, seed=1)
     method = noised(made("dpfpl", PARAMS["dpfpl"], NONE, schedule), 30.0)
     transcript = run(tmp_path / "run", method, world, schedule)

@@ -112,7 +112,6 @@ class TestKept:
         sizes, spans = np.array([3, 4]), [{"image": slice(0, 1), "caption": slice(1, 3)}, {"caption": slice(0, 4)}]
         texts = Texts(sizes, spans, ["a b", "ä"], [["<s>", "a", "b"], ["ä"]])
         again = public_records(texts.arrays())
-        assert isinstance(again, Texts)
         assert (again.spans, again.words, again.tokens, again.hard) == (spans, texts.words, texts.tokens, None)
         answers = again.answers({"exact": {"signals": stacked(signals)}})
         for field in dataclasses.fields(signals):

@@ -235,8 +235,7 @@ def flags_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def test_nothing_and_two_dashes_as_the_value_of_any_flag(places: Any, monkeypatch: Any, capsys: Any) -> None:
-    """Nothing, as `--run "$RUN"` gives where RUN is not set; argparse drops two dashes, so that `--method=--` planned the
-    default audit."""
+    """Nothing, as `--run "$RUN"` gives where RUN is not set, and two dashes, which argparse drops."""
     tried: set[tuple[str, str]] = set()
     for words in commands(places["folder"]):
         kind = words[0] if words and words[0].startswith(("--run", "--nightly", "--paper", "--audit")) else ""

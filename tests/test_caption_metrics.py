@@ -131,7 +131,6 @@ def test_rouge_l_and_cider_agree_with_their_definitions(seed: int, references: i
 
 def test_rouge_l_by_hand() -> None:
     """First reference: "the cat on the mat", 5 of 6 both ways. Second: 1 of 6 and 1 of 1. Best: P = 5/6, R = 1.
-
     F = 2.44 · 5/6 / (1 + 1.44 · 5/6) = 61/66. The second image shares nothing: 0. Mean 61/132.
     """
     references = [words("the cat is on the mat|cat"), words("x y")]
@@ -140,7 +139,6 @@ def test_rouge_l_by_hand() -> None:
 
 def test_cider_by_hand() -> None:
     """Two images; "a" is in both (weight 0), every other n-gram in one or none (weight L = log 2).
-
     Image 1, "a b" for "a b": n = 1: only b counts, cosine 1; n = 2: "a b", 1; no longer ones: 0. 10 · (1 + 1) / 4 = 5.
     Image 2, "c c c" for "a c d": n = 1: min(3L, L) · L / (3L · sqrt(2) L) = 1 / (3 sqrt 2); n = 2, 3: nothing common.
     Against its other reference "e": 0. So 10 / (3 sqrt 2) / 4 / 2 = 5/(12 sqrt 2); mean 2.5 + 5/(24 sqrt 2).

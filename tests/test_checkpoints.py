@@ -113,7 +113,6 @@ def test_a_prompt_of_coop_is_read_as_it_was_saved(tmp_path: Path, dtype: torch.d
     assert (found.path, found.kind, found.state.keys()) == (path, PROMPTS, {"ctx"})
     ctx, start = found.state["ctx"], found.start_token
     assert torch.equal(ctx, state["ctx"].detach().float())
-    assert start is not None
     assert torch.equal(start, state["token_prefix"][0, 0].float())
     for tensor in (ctx, start):
         assert tensor.dtype == torch.float32
@@ -138,7 +137,6 @@ def test_prompts_of_maple_are_those_of_its_code(tmp_path: Path, depth: int, lega
         layer.load_state_dict({part: own[f"{name}.{part}"] for part in ("weight", "bias")})
         assert torch.equal(Pt[i], text)
         torch.testing.assert_close(ours[i], layer(text))
-    assert found.start_token is not None
     assert torch.equal(found.start_token, own["token_prefix"][0, 0])
 
 

@@ -166,9 +166,8 @@ def test_contexts_of_classes_equal_the_whole_pass_class_by_class(clip: FrozenCLI
     weight = contexts(2, 3, C, clip.embed, seed=1)
     fast, slow, shared = (contexts(2, 3, C, 4, clip.width).requires_grad_() for _ in range(3))
     found = clip.text_by_class(fast, texts)
-    expected = torch.stack(
-        [torch.cat([oracle(clip, slow[i, j, c], [NAMES[c]]) for c in range(C)]) for i in range(2) for j in range(3)]
-    ).unflatten(0, (2, 3))
+    one_by_one = [oracle(clip, slow[i, j, c], [NAMES[c]]) for i, j, c in np.ndindex(2, 3, C)]
+    expected = torch.cat(one_by_one).unflatten(0, (2, 3, C))
     alone = torch.cat([clip.text(shared[:, :, c], clip.classes([NAMES[c]], 4)) for c in range(C)], dim=2)
     for features, leaf in ((expected, slow), (alone, shared)):
         torch.testing.assert_close(found, features, atol=1e-5, rtol=0)
@@ -612,17 +611,13 @@ def test_a_tag_says_which_gelu_and_how_images_are_prepared(tiny_architecture: st
     found = clip.text(prompt, clip.classes(names, 4))
     texts = [f"a photo of a {n} ." for n in names]
     torch.testing.assert_close(found, encode_text(clip, texts, clip_tokens), atol=1e-5, rtol=0)
-    file = clip.source.weights
-    assert file is not None
-    plain = load(resolve_clip(tiny_architecture, str(file)))
+    plain = load(resolve_clip(tiny_architecture, str(clip.source.weights)))
     assert type(plain.model.transformer.resblocks[0].mlp.gelu).__name__ == "GELU"
     assert plain.source.sha256 != clip.source.sha256
 
 
 def test_weights_are_never_unpickled(tiny_architecture: str, tmp_path: Path) -> None:
-    source = resolve_clip(tiny_architecture, "openai")
-    assert source.weights is not None
-    state = load_file(source.weights)
+    state = load_file(resolve_clip(tiny_architecture, "openai").weights)
     torch.save(state, tmp_path / "plain.pt")
     found = load(resolve_clip(tiny_architecture, str(tmp_path / "plain.pt")))
     assert torch.equal(found.model.positional_embedding, state["positional_embedding"])

@@ -249,9 +249,8 @@ NOVEL = pd.DataFrame({"loss": [5.0, 6.0]}, ["n0", "n1"])
 def test_one_model_for_all_clients_ranks_each_clients_records_among_themselves():
     found = tables(together(extra=[]))
     by_record = found["records"].set_index("record")
-    assert by_record["rank"].to_dict() == {
-        "m00": 1, "m01": 4, "h00": 3, "h01": 2, "m10": 1, "m11": 4, "h10": 3, "h11": 2,
-    }  # fmt: skip
+    of_client = {"m{}0": 1, "m{}1": 4, "h{}0": 3, "h{}1": 2}
+    assert by_record["rank"].to_dict() == {r.format(k): rank for k in (0, 1) for r, rank in of_client.items()}
     assert by_record.client.tolist() == ["client-00"] * 4 + ["client-01"] * 4
     # of two that are first among their own the one with the higher score is shown first
     shown = found["exposed"]

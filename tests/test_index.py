@@ -21,10 +21,8 @@ DONE = NOTE | {"finished": "2026-01-03 03:05 UTC", "seconds": 60.0}
 
 
 def finding(run: str, verdict: str, **more: Any) -> dict[str, Any]:
-    return {
-        "run": run, "method": run, "metric": "auroc", "headline": True, "nonmembers": "held-out", "threat_model": "server",
-        "value": 0.7, "verdict": verdict, "p_adjusted": 0.01,
-    } | more  # fmt: skip
+    about = {"metric": "auroc", "headline": True, "nonmembers": "held-out", "threat_model": "server", "value": 0.7}
+    return about | {"run": run, "method": run, "verdict": verdict, "p_adjusted": 0.01} | more
 
 
 def report(out: Path, name: str, note: dict[str, Any] | None, *runs: str, **more: Any) -> None:

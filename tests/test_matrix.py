@@ -52,11 +52,9 @@ class TestCells:
 
 class TestLimits:
     def test_cells_have_the_limits_that_they_can_answer(self, tmp_path: Path) -> None:
-        text = (
-            "matrix: [{method: fedavg}, {method: fedotp, attack: loss}, {method: fedotp, attack: none}]\n"
-            "limits: [server auroc.low < 0.6, accuracy/local > 70]"
-        )
-        found = [[gate.text for gate in cell.limits] for cell in matrix(tmp_path, text).cells]
+        text = "matrix: [{method: fedavg}, {method: fedotp, attack: loss}, {method: fedotp, attack: none}]\n"
+        cells = matrix(tmp_path, f"{text}limits: [server auroc.low < 0.6, accuracy/local > 70]").cells
+        found = [[gate.text for gate in cell.limits] for cell in cells]
         auroc, accuracy = "server auroc.low < 0.6", "accuracy/local > 70"
         assert found == [[auroc], [auroc, accuracy], [accuracy]]
         text = "matrix: {method: dpfpl, epsilon: [none, 1]}\n"
@@ -153,7 +151,6 @@ def test_where_workers_run_is_said_beside_the_file(tmp_path: Path) -> None:
     path.write_text("base: {method: promptfl, epsilon: none, engine: local, keep_rounds: all}\nmatrix: {seed: [0, 1]}")
     words = ["--nightly", str(path), *"--engine ray --worker-cpus 2 --keep-rounds=last --out".split(), str(tmp_path)]
     night = nightly.read(words, lambda cell: cli.read_command(cell).plan)
-    assert night is not None
     plans = [cell.plan for cell in night.matrix.cells]
     assert [(p.engine, p.worker_cpus, p.keep_rounds, p.seed) for p in plans] == [("ray", 2, "last", s) for s in (0, 1)]
     with pytest.raises(InputError, match="--keep-rounds: 'none' must be all, last or every:N"):

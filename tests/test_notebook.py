@@ -97,10 +97,7 @@ def test_an_audit_whose_report_has_gone_is_still_shown(outputs: dict[str, list[A
 
 
 def test_without_ipython_there_are_lines(tmp_path: Any) -> None:
-    text = (
-        "import sys; sys.modules['IPython'] = None\n"
-        "from fedaudit.machinery.progress import Progress\n"
-        "with Progress().stage('work', 1) as advance: advance()"
-    )
+    text = "import sys; sys.modules['IPython'] = None; from fedaudit.machinery.progress import Progress\n"
+    text += "with Progress().stage('work', 1) as advance: advance()"
     done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr.splitlines() == ["work", "work: done in 0 s"]

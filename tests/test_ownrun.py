@@ -33,28 +33,9 @@ from fedaudit.trainers.base import Schedule
 from fedaudit.trainers.learners import METHODS as PLUGINS
 from fedaudit.trainers.learners import facts
 from fedaudit.trainers.transcript import Transcript
+from tests import small_run as small
 from tests.asking_toy import Candidates, models
-from tests.small_run import (
-    MODEL,
-    MODELS,
-    PICTURE,
-    PROMPT,
-    RUN,
-    UPLOAD,
-    A,
-    B,
-    adapter,
-    add,
-    delete,
-    line,
-    linked,
-    moved_out,
-    pipe,
-    put,
-    raw,
-    small_run,
-    truncate,
-)  # fmt: skip
+from tests.small_run import MODEL, PICTURE, RUN, UPLOAD, A, B, adapter, line, put
 from tests.toy import toy_run
 from tests.whole_runs import contents
 
@@ -63,7 +44,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return small_run(tmp_path / "my-run")
+    return small.small_run(tmp_path / "my-run")
 
 
 def test_what_read_finds(run):
@@ -89,7 +70,7 @@ def test_the_federation_of_a_folder(run):
     more = [[r.id for r in part] for part in (found.novel, found.test, found.novel_test)]
     assert more == [["v1", "v0"], ["t"], ["u"]]
     records = found.records
-    assert (records["m0"].prompt, records["o2"].prompt) == (PROMPT, "<image> other")
+    assert (records["m0"].prompt, records["o2"].prompt) == (small.PROMPT, "<image> other")
     assert (records["m2"].references, records["m0"].references) == (("one", "two"), ("a m0",))
     assert (records["o0"].group, records["m0"].group) == ("dogs", "")
     assert isinstance(records["m0"].picture, Path)
@@ -186,13 +167,11 @@ class TestTranscript:
         found = transcript(run, tmp_path / "out")
         assert found.initial == {"utility": {}}
         both = {"records": 2, "facts": {}, "bytes": 20, "kept": [], "owner": False}
-        assert found.round(0) == {
-            "round": 0, "cohort": [0, 2],
-            "uploads": {"0": both | {"records": 1}, "2": both | {"bytes": 8, "kept": [B]}}, "bytes_down": 40,
-            "bytes_up": 28, "utility": {},
-        }  # fmt: skip
+        uploads = {"0": both | {"records": 1}, "2": both | {"bytes": 8, "kept": [B]}}
+        about = {"round": 0, "cohort": [0, 2], "bytes_down": 40, "bytes_up": 28, "utility": {}}
+        assert found.round(0) == about | {"uploads": uploads}
         for r in range(3):
-            assert_same(found.broadcast(r), MODELS[r])
+            assert_same(found.broadcast(r), small.MODELS[r])
         assert_same(found.upload(0, 2), {A: adapter(20)[A]})
         assert found.own_model(1, 2) is None, "the folder does not hold it"
 
@@ -247,7 +226,7 @@ class TestIdentity:
     def test_a_copy_elsewhere_has_the_same_hash(self, run, tmp_path):
         shutil.copytree(run, tmp_path / "copy")
         for name in ("README", "models/.DS_Store"):
-            raw(name, b"counts for nothing")(tmp_path / "copy")
+            small.raw(name, b"counts for nothing")(tmp_path / "copy")
         assert read(tmp_path / "copy").sha256 == read(run).sha256
 
     @pytest.mark.parametrize("name", ["run.json", "members.jsonl", PICTURE, MODEL, "rounds.json"])
@@ -279,7 +258,7 @@ def test_no_such_folder(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("damage", "words"),
-    [(truncate(UPLOAD, -4), "as safetensors"), (delete(UPLOAD), "No such file"), (pipe(UPLOAD), "FIFO")],
+    [(small.truncate(UPLOAD, -4), "safetensors"), (small.delete(UPLOAD), "No such file"), (small.pipe(UPLOAD), "FIFO")],
 )
 def test_a_file_that_is_damaged_after_its_header_was_read(run, tmp_path, damage, words):
     own = read(run)
@@ -291,7 +270,7 @@ def test_a_file_that_is_damaged_after_its_header_was_read(run, tmp_path, damage,
 @pytest.mark.parametrize("name", ["images", PICTURE, "models", MODEL, "uploads/round-000", "members.jsonl", "run.json"])
 def test_linked_files_are_read_if_asked_for(run, name):
     before = read(run).sha256
-    moved_out(name)(run)
+    small.moved_out(name)(run)
     with pytest.raises(InputError, match="lies outside of the run's folder; only --linked-files allows that"):
         read(run)
     own = read(run, linked=True)
@@ -303,16 +282,15 @@ def test_linked_files_are_read_if_asked_for(run, name):
 def test_pictures_elsewhere_are_read_if_asked_for(run):
     shutil.move(run / "images", run.parent / "pictures")
     for path in (str(run.parent / "pictures/x.png"), "../pictures/x.png"):
-        for name in ("members", "nonmembers"):
-            lines = [json.loads(text) for text in (run / f"{name}.jsonl").read_text().splitlines()]
-            put(run / f"{name}.jsonl", [found | {"image": path} for found in lines])
+        for file in (run / "members.jsonl", run / "nonmembers.jsonl"):
+            put(file, [json.loads(text) | {"image": path} for text in file.read_text().splitlines()])
         with pytest.raises(InputError, match=r"image .*pictures/x.png lies outside"):
             read(run)
         assert read(run, linked=True).federation.records["m0"].image.shape == (2, 2, 3)
 
 
 def test_even_linked_files_must_be_regular(run):
-    linked("images/x.png", "/dev/zero")(run)
+    small.linked("images/x.png", "/dev/zero")(run)
     with pytest.raises(InputError, match=r"image images/x\.png cannot be read \(it is a FIFO, socket or device"):
         read(run, linked=True)
 
@@ -328,7 +306,7 @@ def test_links_inside_of_the_folder_and_to_the_folder_are_fine(run):
 
 
 def test_the_command_takes_linked_files(run, tmp_path, capsys):
-    moved_out("images")(run)
+    small.moved_out("images")(run)
     words = ["--run", str(run), "--out", str(tmp_path / "out"), "--dry-run"]
     assert cli.main(words) == 2
     assert "members.jsonl line 1: image images/x.png lies outside" in capsys.readouterr().err
@@ -349,7 +327,7 @@ def test_lines_of_other_systems(run):
 @pytest.mark.parametrize("name", ["=1+2", "+1", "-1", "@a", "a/b", "..", "Ä b", "a,b", "'", "<b>", "O0"])
 def test_ids_that_mean_something_elsewhere_are_read_as_they_are(run, name):
     """Nothing is called by an id; `O0` differs from another one in its case only."""
-    add("members.jsonl", line(name, 1))(run)  # of a client that never took part
+    small.add("members.jsonl", line(name, 1))(run)  # of a client that never took part
     assert [r.id for r in read(run).federation.clients[1].records] == [name]
 
 
@@ -427,11 +405,9 @@ class TestRoundTrip:
         """Weights, records and order by content: an attack's scores, and so the findings, cannot differ."""
         both = []
         for found, data in ((original, toy_federation()), (again[1], again[0].federation)):
-            asked = Candidates(
-                {k: [r.id for r in client.records] for k, client in enumerate(data.clients)},
-                {k: [r.id for r in client.reference] for k, client in enumerate(data.clients)},
-                [r.id for r in data.novel],
-            )
+            own = {k: [r.id for r in client.records] for k, client in enumerate(data.clients)}
+            reference = {k: [r.id for r in client.reference] for k, client in enumerate(data.clients)}
+            asked = Candidates(own, reference, [r.id for r in data.novel])
             held = [m for name in facts("lora").threat_models for m in models(View(found, name), asked)]
             both.append([(m.threat_model, m.way, m.client, m.round, m.records, state_digest(m.read())) for m in held])
         assert both[0] == both[1]
@@ -531,17 +507,13 @@ class TestExport:
         assert_same_transcripts(before, transcript(out, tmp_path / "u"), owners=False)
 
 
-@pytest.mark.parametrize(
-    ("attack", "words"),
-    [
-        ("gradnorm", ("--attack gradnorm", "maxrenyi")),
-        *((name, (f"--attack {name}", "shadow models", "maxrenyi")) for name in ("lira", "rmia", "quantile", "shadow")),
-    ],
-)
-def test_attacks_that_a_run_of_adapters_does_not_allow(run, capsys, attack, words):
+@pytest.mark.parametrize("attack", ["gradnorm", "lira", "rmia", "quantile", "shadow"])
+def test_attacks_that_a_run_of_adapters_does_not_allow(run, capsys, attack):
     assert cli.main(["--run", str(run), "--attack", attack]) == 2
     said = capsys.readouterr().err
-    assert all(word in said for word in words)
+    assert f"--attack {attack}" in said
+    assert "maxrenyi" in said
+    assert attack == "gradnorm" or "shadow models" in said
 
 
 def test_the_key_of_a_run_covers_all_that_reads_it(run, tmp_path):
@@ -564,16 +536,15 @@ class TestDocs:
     def test_the_example_is_a_run(self, tmp_path, run):
         blocks = self.blocks()
         assert blocks.keys() >= {"run.json", "rounds.json", "members.jsonl", "nonmembers.jsonl", "reference.jsonl"}
-        for name, text in blocks.items():
-            if name.endswith(("json", "jsonl")):
-                (tmp_path / name).write_text(text)
+        for name in (name for name in blocks if name.endswith(("json", "jsonl"))):
+            (tmp_path / name).write_text(blocks[name])
         for r in range(2):
             put(tmp_path / f"models/round-{r:03d}.safetensors", adapter(r))
         put(tmp_path / "uploads/round-000/client-00.safetensors", {A: adapter(1)[A]})
         put(tmp_path / "uploads/round-000/client-01.safetensors", {B: adapter(1)[B]})
+        (tmp_path / "images").mkdir()
         for name in re.findall(r"images/\w+\.png", "".join(blocks.values())):
-            (tmp_path / "images").mkdir(exist_ok=True)
-            shutil.copy(run / "images/x.png", tmp_path / name)
+            shutil.copy(run / PICTURE, tmp_path / name)
         own = read(tmp_path)
         assert (own.cohorts, own.clients) == (((0, 1),), 2)
         assert set(own.federation.truth.values()) == {True, False}

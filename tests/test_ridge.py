@@ -202,10 +202,9 @@ def test_a_message_is_explained_by_the_gradients_where_its_client_began(world: A
 def test_the_order_of_the_records_does_not_matter(world: Any, run: Transcript) -> None:
     messages, records = AdapterMessages(View(run, "server"), world.learner), [*world.training[1], *world.training[0]]
     order = np.random.default_rng(0).permutation(len(records))
-    one, other = (
-        messages.round(CLIENT, 1, some, ("solved",), len(records), False)["solved/weights"]
-        for some in (records, [records[i] for i in order])
-    )
+    shuffled = [records[i] for i in order]
+    found = [messages.round(CLIENT, 1, some, ("solved",), len(records), False) for some in (records, shuffled)]
+    one, other = (of["solved/weights"] for of in found)
     np.testing.assert_allclose(other, one[order], atol=1e-6)
 
 

@@ -17,15 +17,8 @@ from sklearn.metrics import roc_auc_score
 from fedaudit.attacks.base import View
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.knowledge import PooledSum
+from fedaudit.attacks.messages import pooled
 from fedaudit.attacks.messages.distances import UserVector, _slopes, from_distances
-from fedaudit.attacks.messages.pooled import (
-    between_classes,
-    inverse_root,
-    pooled_sums,
-    start_gradients,
-    told_distances,
-    user_vectors,
-)
 from fedaudit.attacks.scatter import solve
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment
@@ -79,12 +72,12 @@ def auroc(everybody: list[User], floor: float, noise: float = 0.0, second: bool 
     rng = np.random.default_rng(7)
     W = sum(scatter_of(user, user.member) for user in everybody)
     bumps = np.triu(rng.normal(0, noise, W.shape)) if noise else np.zeros_like(W)
-    root = inverse_root(torch.from_numpy(W + bumps + np.triu(bumps, 1).T), floor)
+    root = pooled.inverse_root(torch.from_numpy(W + bumps + np.triu(bumps, 1).T), floor)
     found = []
     for user in everybody:
         one_hot = F.one_hot(torch.from_numpy(user.classes), 10).double()
         truth = rng.permutation(user.member) if second else user.member
-        found.append(roc_auc_score(truth, solve(between_classes(torch.from_numpy(user.marks), one_hot, root))))
+        found.append(roc_auc_score(truth, solve(pooled.between_classes(torch.from_numpy(user.marks), one_hot, root))))
     return float(np.mean(found))
 
 
@@ -191,14 +184,13 @@ def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_memb
     """Each record twice among the candidates, so that the expected half are all: distances follow to the last step."""
     method, world, seen = secfpp(), federation(SIZES), View(whole, "clustering-server")
     learner = world.learner()
-    expected = user_vectors(seen, method, learner, [[*own, *own] for own in world.training])
-    assert expected is not None
-    vectors, rounds = np.stack([one.expected for one in expected]), told_distances(seen)
+    expected = pooled.user_vectors(seen, method, learner, [[*own, *own] for own in world.training])
+    vectors, rounds = np.stack([one.expected for one in expected]), pooled.told_distances(seen)
     assert len(rounds) == SCHEDULE.rounds - 1
     for groups, distances in rounds:
         means = np.stack([vectors[group].mean(0) for group in groups])
         np.testing.assert_allclose(((vectors[:, None] - means) ** 2).sum(-1), distances, atol=1e-3)
-    assert user_vectors(View(whole, "colluding-users"), method, learner, world.training) is None
+    assert pooled.user_vectors(View(whole, "colluding-users"), method, learner, world.training) is None
 
 
 def revealing(path: Path, rounds: int, **params: Any) -> Transcript:
@@ -241,8 +233,8 @@ def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest
     views = [View(noisy, name) for name in ("clustering-server", "colluding-users", "released-model")]
     for user in range(3):
         candidates = [*world.training[user], *world.test[:6]]
-        gradients = functools.partial(start_gradients, views[0], method, learner, candidates)
-        seen = [pooled_sums(view, method, learner.labels(candidates), gradients)["scatter"] for view in views]
+        gradients = functools.partial(pooled.start_gradients, views[0], method, learner, candidates)
+        seen = [pooled.pooled_sums(view, method, learner.labels(candidates), gradients)["scatter"] for view in views]
         lengths = [np.linalg.norm(one.rows, axis=0) for one in seen]
         for other in lengths[1:]:
             np.testing.assert_allclose(other / other.sum(), lengths[0] / lengths[0].sum(), rtol=0.02)
@@ -278,8 +270,7 @@ def test_no_other_method_sends_what_no_attack_reads(name: str, tmp_path: Path) -
 
 
 def seen_beside_models(method: Any, whole: Any) -> set[str]:
-    """Names of all tensors that the server or clients are told, but for mean uploads, public constants, and what is
-    broadcast as a model (every attack reads that) or says which client has which."""
+    """Names of tensors that the server or clients are told, but for mean uploads, constants and models."""
     names = set[str]()
     for r in range(whole.schedule.rounds):
         names |= {*whole.revealed(r)} - {"gradients"}

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedaudit.audits import verdicts
 from fedaudit.audits.comparisons import comparisons
 from fedaudit.audits.findings import WHOLE_RANKING
 from fedaudit.audits.membership import Params, findings
@@ -15,17 +16,7 @@ from fedaudit.audits.permutation_test import FAMILIES, by_coin, named_row, prima
 from fedaudit.audits.statistics.intervals import cross_fitted
 from fedaudit.audits.statistics.permutation import PERMUTATIONS
 from fedaudit.audits.statistics.ranking import auroc
-from fedaudit.audits.verdicts import (
-    SHARES,
-    by_controls,
-    by_the_coin,
-    control_p_value,
-    corrected,
-    judged,
-    least_leak,
-    off_by_the_coin,
-    together,
-)
+from fedaudit.audits.verdicts import SHARES, control_p_value, corrected, judged, together
 from fedaudit.terms.verdicts import VERDICTS
 from tests.test_membership import NAMES, SIGNALS, claims, coins_of, made_up, with_canaries
 
@@ -45,7 +36,7 @@ def test_where_coins_decided():
     cases = [
         (4, 0.001, "leak"), (4, 0.05, "leak"), (4, 0.0501, none), (-4, 0.001, turned), (-4, 0.0501, none), (0, 1, none),
     ]  # fmt: skip
-    assert [by_the_coin(z, p, level=0.05) for z, p, _ in cases] == [word for *_, word in cases]
+    assert [verdicts.by_the_coin(z, p, level=0.05) for z, p, _ in cases] == [word for *_, word in cases]
 
 
 # verdict where no control is off, of an attack and its differences to the controls that there are
@@ -63,12 +54,12 @@ TABLE = {
 @pytest.mark.parametrize(("word", "attack", "controls"), [(word, *case) for word in TABLE for case in TABLE[word]])
 def test_where_no_coin_of_ours_decided(word, attack, controls):
     assert {*TABLE, "confounded"} == set(VERDICTS), "every word comes up"
-    assert by_controls(attack, [], controls, exchangeable=True) == word
+    assert verdicts.by_controls(attack, [], controls, exchangeable=True) == word
     # of two distributions a model learns more than its members: there is never a leak
-    other = by_controls(attack, [], controls, exchangeable=False)
+    other = verdicts.by_controls(attack, [], controls, exchangeable=False)
     assert other == ("no leak found" if word == "no leak found" else "confounded")
     for off, alike in itertools.product((["base"], ["blind"], ["base", "blind"]), (True, False)):
-        assert by_controls(attack, off, controls, exchangeable=alike) == "confounded"
+        assert verdicts.by_controls(attack, off, controls, exchangeable=alike) == "confounded"
 
 
 def test_a_control_is_off_in_either_direction_and_at_one_percent():
@@ -129,7 +120,7 @@ def test_the_correction_by_hand():
 @pytest.mark.parametrize("family", SHARES)
 def test_the_least_leak_is_where_the_corrected_p_value_falls_to_the_level(family):
     largest = {family: np.r_[0.0, np.random.default_rng(0).random(999)]}
-    needed = least_leak(family, largest, level=0.05)
+    needed = verdicts.least_leak(family, largest, level=0.05)
     assert corrected(needed + 1e-6, family, largest) <= 0.05 < corrected(needed - 1e-6, family, largest)
 
 
@@ -168,7 +159,7 @@ def test_controls_share_one_percent_of_a_report_and_its_distinct_blind_classifie
         ({"blind_p": 0.004}, 2, {}),  # and two classifiers share theirs
         ({"blind_p": 0.0001, "base_z": -1.5}, 1, {"base": 2 / 1000, "blind": 0.0002}),
     ):
-        assert off_by_the_coin(finding(**fields), largest, blind) == pytest.approx(off)
+        assert verdicts.off_by_the_coin(finding(**fields), largest, blind) == pytest.approx(off)
     calm = dict.fromkeys(("primary", "secondary", "controls"), np.r_[9.0, np.ones(999)])
     one = finding(blind_p=0.004, blind_value=0.8)
     assert judged([one, one], calm, SIZES)[0]["alarm"].startswith("Control off: check the pipeline")
