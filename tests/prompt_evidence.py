@@ -168,9 +168,7 @@ def attacked(e: Evidence, *attacks: str, pictures: bool = True) -> Evidence:
     return replace(e, attack=label, findings=findings + e.findings, tables=e.tables | tables, setting=setting)
 
 
-def about_attacks(
-    e: Evidence, threat: str, compared: tuple[str, str], attacks: list[str], epsilon: float
-) -> list[Finding]:
+def about_attacks(e: Evidence, threat: str, compared: Any, attacks: list[str], epsilon: float) -> list[Finding]:
     """Of every attack's headline score, and of the best attack; the released model is confounded."""
     rows = []
     place, population = (threat, ATTACK_WAYS[threat], *compared), compared[0]

@@ -200,7 +200,7 @@ def test_a_configuration_file(case: str, places: dict[str, Path], capsys: pytest
 
 
 def commands(folder: Path) -> list[list[str]]:
-    """A command for every parser: all methods, tasks and audits, somebody's own run, and what trains nothing."""
+    """For every parser: all methods, tasks and audits, somebody's own run, and what trains nothing."""
     everything = ["--attack=all", "--audit=all"]
     return [
         [],

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,13 +21,14 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedaudit.backbones import clip_images, clip_source, clip_text
+from fedaudit.backbones import clip_images, clip_text
 from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource, resolve_clip
 from fedaudit.contracts import tiny_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.base import Record
+from tests import weights
 from tests.bad_data import Sly
 from tests.whole_runs import contents
 
@@ -389,9 +391,7 @@ def test_patches_of_a_resnet_are_its_attention_pools_output_at_every_position(ma
     assert features.patches(ids).shape == (2, 4, resnet.embed)
 
 
-def test_patches_that_were_not_encoded_or_that_an_encoder_lacks_are_an_error(
-    vit: Any, cache: Any, tmp_path: Path
-) -> None:
+def test_patches_that_are_not_there_are_an_error(vit: FrozenCLIP, cache: Folder, tmp_path: Path) -> None:
     assert encoded(vit, [], cache).rows([]).shape == (0, vit.embed)
     with pytest.raises(ValueError, match="call encode with patches=True"):
         encoded(vit, records(1), cache).patches(["r0-0"])
@@ -457,11 +457,11 @@ NAMES_REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("backbone", "weights"), NAMES_REFUSED)
-def test_names_that_will_not_do_are_refused(backbone: str, weights: str, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("backbone", "tag"), NAMES_REFUSED)
+def test_names_that_will_not_do_are_refused(backbone: str, tag: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=NAMES_REFUSED[backbone, weights].replace("{folder}", str(tmp_path))):
-        resolve_clip(backbone, weights)
+    with pytest.raises(InputError, match=NAMES_REFUSED[backbone, tag].replace("{folder}", str(tmp_path))):
+        resolve_clip(backbone, tag)
 
 
 def test_weights_of_a_tag_come_from_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,10 +518,10 @@ def test_of_a_file_that_is_no_weights_it_is_said_what_it_is(name: str, tmp_path:
     (tmp_path / "beside.txt").write_text("")
     file = _made(tmp_path / name, what)
     monkeypatch.chdir(tmp_path)
-    for weights in (str(file), f"./{name}", *([name] if file.exists() else [])):
+    for given in (str(file), f"./{name}", *([name] if file.exists() else [])):
         with pytest.raises(InputError) as refused:
-            resolve_clip("RN50", weights)
-        assert str(refused.value).startswith(f"--weights {weights}: ")
+            resolve_clip("RN50", given)
+        assert str(refused.value).startswith(f"--weights {given}: ")
         assert said.format(file=file, folder=tmp_path) in str(refused.value)
 
 
@@ -581,20 +581,13 @@ def test_half_precision_weights_are_read_as_float32(tmp_path: Path) -> None:
 @pytest.fixture
 def tiny_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An architecture with open_clip's own tokenizer and a tag whose weights are in the local cache."""
-    from open_clip import factory, pretrained
-
-    described = tiny_clip.config(text={"context_length": 77, "vocab_size": 49408, "width": 16})
-    name = "ViT-tiny"
-    monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, name: described})
-    file = tmp_path / f"{name}.json"
-    file.write_text(json.dumps(described))
-    monkeypatch.setattr(clip_source, "_architectures", lambda: {name: file})
-    tag = {"hf_hub": "someone/tiny/", "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7), "quick_gelu": True, "resize_mode": "squash"}  # fmt: skip
-    monkeypatch.setattr(pretrained, "_PRETRAINED", {name: {"openai": tag}})
+    saved = weights.two_architectures(tmp_path, monkeypatch)
+    shutil.copytree(saved.parent, tmp_path / "models--someone--tiny" / "snapshots" / "a")
+    tag = {"hf_hub": "someone/tiny/", "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)}
+    tag |= {"quick_gelu": True, "resize_mode": "squash"}
+    monkeypatch.setattr("open_clip.pretrained._PRETRAINED", {"ViT-tiny": {"openai": tag}})
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    snapshot = tmp_path / "models--someone--tiny" / "snapshots" / "a"
-    tiny_clip.save(snapshot, described)
-    return name
+    return "ViT-tiny"
 
 
 def clip_tokens(text: str) -> list[int]:

@@ -47,9 +47,8 @@ def test_bash(line: str, expected: set[str], path: str) -> None:
     assert {word.strip() for word in done.stdout.split("\n")} - {""} == expected, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("flag", "prefix", "expected"),
-    [
+def test_names_behind_a_flag() -> None:
+    for flag, prefix, expected in (
         ("method", "fedr", {"fedrand"}),
         ("method", "fedavg,fedp", {"fedavg,fedpara", "fedavg,fedper", "fedavg,fedpgp", "fedavg,fedprox"}),
         ("attack", "maxr", {"maxrenyi"}),
@@ -57,11 +56,9 @@ def test_bash(line: str, expected: set[str], path: str) -> None:
         ("task", "gl", {"glyphs"}),
         ("preset", "memo", {"memorising"}),
         ("list", "thr", {"threat-models"}),
-    ],
-)
-def test_names_behind_a_flag(flag: str, prefix: str, expected: set[str]) -> None:
-    complete = completion._completer(completion.NAMES[flag])
-    assert complete(prefix, None).keys() == expected
+    ):
+        complete = completion._completer(completion.NAMES[flag])
+        assert complete(prefix, None).keys() == expected, (flag, prefix)
 
 
 @pytest.mark.parametrize("method", ["", "dpfpl", "fedavg", "nobody"])
@@ -71,16 +68,13 @@ def test_flags_go_with_the_words_before(method: str) -> None:
     assert ("--epsilon" in flags, "--attack" in flags) == (method == "dpfpl", True)
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_words_before_the_cursor() -> None:
+    for line, words in (
         ("fedaudit --method dpfpl --eps", ["--method", "dpfpl"]),
         ("python audit.py --method dpfpl --attack ", ["--method", "dpfpl"]),
         ("fedaudit --method=dpfpl --attack lo", ["--method=dpfpl"]),
         ("fedaudit ", []),
         ("fedaudit --out 'a b", []),
-    ],
-)
-def test_words_before_the_cursor(line: str, words: list[str]) -> None:
-    assert words_before(line, len(line)) == words
-    assert words_before(f"{line} and more", len(line)) == words
+    ):
+        assert words_before(line, len(line)) == words, line
+        assert words_before(f"{line} and more", len(line)) == words, line

@@ -1,6 +1,5 @@
 """A training whose numbers are not finite stops before anything of that round is written, and says what to change."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -69,12 +68,6 @@ def test_a_model_that_gives_no_finite_answer_has_diverged(tmp_path: Path) -> Non
     with pytest.raises(Diverged, match=r"in round 0: the utility \(global\)"):
         toy_run(tmp_path, FedAvg(Params()), schedule=SCHEDULE, evaluation=lost)
     assert not [name for name in claim(tmp_path).names() if name.startswith("round")]
-
-
-def test_the_sentence_survives_the_way_out_of_a_worker() -> None:
-    error = Diverged("fedrand:rho=0.3", 1, 2, "the upload of client-03", "lower --learning-rate (now 10)")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    assert "fedrand:rho=0.3, seed 1, diverged in round 2: the upload of client-03" in str(error)
 
 
 def test_the_caller_says_what_the_training_is_called(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_rounds_of_a_cell_of_a_night_that_failed_stay(tmp_path: Path, monkeypatc
         write(evidence, *rest)
 
     monkeypatch.setattr(compute, "write_page", failing)
-    sizes = dict(zip(*[iter(word.removeprefix("--") for word in SIZES.split())] * 2, strict=True))
+    sizes = dict(re.findall(r"--(\S+) (\S+)", SIZES))
     night = tmp_path / "night.yaml"
     night.write_text(json.dumps({"base": {**sizes, "epsilon": "none"}, "matrix": {"method": ["promptfl", "local"]}}))
     words = ["--nightly", str(night), "--out", str(tmp_path / "out"), "--keep-rounds", "last"]

@@ -160,9 +160,8 @@ def test_no_message_has_the_flag_of_a_keyword() -> None:
     assert not named
 
 
-@pytest.mark.parametrize(
-    ("message", "options", "said"),
-    [
+def test_flags_in_python() -> None:
+    for message, options, said in (
         ("--per-round 9: at most 3", {}, "per_round=9: at most 3"),
         ("--config a b.yaml: --rounds: must", {"config": "a b.yaml"}, "config='a b.yaml': rounds=...: must"),
         ("give --audit and --out alone", {}, "give audit=... and out=... alone"),
@@ -174,10 +173,8 @@ def test_no_message_has_the_flag_of_a_keyword() -> None:
         ("--mine 3: is of --method fedper", {"mine": 3}, "mine=3: is of method='fedper'"),
         ("audit.py --list says which; pip --user", {}, "audit.py --list says which; pip --user"),
         ("nothing here", {}, "nothing here"),
-    ],
-)  # fmt: skip
-def test_flags_in_python(message: str, options: dict[str, Any], said: str) -> None:
-    assert keywords.in_python(message, options) == said
+    ):
+        assert keywords.in_python(message, options) == said
 
 
 def test_a_training_that_diverged_names_keywords() -> None:

@@ -30,8 +30,7 @@ from tests.plugin_places import forget, forgotten  # noqa: F401, a fixture
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick", "forgotten")
 SIZES = "--rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 2 --test 1 --local-steps 1 --threads 1"
-SMALL = SIZES.split()
-RUN = [*"--method half_way --attack surprise".split(), *SMALL]
+RUN = f"--method half_way --attack surprise {SIZES}".split()
 KINDS = {"method": "half_way", "attack": "surprise", "audit": "ranks"}
 PARTS = {"method": "trainers", "attack": "attacks", "audit": "audits"}
 HERE = "\n\n\nclass Facts"  # before it stand the imports of an attack
@@ -77,7 +76,7 @@ def test_the_page_as_it_stands_to_the_report_and_again_from_another_folder(tmp_p
     assert [*read_command(audit[1:]).plan.methods] == ["fedavg", "half_way"]
     forget()
 
-    small = {word.removeprefix("--").replace("-", "_"): int(n) for word, n in zip(SMALL[::2], SMALL[1::2], strict=True)}
+    small = {name.replace("-", "_"): int(n) for name, n in re.findall(r"--(\S+) (\d+)", SIZES)}
     monkeypatch.setattr(fedaudit, "audit", functools.partial(fedaudit.audit, **small))  # type: ignore[arg-type]
     given: dict[str, Any] = {}
     exec(library, given)

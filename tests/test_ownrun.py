@@ -40,6 +40,13 @@ from tests.toy import toy_run
 from tests.whole_runs import contents
 
 DOCS = Path(__file__).parents[1] / "docs"
+ADAPTERS, PROMPTS = (DOCS / "reference/run-folder.md").read_text().split("## Prompts\n")
+ADAPTERS += (DOCS / "guides/own-runs.md").read_text()
+
+
+def blocks_of(text: str) -> dict[str, str]:
+    """Fenced blocks by the file that the line before them names."""
+    return dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
 
 
 @pytest.fixture
@@ -527,14 +534,8 @@ def test_the_key_of_a_run_covers_all_that_reads_it(run, tmp_path):
 class TestDocs:
     """What docs/reference/run-folder.md and docs/guides/own-runs.md show works as it stands."""
 
-    def blocks(self) -> dict[str, str]:
-        """Fenced blocks by the file that the line before them names, without those on prompts."""
-        text = (DOCS / "reference/run-folder.md").read_text().split("## Prompts\n")[0]
-        text += (DOCS / "guides/own-runs.md").read_text()
-        return dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-
     def test_the_example_is_a_run(self, tmp_path, run):
-        blocks = self.blocks()
+        blocks = blocks_of(ADAPTERS)
         assert blocks.keys() >= {"run.json", "rounds.json", "members.jsonl", "nonmembers.jsonl", "reference.jsonl"}
         for name in (name for name in blocks if name.endswith(("json", "jsonl"))):
             (tmp_path / name).write_text(blocks[name])
@@ -576,7 +577,7 @@ class TestDocs:
             "held_out": [(f"o{k}", k, picture, "no") for k in range(3)],
         }  # fmt: skip
         start = {canonical(name): tensor.clone() for name, tensor in get_peft_model_state_dict(adapted).items()}
-        script = self.blocks()["save_run.py"]
+        script = blocks_of(ADAPTERS)["save_run.py"]
         assert len(script.splitlines()) <= 32
         exec(script, given)
         own = read(Path("my-run"))

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -32,7 +31,7 @@ from fedaudit.trainers.transcript import Transcript
 from tests import small_run
 from tests.prompt_toy import NAMES
 from tests.small_run import Change, delete
-from tests.test_ownrun import EPSILON, assert_same_transcripts
+from tests.test_ownrun import EPSILON, PROMPTS, assert_same_transcripts, blocks_of
 
 LEARNERS = ("prompts", "maple")
 PLUGINS = {name: p for name, p in METHODS.items() if p.facts.learner in LEARNERS and p.facts.trains}
@@ -77,12 +76,10 @@ def kept(name: str) -> tuple[Path, Transcript]:
     return place / "run", original
 
 
-def exported(name: str, place: Path, **changes: object) -> tuple[Path, Transcript]:
-    """(The folder of a toy run of a method, with changes of its run.json; its transcript, which nobody may change)."""
+def exported(name: str, place: Path) -> tuple[Path, Transcript]:
+    """(The folder of a toy run of a method; its transcript, which nobody may change)."""
     run, original = kept(name)
-    shutil.copytree(run, place / "run")
-    edit(**changes)(place / "run")
-    return place / "run", original
+    return shutil.copytree(run, place / "run"), original
 
 
 def same(one: State, other: State) -> bool:
@@ -244,9 +241,9 @@ def more(name: str, **values: object) -> Change:
 
 def first_line(name: str, **values: object) -> Change:
     def change(run: Path) -> None:
-        first, *rest = (run / name).read_text().splitlines()
-        line = {key: value for key, value in (json.loads(first) | values).items() if value is not None}
-        (run / name).write_text("\n".join([json.dumps(line), *rest]) + "\n")
+        first, *rest = map(json.loads, (run / name).read_text().splitlines())
+        line = {key: value for key, value in (first | values).items() if value is not None}
+        small_run.put(run / name, [line, *rest])
 
     return change
 
@@ -342,8 +339,7 @@ class TestOneCheckpoint:
 
 
 def test_the_example_of_the_docs_is_a_run(tmp_path: Path) -> None:
-    text = Path("docs/reference/run-folder.md").read_text().split("## Prompts\n")[1]
-    blocks = dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    blocks = blocks_of(PROMPTS)
     (tmp_path / "images").mkdir()
     for name in "ab":
         Image.fromarray(record(name, "cat").picture).save(tmp_path / f"images/{name}.png")

@@ -32,11 +32,10 @@ MORE, LESS, SAME = interval(0.05, 0.2), interval(-0.2, -0.05), interval(-0.1, 0.
 
 
 def test_where_coins_decided():
-    none, turned = "no leak found", "leak, score reversed"
-    cases = [
-        (4, 0.001, "leak"), (4, 0.05, "leak"), (4, 0.0501, none), (-4, 0.001, turned), (-4, 0.0501, none), (0, 1, none),
-    ]  # fmt: skip
-    assert [verdicts.by_the_coin(z, p, level=0.05) for z, p, _ in cases] == [word for *_, word in cases]
+    cases = {"leak": [(4, 0.001), (4, 0.05)], "leak, score reversed": [(-4, 0.001)]}
+    cases["no leak found"] = [(4, 0.0501), (-4, 0.0501), (0, 1)]
+    for word in cases:
+        assert {verdicts.by_the_coin(z, p, level=0.05) for z, p in cases[word]} == {word}
 
 
 # verdict where no control is off, of an attack and its differences to the controls that there are
