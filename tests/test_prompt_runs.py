@@ -125,6 +125,9 @@ def tensors(pattern: str, change: Callable[[dict[str, torch.Tensor]], dict[str, 
     return rewrite
 
 
+models = functools.partial(tensors, "models/*.safetensors")
+
+
 def both(*changes: Change) -> Change:
     return lambda run: [change(run) for change in changes]
 
@@ -141,13 +144,10 @@ class TestRunsOfOtherCode:
             "promptfl", {},
         ),
         "shared and own contexts": (
-            "fedotp",
-            both(
-                tensors("private/**/*.safetensors", renamed(p_L="ctx")),
-                tensors("models/*.safetensors", lambda state: {"ctx": state["p_G"]}),
+            "fedotp", both(
+                tensors("private/**/*.safetensors", renamed(p_L="ctx")), models(lambda state: {"ctx": state["p_G"]}),
                 edit(uploads="states", aggregation="other"),
-            ),
-            "fedotp", {"match": "sum"},
+            ), "fedotp", {"match": "sum"},
         ),
         "own factors": ("fedpgp", edit(aggregation="other"), "fedpgp", {"rank": 8, "mu": 0.0}),
         "own contexts alone": ("local", delete("uploads"), "local", {}),
@@ -181,7 +181,7 @@ class TestRunsOfOtherCode:
 
     def test_an_unrecorded_start_of_own_contexts_is_zero(self, tmp_path: Path) -> None:
         run, original = exported("fedotp", tmp_path)
-        tensors("models/*.safetensors", lambda state: {"p_G": state["p_G"]})(run)
+        models(lambda state: {"p_G": state["p_G"]})(run)
         found = transcript_of(run, tmp_path / "again", trained("fedotp")[1])
         assert torch.equal(found.broadcast(0)["p_L"], torch.zeros_like(original.broadcast(0)["p_L"]))
 
@@ -264,12 +264,12 @@ WRONG: Mapping[str, tuple[Change, str]] = {
     "a record with a text": (first_line("members.jsonl", text="cat"), "members.jsonl line 1: unknown key 'text'"),
     "a context twice": (tensors("models/*0.safetensors", lambda s: s | {"ctx": s["p_G"] + 1}), "are both p_G; each tensor once"),
     "models of several shapes": (tensors("models/*1.safetensors", lambda s: {"p_G": s["p_G"][:3]}), r"p_G has shape \[3, 16\], where .*\[9, 16\]"),
-    "a prompt that is none": (tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"][0]}), r"a prompt of shape \[16\]; valid are \[b, d\]"),
+    "a prompt that is none": (models(lambda s: {"p_G": s["p_G"][0]}), r"a prompt of shape \[16\]; valid are \[b, d\]"),
     "contexts of other classes": (
-        both(edit(rule=None), tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"].expand(7, 9, 16)})), "contexts of 7 classes, where .* names 5"
+        both(edit(rule=None), models(lambda s: {"p_G": s["p_G"].expand(7, 9, 16)})), "contexts of 7 classes, .* 5",
     ),
-    "tensors that tell no rule": (both(edit(rule=None), tensors("models/*.safetensors", lambda s: {"x": s["p_G"]})), "holds x; valid are a shared context"),
-    "whole numbers of another kind": (tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"].to(torch.int8)}), "p_G is I8"),
+    "tensors that tell no rule": (both(edit(rule=None), models(lambda s: {"x": s["p_G"]})), "holds x; valid are a"),
+    "whole numbers of another kind": (models(lambda s: {"p_G": s["p_G"].to(torch.int8)}), "p_G is I8"),
 }  # fmt: skip
 
 
