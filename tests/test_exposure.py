@@ -27,7 +27,7 @@ IMAGE = np.full((300, 400, 3), 7, np.uint8)
 
 
 def tables(run):
-    pictures = {r: Record(r, label, IMAGE, f"<image> what is {r}?", f"a {r}") for r, label in run.group.items()}
+    pictures = {r: Record(r, label, IMAGE, f"<image> what is {r}?", f"a {label}") for r, label in run.group.items()}
     return evidence(run, pictures, confidence=0.95)
 
 
@@ -146,7 +146,7 @@ def test_exposed_members_and_the_reason():
     found = tables(by_hand(SHADOW, LOSS, FACTS))["exposed"]
     assert found.columns.tolist() == TABLES["exposed"].split()
     rows = found[["rank", "record", "client", "label"]].to_numpy().tolist()
-    assert rows == [[1, "m0", "client-00", "cat"], [2, "m1", "client-00", "dog"]]
+    assert rows == [[1, "m0", "client-00", "a cat"], [2, "m1", "client-00", "a dog"]]
     assert found.score.tolist() == pytest.approx([(6 / 6 + 4 / 5) / 2, (3 / 6 + 3 / 5) / 2])
     assert found.percentile.tolist() == [100, 100]
     assert found.reason.tolist() == [
@@ -256,7 +256,7 @@ def test_one_model_for_all_clients_ranks_each_clients_records_among_themselves()
     shown = found["exposed"]
     assert shown.record.tolist() == ["m10", "m00", "m11", "m01"]
     assert shown.score.tolist() == [1.0, 1.0, 0.25, 0.25]
-    assert shown[["asked", "label"]].iloc[0].tolist() == ["what is m10?", "a m10"]
+    assert shown[["asked", "label"]].iloc[0].tolist() == ["what is m10?", "a cat"]
     assert found["scores"].set_index("record").kind[["m00", "h00", "n0"]].tolist() == ["member", "held-out", "novel"]
     assert (found["scores"].kind == "novel").sum() == 2
     assert panels(found) == {"member": "m10", "non-member": "h10"}
