@@ -157,9 +157,6 @@ def test_rounds_hold_what_each_said() -> None:
     assert np.isnan(Rounds.of(1, 3, "literal", heard).loss).all()
 
 
-# --- the projection residual ----------------------------------------------------------------------------------------
-
-
 def test_one_step_of_sgd_holds_its_inputs_as_far_as_the_rank_goes() -> None:
     """The gradient in A is B^T sum_t d_t x_t^T: six inputs and rank 8 are held whole, twelve are not."""
     generator = torch.Generator().manual_seed(0)

@@ -125,9 +125,6 @@ def test_a_model_is_described(words: list[str], model: str, tmp_path: Path, caps
     assert [*tmp_path.iterdir()] == []
 
 
-# --- runs from elsewhere ------------------------------------------------------------------------------------------
-
-
 def run_of_adapters(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
     """A run whose adapters have the layers of the built-in model, but for a change."""
     small_run.small_run(folder)

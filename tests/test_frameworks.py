@@ -175,9 +175,6 @@ def test_python_of_a_page_is_part_of_the_example(page: str) -> None:
         )
 
 
-# The commands of the pages, in a folder as a checkout
-
-
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     for name in ("audit.py", "fedaudit", "fedaudit_recorder.py"):

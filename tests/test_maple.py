@@ -272,9 +272,6 @@ def test_vit_b_16() -> None:
     steps_on("ViT-B-16", "random")
 
 
-# --- how good models are --------------------------------------------------------------------------------------------
-
-
 def slow_f1(right: Sequence[int], named: Sequence[int], weights: Sequence[float]) -> float:
     """Macro-F1 in percent over the classes that have weight, by counting."""
     found = []

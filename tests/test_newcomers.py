@@ -86,9 +86,6 @@ def test_a_round_with_a_new_client_from_the_global_model_is_the_loop_s(tmp_path:
     assert not torch.equal(others[0]["Pt"], models[0]["Pt"])  # all others hear of it
 
 
-# --- in a command ---------------------------------------------------------------------------------------------------
-
-
 def test_a_newcomer_is_in_no_round_and_no_target(tmp_path: Path) -> None:
     cell = read_command(["--method", "dp2fl", "--clients", "11", "--newcomers", "1", "--attack", "loss"]).plan.cells[0]
     assert schedule_of(cell) == Schedule(10, 11, 10, 0, newcomers=1)
@@ -115,9 +112,6 @@ def test_a_newcomer_is_in_no_round_and_no_target(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(words: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         read_command(words.split())
-
-
-# --- what is measured -----------------------------------------------------------------------------------------------
 
 
 TESTED = [record for own in prompt_toy.federation().training for record in own]  # of these some are recognised
@@ -182,9 +176,6 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(first, again)
         cell.plan = read_command("--method dp2fl --clients 3".split()).plan
         assert newcomers.newcomer_accuracies(cell, folder, shop, Progress(quiet=True)) is None
-
-
-# --- what is said ---------------------------------------------------------------------------------------------------
 
 
 def evidence(seed: int, better: float) -> Evidence:

@@ -91,8 +91,6 @@ def test_the_private_preset_clips_at_the_median(tmp_path: Path) -> None:
     assert norm == pytest.approx(np.median(presets.record_lengths(found)), rel=0.05)
 
 
-# what the papers state, and what the presets make of it
-
 STATED = Path(__file__).parent / "paper_hyperparameters.csv"
 PAPERS = list(csv.DictReader(STATED.read_text(encoding="utf-8").splitlines()))
 ROWS = [(preset, row["option"], row["value"]) for row in PAPERS for preset in row["presets"].split()]

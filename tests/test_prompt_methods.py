@@ -84,9 +84,6 @@ def schedule_of(privacy: str) -> Schedule:
     return dataclasses.replace(SCHEDULE, rounds=3, per_round=2) if privacy == "poisson" else SCHEDULE
 
 
-# --- training equals the slow oracles -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "params", "privacy"), NOISED, ids=named)
 def test_training_equals_clients_and_records_one_by_one(
     whole: Any, name: str, params: dict[str, Any], privacy: str
@@ -121,9 +118,6 @@ def test_clients_in_one_problem_are_the_clients_one_by_one(
         if signals:
             assert signals[0] == pytest.approx(signals[1], rel=1e-4)
         assert one == other  # cohort, bytes, utilities, mechanisms and turns
-
-
-# --- DP-FPL: factorisation and eq. 4 --------------------------------------------------------------------------------
 
 
 def gaussian(*shape: int, seed: int = 0) -> Tensor:
@@ -200,7 +194,6 @@ def test_a_rank_above_the_prompt_is_refused(name: str, rank: int) -> None:
         made(name, {"rank": rank})
 
 
-# --- FedOTP: transport ----------------------------------------------------------------------------------------------
 COSTS = [(5, 2, 0), (5, 2, 1), (3, 4, 2), (49, 2, 3), (1, 2, 4), (6, 1, 5), (1, 1, 6)]
 
 
@@ -314,9 +307,6 @@ def test_transport_scores_equal_loops_and_the_plan_is_a_constant() -> None:
     close(fast, expected, atol=1e-12)
 
 
-# --- FedPGP: the contrastive term -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("privacy", ["none", "record"])
 def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) -> None:
     """What mu changes in a round is mu times the gradient of the term, whole, though the clip norm is a hundredth of it and less."""
@@ -341,8 +331,6 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
             close(without.private[name] - with_term.private[name], SETTINGS.local_rate * expected[name], atol=2e-6)
     assert min(float(g.norm()) for g in expected.values()) > 0.003  # 300 times the clip norm
 
-
-# --- by hand --------------------------------------------------------------------------------------------------------
 
 LINE = Settings(prompt_length=1, batch=2, global_rate=0.1, local_rate=0.5)
 A_AND_B = [[(2.0, 0), (4.0, 1)], [(6.0, 0), (6.0, 0), (6.0, 0)]]
@@ -383,9 +371,6 @@ def test_a_round_by_hand(
         return
     uploads = [Upload(k, len(world.training[k]), update.upload) for k, update in enumerate(updates)]
     assert float(method.aggregate(start, uploads, Site(0, 0))["p_G"]) == pytest.approx(of_server)
-
-
-# --- the loop -------------------------------------------------------------------------------------------------------
 
 
 def files(path: Path) -> dict[str, bytes]:

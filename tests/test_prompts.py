@@ -43,9 +43,6 @@ def prompts(n: int, *, seed: int = 0) -> Tensor:
     return 0.1 * torch.randn(n, 4, prompt_toy.clip().width, generator=torch.Generator().manual_seed(seed))
 
 
-# --- gradients of records -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sizes", [(10, 6, 3), (5, 4, 9, 1, 2, 7, 4, 5, 6, 3, 8)])
 def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, ...]) -> None:
     """[R, N, b, d] of a few clients and of more than one backward pass takes at once; with a mean of them where nothing is clipped."""
@@ -62,9 +59,6 @@ def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, 
         close(found[: len(records), k], slow)
         close(mean[0, k], slow.mean(0))
         assert float(slow.abs().max()) > 0.1
-
-
-# --- clipping and noise as they run ---------------------------------------------------------------------------------
 
 
 LINE = Settings(prompt_length=6, batch=2)
@@ -122,8 +116,6 @@ def test_the_server_noises_the_average_once() -> None:
         assert torch.equal(*found)
         assert float(found[0].abs().max()) > 0
 
-
-# --- the noise that is asked for ------------------------------------------------------------------------------------
 
 CASES = [
     ("local", {}), ("promptfl", {}), ("fedotp", {}), ("fedpgp", {"rank": 2}), ("dpfpl", {"rank": 2}), ("dpfpl", {"rank": 0}),
@@ -221,9 +213,6 @@ def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip:
     assert table.clipped.tolist() == [counts[0] / counts[1]] * 2
 
 
-# --- samplers -------------------------------------------------------------------------------------------------------
-
-
 def client(n: int, *, earlier: tuple[int, ...] = (), r: int | None = None, k: int = 0, seed: int = 0) -> Participation:
     now = (max(earlier, default=-1) + 1) if r is None else r
     return Participation(k, now, seed, [str(i) for i in range(n)], None, earlier)
@@ -293,9 +282,6 @@ def test_an_empty_poisson_batch_is_a_zero_gradient(privacy: Privacy, everybody: 
     updates = learner.work(method, [{}] * 2, [start] * 2, world.clients(learner, r=r))
     assert [torch.equal(update.private["p_L"], start["p_L"]) for update in updates] == [everybody, True]
     assert all(torch.isfinite(update.private["p_L"]).all() for update in updates)
-
-
-# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 class Fixed:

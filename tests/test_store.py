@@ -94,9 +94,6 @@ def folder(tmp_path: Path) -> Folder:
     return claim(tmp_path / "run")
 
 
-# kills
-
-
 def crash_everywhere(root: Path, when: str) -> None:
     """Fork a run for each of its file operations, which dies by SIGKILL before, in the middle of or after it."""
     for point in range(1000):
@@ -210,9 +207,6 @@ def test_tensors_deleted_after_their_hash_was_looked_at_are_missing(
     monkeypatch.setattr(Folder, "_checked", then_deleted)
     with pytest.raises(Damaged, match=r"a\.safetensors is missing"):
         folder.read_tensors("a.safetensors")
-
-
-# damage
 
 
 def flip(path: Path, position: int) -> None:
@@ -349,9 +343,6 @@ def test_a_change_within_the_same_tick_of_the_clock_is_seen(folder: Folder) -> N
     assert not folder.intact("a.bin")
 
 
-# the manifest and its journal
-
-
 def test_a_manifest_is_parsed_once_under_the_lock(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest.json, "loads", parsed := Mock(wraps=json.loads))
     names = [f"{i}.bin" for i in range(100)]
@@ -385,9 +376,6 @@ def test_under_the_lock_a_change_is_seen_by_others_and_leaves_no_trace(folder: F
         assert finish(start(code, folder.path)) == "['a.bin'] False\n"
     claim(tmp_path / "whole").write("a.bin", b"second")
     assert contents(folder.path) == contents(tmp_path / "whole")
-
-
-# writing
 
 
 def test_what_is_there_is_not_written_again(folder: Folder) -> None:
@@ -521,9 +509,6 @@ def test_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         claim(tmp_path / "c")
 
 
-# processes
-
-
 def append(path: Path, prefix: str, outer: bool) -> None:
     folder = Folder(path)
     print("ready", flush=True)
@@ -631,9 +616,6 @@ def test_importing_loads_nothing_heavy() -> None:
     heavy = "{'numpy', 'torch', 'pandas', 'pyarrow', 'safetensors'}"
     code = f"import sys, fedaudit.machinery.store, fedaudit.machinery.errors; print(sorted({heavy} & set(sys.modules)))"
     assert finish(start(code)) == "[]\n"
-
-
-# formats
 
 
 def test_some_tensors_are_read_by_the_beginning_of_their_names(folder: Folder) -> None:
@@ -752,9 +734,6 @@ def test_json_keeps_order_and_writes_nan_as_null(folder: Folder) -> None:
         folder.write_json("a.json", {"x": [0, math.inf]})
     with pytest.raises(TypeError, match=r"a\.json is \{1: 2\} \(dict\), which is not JSON"):
         folder.write_json("a.json", {1: 2})
-
-
-# keys
 
 
 def test_a_key_is_the_hash_of_canonical_json() -> None:

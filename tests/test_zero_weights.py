@@ -41,9 +41,6 @@ def of(name: str, privacy: str, *, local: str = "1 step", **params: Any) -> Prom
     return made(name, PARAMS.get(name, {}) | params, PRIVACY[privacy], SCHEDULE, LOCAL[local])
 
 
-# --- prompts --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "privacy"), CASES)
 def test_training_is_the_slow_oracles_and_the_ledger_that_of_any_coins(tmp_path: Path, name: str, privacy: str) -> None:
     method = of(name, privacy)
@@ -153,9 +150,6 @@ def test_momentum_goes_on_where_nothing_weighs(tmp_path: Path) -> None:
     moved = one.upload(0, 0)["p_G"] - start
     assert moved.norm() > 0.01
     close(two.upload(0, 0)["p_G"] - start, 1.9 * moved, atol=1e-6)
-
-
-# --- adapters -------------------------------------------------------------------------------------------------------
 
 
 def adapters(**settings: Any) -> tuple[Learner, list[str]]:
