@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,19 +26,7 @@ from fedaudit.trainers.fedotp import _on_device, _on_host, transport_plan, trans
 from fedaudit.trainers.prompts import Settings
 from fedaudit.trainers.transcript import Transcript
 from tests import prompt_oracle, prompt_toy
-from tests.prompt_toy import (
-    METHODS,
-    PRIVACY,
-    SETTINGS,
-    close,
-    federation,
-    made,
-    named,
-    on_a_line,
-    one_round,
-    run,
-    with_noise,
-)
+from tests.prompt_toy import METHODS, PRIVACY, SETTINGS, close, federation, made, named, one_round, run
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dpfpl": [{"rank": 0}, *({"rank": k, "residual": kept} for k in (1, 4) for kept in (True, False))],
@@ -110,9 +98,10 @@ def test_clients_in_one_problem_are_the_clients_one_by_one(
     alone = run(tmp_path, made(name, params, PRIVACY[privacy], SCHEDULE), federation(), SCHEDULE, clients_per_batch=1)
     for r in range(SCHEDULE.rounds):
         for k in range(3):
-            for found, expected in zip(together.private(r, k).items(), alone.private(r, k).items(), strict=True):
-                assert found[0] == expected[0]
-                close(found[1], expected[1])
+            found, expected = together.private(r, k), alone.private(r, k)
+            assert found.keys() == expected.keys()
+            for tensor, value in expected.items():
+                close(found[tensor], value)
         one, other = (dict(run.round(r)) for run in (together, alone))
         signals = [about["noise"].pop("signals") for about in (one, other) if "noise" in about]
         if signals:
@@ -156,8 +145,7 @@ def test_eq_4_of_carriers_that_are_not_orthonormal_by_hand() -> None:
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_carriers_are_orthonormal_for_every_client(k: int) -> None:
     u, v = power_iteration(gaussian(4, 6, 11), gaussian(4, 11, k, seed=1))
-    assert u.shape == (4, 6, k)
-    assert v.shape == (4, k, 11)
+    assert (u.shape, v.shape) == ((4, 6, k), (4, k, 11))
     close(u.mT @ u, torch.eye(k).expand(4, k, k), atol=1e-12)
     close(v @ v.mT, torch.eye(k).expand(4, k, k), atol=1e-12)
     u, v = power_iteration(torch.zeros(1, 4, 9), gaussian(1, 9, 2).float())  # of a prompt of zeros, too
@@ -296,10 +284,8 @@ def test_transport_scores_equal_loops_and_the_plan_is_a_constant() -> None:
     text = F.normalize(gaussian(2, 2, 3, 6), dim=-1).requires_grad_()  # [N, P, C, E]
     patches = F.normalize(gaussian(1, 4, 5, 6, seed=1), dim=-1)  # [1, B, M, E]
     found = transport_scores(text, patches)
-    slow = torch.stack(
-        [torch.stack([prompt_oracle.transport_similarity(t, image) for image in patches[0]]) for t in text]
-    )
-    assert found.shape == (2, 4, 3)
+    each = [prompt_oracle.transport_similarity(t, image) for t in text for image in patches[0]]
+    slow = torch.stack(each).view(2, 4, 3)
     close(found.detach(), slow.detach(), atol=1e-12)
     weight = gaussian(2, 4, 3, seed=2)
     (fast,) = torch.autograd.grad((found * weight).sum(), text)
@@ -361,9 +347,9 @@ def test_a_round_by_hand(
     method = METHODS[name].load()(METHODS[name].own(METHODS[name].params(**params)), settings=LINE)
     if clip_norm is not None:
         silent = dict.fromkeys((*method.local, *method.shared), 0.0)
-        method = with_noise(method, Privacy(epsilon=1, clip_norm=clip_norm), silent)
+        method = prompt_toy.with_noise(method, Privacy(epsilon=1, clip_norm=clip_norm), silent)
     values = {"p_G": 1.0, "p_L": -1.0} if name == "dpfpl" else {tensor: 0.0}
-    start, world = {n: torch.tensor([[value]]) for n, value in values.items()}, on_a_line(A_AND_B)
+    start, world = {n: torch.tensor([[value]]) for n, value in values.items()}, prompt_toy.on_a_line(A_AND_B)
     updates = one_round(method, world, start)
     assert [float((u.upload | u.private)[tensor]) for u in updates] == pytest.approx(of_clients)
     if of_server is None:
@@ -384,12 +370,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     """Killed after all rounds but one, in the last of which somebody was away; every file is the same, bit for bit."""
     how = "none" if METHODS[name].facts.on_shares else "poisson"
     method, schedule = made(name, params, PRIVACY[how], schedule_of(how)), schedule_of(how)
-    rounds = itertools.count(1)
-
-    def advance() -> None:
-        if next(rounds) == schedule.rounds - 1:
-            raise KeyboardInterrupt
-
+    advance = Mock(side_effect=[*[None] * (schedule.rounds - 2), KeyboardInterrupt])
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, method, federation(), schedule, advance=advance)
     assert len([*tmp_path.glob("round-*.json")]) == schedule.rounds - 1
@@ -431,10 +412,8 @@ def test_zero_shot_is_the_hard_prompt_and_stays_it(tmp_path: Path) -> None:
         text = world.clip.model.encode_text(padded, normalize=True)
     images = torch.stack([world.features[world.ids.index(record)] for record in world.test])
     right = (images @ text.T).argmax(1) == torch.tensor([world.labels[record] for record in world.test])
-    rows = [transcript.initial["utility"], *(transcript.round(r)["utility"] for r in range(SCHEDULE.rounds))]
-    assert [row["clients"]["overall"] for row in rows] == [pytest.approx(100 * float(right.float().mean()))] * (
-        1 + SCHEDULE.rounds
-    )
+    for row in (transcript.initial, *map(transcript.round, range(SCHEDULE.rounds))):
+        assert row["utility"]["clients"]["overall"] == pytest.approx(100 * float(right.float().mean()))
     assert 0 < int(right.sum()) < 60
     assert torch.equal(transcript.broadcast(0)["hard"], transcript.broadcast(SCHEDULE.rounds)["hard"])
     assert "noise" not in transcript.round(0)
