@@ -33,9 +33,7 @@ A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" f
 
 def loaded() -> Any:
     """fedaudit_flower.py, which needs no Flower."""
-    spec = importlib.util.spec_from_file_location("fedaudit_flower", CODE)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.spec_from_file_location("fedaudit_flower", CODE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -46,10 +44,8 @@ class Arrays(dict[str, Any]):
 
     @classmethod
     def of(cls, value: float) -> Arrays:
-        state = {A: torch.full((2, 3), value), B: torch.full((4, 2), value)}
-        return cls(
-            {name: SimpleNamespace(tensor=tensor, data=tensor.numpy().tobytes()) for name, tensor in state.items()}
-        )
+        tensors = ((A, torch.full((2, 3), value)), (B, torch.full((4, 2), value)))
+        return cls({name: SimpleNamespace(tensor=t, data=t.numpy().tobytes()) for name, t in tensors})
 
     def to_torch_state_dict(self) -> dict[str, torch.Tensor]:
         return {name: array.tensor for name, array in self.items()}
@@ -155,15 +151,13 @@ class TestRecordingGrid:
         }
 
     def test_what_is_refused(self, recorder: Recorder) -> None:
-        grid = loaded().RecordingGrid(Grid(), recorder)
+        make = loaded().RecordingGrid
         with pytest.raises(ValueError, match="round 0: clients are sent different models"):
-            grid.send_and_receive([message(100, 0.0), message(101, 1.0)])
-        grid = loaded().RecordingGrid(Grid(), recorder, client="site")
+            make(Grid(), recorder).send_and_receive([message(100, 0.0), message(101, 1.0)])
         with pytest.raises(ValueError, match="has no metric 'site'"):
-            ask(grid, 0.0, 100)
-        grid = loaded().RecordingGrid(Grid(**{"partition-id": 3}), recorder)
+            ask(make(Grid(), recorder, client="site"), 0.0, 100)
         with pytest.raises(ValueError, match=r"two replies have the same partition-id: \[3, 3\]"):
-            ask(grid, 0.0, 100, 101)
+            ask(make(Grid(**{"partition-id": 3}), recorder), 0.0, 100, 101)
 
 
 @pytest.mark.parametrize("page", [FLOWER, FLARE])

@@ -190,11 +190,6 @@ def test_nothing_is_shown_without_evidence(correct, guesses, lower_bound):
     assert lower_bound(correct=correct, guesses=guesses, canaries=100, delta=1e-5) == 0
 
 
-def test_a_certain_attack_refutes_no_mu_without_limit():
-    assert not refutes(gaussian(5.0), correct=20, guesses=20, canaries=100, error=0.05)
-    assert p_value(gaussian(0.0), correct=0, guesses=10, canaries=10) == 1
-
-
 @BOUNDS
 @pytest.mark.parametrize(
     "wrong",
@@ -203,6 +198,11 @@ def test_a_certain_attack_refutes_no_mu_without_limit():
 def test_impossible_numbers_are_refused(wrong, lower_bound):
     with pytest.raises(ValueError, match="must"):
         lower_bound(**({"correct": 5, "guesses": 5, "canaries": 10, "delta": 1e-5} | wrong))
+
+
+def test_a_certain_attack_refutes_no_mu_without_limit():
+    assert not refutes(gaussian(5.0), correct=20, guesses=20, canaries=100, error=0.05)
+    assert p_value(gaussian(0.0), correct=0, guesses=10, canaries=10) == 1
 
 
 def guessed(rng, mu, m=M):
@@ -237,13 +237,9 @@ def test_on_randomised_response_it_overstates():
 
 
 class TestGuesses:
-    def test_are_a_fifth_rounded_up(self):
+    def test_are_a_fifth_rounded_up_and_say_in_at_the_top_and_out_at_the_bottom(self):
         assert [number_of_guesses(m) for m in (0, 1, 5, 6, 100, 1000)] == [0, 1, 1, 2, 20, 200]
-
-    def test_say_in_at_the_top_and_out_at_the_bottom(self):
-        coins = np.array([True] * 5 + [False] * 5)
-        scores = np.arange(10.0)[::-1]
-        one = np.full(10, "")
+        coins, scores, one = np.array([True] * 5 + [False] * 5), np.arange(10.0)[::-1], np.full(10, "")
         assert right_guesses(scores, coins, one) == 2
         assert right_guesses(-scores, coins, one) == 0
 
@@ -266,6 +262,4 @@ class TestGuesses:
         for scores in (np.zeros(50), np.full(50, np.nan)):
             right = [right_guesses(scores, rng.random(50) < 0.5, np.full(50, "")) for _ in range(2000)]
             assert np.mean(right) == pytest.approx(5, abs=0.15)
-
-    def test_no_canaries_no_guesses(self):
-        assert right_guesses(np.zeros(0), np.zeros(0, bool), np.zeros(0, str)) == 0
+        assert right_guesses(np.zeros(0), np.zeros(0, bool), np.zeros(0, str)) == 0, "no canaries"
