@@ -61,21 +61,13 @@ def test_what_is_found_in_a_folder_is_what_lies_in_it(pets: Path, capsys: Captur
     assert last == "fits: nothing is missing"
 
 
-def no_folder(root: Path) -> object:
-    return shutil.rmtree(root / "oxford-iiit-pet", ignore_errors=True) or shutil.rmtree(root)
-
-
-def no_pictures(root: Path) -> object:
-    return next(root.rglob("*.jpg")).unlink()
-
-
 def damaged(root: Path) -> object:
     return [file.write_bytes(b"<html>") for file in [*sorted(root.rglob("*.jpg"))][1:]]
 
 
 DATA: dict[str, tuple[Callable[[Path], object], list[str], str]] = {
-    "no folder": (no_folder, [], "--data-root {root}: no such folder"),
-    "a picture is missing": (no_pictures, [], "no such file, but the lists of"),
+    "no folder": (shutil.rmtree, [], "--data-root {root}: no such folder"),
+    "a picture is missing": (lambda root: next(root.rglob("*.jpg")).unlink(), [], "no such file, but the lists of"),
     "pictures that are none": (damaged, [], "is no readable image (damaged?"),
     "too many clients": (lambda root: None, ["--clients", "1000"], "1000"),
 }
@@ -144,9 +136,8 @@ def test_a_run_of_adapters_is_held_against_the_model(tmp_path: Path, capsys: Cap
     code, out, err = check(["--run", str(folder)], capsys)
     assert (code, err) == (0, [])
     tensors = 2 * len(vlm.load(EMBEDDED, "meta").projections("q_proj"))
-    assert out[0].startswith(
-        f"run: {folder}: mine on photos, 2 rounds, 3 clients; 3 global models of {tensors} tensors ("
-    )
+    said = f"run: {folder}: mine on photos, 2 rounds, 3 clients; 3 global models of {tensors} tensors ("
+    assert out[0].startswith(said)
     assert out[0].endswith(", 3 uploads, 0 copies left out")
     assert "3 members, 2 held out" in out[1]
     first = "layers.0.self_attn.q_proj.A"

@@ -86,11 +86,9 @@ def test_a_coin_moves_a_step_by_that_records_clipped_gradient(tmp_path: Path, na
     one = {"inner": 1} if name == "pfedme" else {}
     method, schedule = of(name, privacy, **one), dataclasses.replace(SCHEDULE, rounds=1)
     everybody = world(frozenset())
-    clients = everybody.clients(everybody.learner(), seed=schedule.seed)
-    (coin, *_) = (record for record in method.minibatch(clients[0], 0))
-    kept, out = (
-        run(tmp_path / str(i), method, w, schedule) for i, w in enumerate((everybody, world(frozenset({coin}))))
-    )
+    coin = method.minibatch(everybody.clients(everybody.learner(), seed=schedule.seed)[0], 0)[0]
+    worlds = {"kept": everybody, "out": world(frozenset({coin}))}
+    kept, out = (run(tmp_path / i, method, w, schedule) for i, w in worlds.items())
     oracle = prompt_oracle.oracle_of(name)(everybody, method.params, SETTINGS, PRIVACY[privacy], schedule)
     start = {n: t.double() for n, t in kept.broadcast(0).items()}
     (each,) = oracle.gradients(oracle.leaves(start, start, 0, 0, 0), start, start, [coin])
@@ -141,11 +139,8 @@ def test_momentum_goes_on_where_nothing_weighs(tmp_path: Path) -> None:
     clients = world().clients(world().learner(settings), seed=SCHEDULE.seed)
     second = frozenset(method.minibatch(clients[0], 1))
     assert not second & set(method.minibatch(clients[0], 0))
-    single = made("promptfl", {}, NONE, SCHEDULE)
-    two, one = (
-        run(tmp_path / str(i), m, world(second), dataclasses.replace(SCHEDULE, rounds=1))
-        for i, m in enumerate((method, single))
-    )
+    methods, schedule = (method, made("promptfl", {}, NONE, SCHEDULE)), dataclasses.replace(SCHEDULE, rounds=1)
+    two, one = (run(tmp_path / str(i), m, world(second), schedule) for i, m in enumerate(methods))
     start = one.broadcast(0)["p_G"]
     moved = one.upload(0, 0)["p_G"] - start
     assert moved.norm() > 0.01
@@ -162,8 +157,7 @@ def adapters(**settings: Any) -> tuple[Learner, list[str]]:
 
 
 def trained(learner: Learner, start: State, records: list[str], left_out: set[str]) -> State:
-    client = Participation(0, 0, 0, records, learner, left_out=frozenset(left_out))
-    return client.train(start)
+    return Participation(0, 0, 0, records, learner, left_out=frozenset(left_out)).train(start)
 
 
 def gradient(learner: Learner, state: State, records: list[str]) -> State:

@@ -13,14 +13,11 @@ from fedaudit.contracts.tiny_llava import (  # noqa: F401, others take them from
     PIXELS,
     ROLES,
     SIZE,
-    SPECIAL,
     SQUARE,
     TEXT,
-    TILES,
     VISION,
     VOCABULARY,
     WIDTH,
-    WORDS,
     llava,
     save,
     tokenizer,
@@ -128,13 +125,10 @@ CHAT = (
 )
 
 
-def _qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
-    rope = {
-        "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "mrope_interleaved": kind == "Qwen3VL",
-    }  # fmt: skip
-    family = {"Qwen2VL": "qwen2_vl", "Qwen2_5": "qwen2_5_vl", "Qwen3VL": "qwen3_vl"}[kind]
+def _qwen(prefix: str, family: str, **vision: Any) -> tuple[Any, Any]:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+    rope["mrope_interleaved"] = prefix == "Qwen3VL"
     module = getattr(t.models, family)
-    prefix = {"Qwen2VL": "Qwen2VL", "Qwen2_5": "Qwen2_5_VL", "Qwen3VL": "Qwen3VL"}[kind]
     config = getattr(module, f"{prefix}Config")(
         vision_config={"depth": 2, "num_heads": 2, "patch_size": PATCH, "temporal_patch_size": 2, "spatial_merge_size": 2, **vision},
         text_config={**TEXT, "rope_parameters": rope}, image_token_id=ID["<|image_pad|>"],
@@ -149,19 +143,25 @@ def _qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
 
 
 def qwen2_vl() -> tuple[Any, Any]:
-    return _qwen("Qwen2VL", embed_dim=16, hidden_size=WIDTH, mlp_ratio=2)
+    return _qwen("Qwen2VL", "qwen2_vl", embed_dim=16, hidden_size=WIDTH, mlp_ratio=2)
 
 
 def qwen2_5_vl() -> tuple[Any, Any]:
     return _qwen(
-        "Qwen2_5", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, window_size=8, fullatt_block_indexes=[1]
+        "Qwen2_5_VL",
+        "qwen2_5_vl",
+        hidden_size=16,
+        intermediate_size=24,
+        out_hidden_size=WIDTH,
+        window_size=8,
+        fullatt_block_indexes=[1],
     )
 
 
 def qwen3_vl() -> tuple[Any, Any]:
     """Puts features of several depths into several layers: cannot be cached as input embeddings."""
     return _qwen(
-        "Qwen3VL", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, deepstack_visual_indexes=[0, 1],
+        "Qwen3VL", "qwen3_vl", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, deepstack_visual_indexes=[0, 1],
         num_position_embeddings=64,
     )  # fmt: skip
 
