@@ -114,16 +114,12 @@ def test_what_is_more_than_two_factors_is_refused_by_name(
         read(run)
 
 
-def test_alpha_must_be_stated_somewhere(tmp_path: Path) -> None:
-    run = recorded(tmp_path, adapted(r=4, lora_alpha=16))
-    (run / "adapter_config.json").unlink()
-    with pytest.raises(InputError, match=r"run\.json lacks the key 'alpha', .*or add peft's adapter_config\.json"):
-        read(run)
-
-
-def test_the_file_may_lie_beside_the_models(tmp_path: Path) -> None:
+def test_the_file_may_lie_beside_the_models_but_alpha_must_be_stated_somewhere(tmp_path: Path) -> None:
     run = recorded(tmp_path, adapted(r=4, lora_alpha=16))
     before = read(run).sha256
-    (run / "adapter_config.json").rename(run / "models/adapter_config.json")
+    moved = (run / "adapter_config.json").rename(run / "models/adapter_config.json")
     assert (read(run).trained.alpha, read(run).trained.rank) == (16, 4)
     assert read(run).sha256 != before
+    moved.unlink()
+    with pytest.raises(InputError, match=r"run\.json lacks the key 'alpha', .*or add peft's adapter_config\.json"):
+        read(run)
