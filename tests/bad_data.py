@@ -1,7 +1,5 @@
 """Data sets of MSCOCO, NoCaps and ScienceQA that cannot be used: what is done to a miniature, and what the message names."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Reads the texts of a drawn figure with their boxes, as a renderer places them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The attacks on prompts record by record, as slow as their definitions read. Log-probabilities and confidences as in attacks/knowledge.py."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

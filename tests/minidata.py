@@ -1,7 +1,5 @@
 """Miniature data sets in the real formats: MSCOCO, NoCaps and ScienceQA, as unpacked archives and as parquet files."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

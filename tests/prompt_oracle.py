@@ -5,8 +5,6 @@ context; clipping and noise are loops. Noise is drawn from the generators that t
 papers: DP-FPL (Algorithm 1, A.2), FedOTP, FedPGP, CoOp.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import math

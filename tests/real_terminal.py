@@ -1,7 +1,5 @@
 """What a command shows in a real terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -3,8 +3,6 @@
 `python -m tests.terminal_windows` writes them anew; look at them, and at their difference, before you commit.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """What a server computes of the messages of adapters: against loops over records, clients, tokens and layers; the projection residual by hand."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

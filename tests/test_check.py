@@ -1,7 +1,5 @@
 """`--check`: what it finds in data, models and runs, held against the files; a sentence and exit code 2 for what is missing; nothing is encoded, loaded or written. Forms of weights: tests/test_weight_forms.py."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Footnotes of printed tables: the numbers that they quote are printed, and what they count is counted here again."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md are whole: written into a copy of the project, they pass its checks and run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

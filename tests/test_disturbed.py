@@ -1,7 +1,5 @@
 """Folders that somebody damages or deletes while the command works on them: one sentence, exit code 2, and the same command puts it right."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from collections.abc import Callable

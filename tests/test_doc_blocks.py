@@ -4,8 +4,6 @@ read (`test_doc_commands`), files of an own run are one (`test_ownrun`), the exa
 What would train for minutes runs at `SMALL`: the block's own call, with fewer clients, records and steps beside its words.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """How the command ends: exit codes, one sentence for what nobody expected, closed streams, other encodings, signals."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

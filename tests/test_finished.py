@@ -1,7 +1,5 @@
 """A finished run: shown without writing anything, and pinned by the digests of its manifests."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

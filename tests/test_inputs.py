@@ -1,7 +1,5 @@
 """Inputs that are no regular files, and the record of what was read."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dual prompts: injection layer by layer, the plain CLIP without them, what has gradients, clients together and one by one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Measured epsilon from scores to words: which score and model stand for an adversary, which canaries count, what is
 printed beside claimed and provable, and when a bound is said to contradict them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -1,7 +1,5 @@
 """Clients that come after a run: what they start from, the round with them, what is measured and said of it."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What noise takes from attacks, as the page of DP-FPL's Figure 3 says it: the difference of two trainings on the same records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from statistics import stdev
 from typing import Any

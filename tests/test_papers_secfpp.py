@@ -1,7 +1,5 @@
 """SecFPP's Tables 1 to 3: printed numbers unchanged, means over tasks within seeds, orders, exponents, what is refused."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from statistics import mean, stdev

@@ -1,7 +1,5 @@
 """peft's adapter_config.json: an adapter is read as peft applies it, or refused by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 It counts what makes a reader read twice, as far as a program can see it. A synonym is no mend.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The presets in which numbers move, and what they rest on."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The prompt methods against slow oracles and by hand: training step for step, the round loop, and what is special about each of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

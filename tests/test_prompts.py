@@ -1,7 +1,5 @@
 """What the prompt methods share: gradients of records, batches, clipping and noise as they run, the ledger of a run, the evaluation."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Numbers that cannot be meant are refused at the door, field by field, in every dataclass of parameters; inside the ranges noise can be computed."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

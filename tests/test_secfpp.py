@@ -1,7 +1,5 @@
 """SecFPP as it runs: shares change nothing but by rounding, no file holds what nobody may see, drills end as if nothing had happened."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One peft adapter with its lists, as `--run ADAPTER --members LIST --nonmembers LIST`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

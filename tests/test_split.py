@@ -1,7 +1,5 @@
 """Coins before a training elsewhere: fair, independent, committed to, and checked when the run comes back."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import hashlib

@@ -3,8 +3,6 @@
 The subprocesses import this module, so heavy imports stay inside the tests that need them.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import errno

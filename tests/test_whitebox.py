@@ -1,7 +1,5 @@
 """The white-box score: against the posterior mean on raw numbers, and what it finds where a leak or none is planted."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Records of weight 0: in a client's list and batches, counted in every divisor, and without any other influence."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """Tiny models of many families with random weights, saved with a working processor, as if they had been downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
