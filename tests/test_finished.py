@@ -23,9 +23,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_it_is_shown_on_a_disk_that_nobody_can_write(
-    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_shown_on_a_disk_that_nobody_can_write(out: Path, monkeypatch: Any, capsys: Any) -> None:
     real = os.open
 
     def read_only(path: Any, flags: int, *more: Any, **named: Any) -> int:
@@ -57,9 +55,7 @@ def test_the_page_names_the_digests_of_the_manifests(out: Path) -> None:
     assert hashlib.sha256(each.encode()).hexdigest() in text
 
 
-def test_a_report_outlives_the_training_that_somebody_threw_away(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_outlives_the_training_that_somebody_threw_away(out: Path, tmp_path: Path, capsys: Any) -> None:
     copy = shutil.copytree(out, tmp_path / "copy")
     for part in ("runs", "shadows", "cache"):
         shutil.rmtree(copy / part)

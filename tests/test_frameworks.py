@@ -113,9 +113,7 @@ class TestRecordingGrid:
             "uploads/round-001/client-00": 11, "uploads/round-001/client-01": 12,
         }  # fmt: skip
 
-    def test_clients_that_fail_and_rounds_in_which_all_do(
-        self, recorder: Recorder, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_clients_that_fail_and_rounds_in_which_all_do(self, recorder: Recorder, caplog: Any) -> None:
         inner = Grid()
         grid = loaded().RecordingGrid(inner, recorder)
         inner.broken = {100, 101}

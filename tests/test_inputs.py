@@ -98,9 +98,7 @@ def test_the_digest_of_a_record_is_that_of_its_content(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
-def test_pictures_of_8_bits_are_read_in_any_colours(
-    tmp_path: Path, mode: str, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_pictures_of_8_bits_are_read_in_any_colours(tmp_path: Path, mode: str, recwarn) -> None:
     level = 255 if mode == "1" else 204  # a palette has this one
     form = {"CMYK": "TIFF", "YCbCr": "JPEG"}.get(mode, "PNG")
     seen_through = {"transparency": b"\x00" * 256} if mode == "P" else {}

@@ -299,10 +299,8 @@ class TestPages:
         ]  # fmt: skip
         assert "new leak: method fedrand" in changes.findtext("testcase/system-out", "")
 
-    def test_markdown_is_short_and_shown_by_the_job(
-        self, audits: Audits, house: House, monkeypatch: Any, tmp_path: Path
-    ) -> None:
-        shown = tmp_path / "step.md"
+    def test_markdown_is_short_and_shown_by_the_job(self, audits: Audits, house: House, monkeypatch: Any) -> None:
+        shown = house.file.with_name("step.md")
         shown.write_text("before\n")
         monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(shown))
         seeds = list(range(14))
@@ -317,10 +315,8 @@ class TestPages:
         assert shown.read_text().endswith(text)
         assert text.splitlines()[2].startswith("14 of 14 cells leak; 14 new. 28 cells: ")
 
-    def test_a_job_whose_file_cannot_be_written(
-        self, audits: Audits, house: House, monkeypatch: Any, tmp_path: Path
-    ) -> None:
-        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "nowhere" / "step.md"))
+    def test_a_job_whose_file_cannot_be_written(self, audits: Audits, house: House, monkeypatch: Any) -> None:
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(house.out / "nowhere" / "step.md"))
         code, _, err = house.night()
         assert code == exits.MENDABLE
         assert "GITHUB_STEP_SUMMARY" in err

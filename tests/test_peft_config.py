@@ -102,9 +102,7 @@ def test_the_numbers_of_peft_must_be_those_of_run_json(tmp_path: Path) -> None:
         ({"r": True}, "r must be a number above 0"),
     ],
 )  # fmt: skip
-def test_what_is_more_than_two_factors_is_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_is_more_than_two_factors_is_refused_by_name(tmp_path: Path, changes: Any, message: str) -> None:
     run = recorded(tmp_path, adapted(r=4, lora_alpha=16))
     path = run / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

@@ -71,9 +71,7 @@ def schedule_of(privacy: str) -> Schedule:
 
 
 @pytest.mark.parametrize(("name", "params", "privacy"), NOISED, ids=named)
-def test_training_equals_clients_and_records_one_by_one(
-    whole: Any, name: str, params: dict[str, Any], privacy: str
-) -> None:
+def test_training_equals_clients_and_records_one_by_one(whole: Any, name: str, params: Any, privacy: str) -> None:
     """Uploads, own parts and aggregates of all rounds."""
     fast, schedule = whole(name, params, privacy), schedule_of(privacy)
     method = made(name, params, PRIVACY[privacy], schedule)
@@ -88,9 +86,7 @@ def test_training_equals_clients_and_records_one_by_one(
 
 
 @pytest.mark.parametrize(("name", "params"), [*USUAL, ("dpfpl", {"rank": 1, "residual": True})], ids=named)
-def test_clients_in_one_problem_are_the_clients_one_by_one(
-    tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
-) -> None:
+def test_clients_in_one_problem_are_the_clients_one_by_one(tmp_path: Path, whole: Any, name: str, params: Any) -> None:
     privacy = "none" if METHODS[name].facts.on_shares else "record"
     together = whole(name, params, privacy)
     alone = run(tmp_path, made(name, params, PRIVACY[privacy], SCHEDULE), federation(), SCHEDULE, clients_per_batch=1)
@@ -362,9 +358,7 @@ def files(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("name", "params"), USUAL, ids=named)
-def test_interrupted_and_resumed_equals_uninterrupted(
-    tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
-) -> None:
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, whole: Any, name: str, params: Any) -> None:
     """Killed after all rounds but one, in the last of which somebody was away; every file is the same, bit for bit."""
     how = "none" if METHODS[name].facts.on_shares else "poisson"
     method, schedule = made(name, params, PRIVACY[how], schedule_of(how)), schedule_of(how)

@@ -60,9 +60,7 @@ def equal(one: Transcript, other: Transcript, atol: float) -> None:
         torch.testing.assert_close(found, expected, atol=atol, rtol=0)
 
 
-def test_the_secure_path_is_the_plaintext_path(
-    whole: Transcript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_secure_path_is_the_plaintext_path(whole: Transcript, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(
         Meeting, "squared_distances", lambda self, vectors, groups, **_: plain_distances(vectors, groups)
     )
@@ -198,9 +196,7 @@ def test_every_reduction_runs(tmp_path: Path) -> None:
         ({}, dataclasses.replace(SCHEDULE, per_round=5), "--per-round 5: all users of SecFPP take part"),
     ],
 )
-def test_what_cannot_run_is_refused_before_it_starts(
-    params: dict[str, Any], schedule: Schedule, complaint: str
-) -> None:
+def test_what_cannot_run_is_refused_before_it_starts(params: Any, schedule: Schedule, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         secfpp(**params).protected(NONE, schedule, SIZES)
 

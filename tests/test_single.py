@@ -54,9 +54,7 @@ def test_a_run_of_one_client_and_one_round(place: Path, name: str) -> None:
         ("lists/members-1.png", lists, "members.jsonl line 2: image members-1.png is missing"),
     ],
 )
-def test_what_is_missing_is_named(
-    place: Path, capsys: pytest.CaptureFixture[str], change: str, words, message: str
-) -> None:
+def test_what_is_missing_is_named(place: Path, capsys, change: str, words, message: str) -> None:
     if change:
         (place / change).unlink()
     assert cli.main(["--run", str(place / "adapter"), *words(place), "--out", str(place / "out")]) == 2

@@ -133,9 +133,7 @@ def crash_at(point: int, when: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "half", "after"])
-def test_a_kill_at_any_file_operation_resumes_to_the_same_bytes(
-    tmp_path: Path, whole: dict[str, bytes], no_sync: None, when: str
-) -> None:
+def test_a_kill_at_any_file_operation_resumes(tmp_path: Path, whole: Any, no_sync: None, when: str) -> None:
     finish(start("t.crash_everywhere(t.Path(sys.argv[1]), sys.argv[2])", tmp_path / "killed", when))
     killed = sorted((tmp_path / "killed").iterdir())
     assert len(killed) > 40
@@ -189,20 +187,12 @@ def test_a_folder_deleted_at_any_moment_is_said_to_be(tmp_path: Path, whole: dic
         assert contents(path) == whole
 
 
-def test_tensors_deleted_after_their_hash_was_looked_at_are_missing(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_deleted_after_their_hash_was_looked_at_are_missing(folder: Folder, monkeypatch: Any) -> None:
     import torch
 
     folder.write_tensors("a.safetensors", {"x": torch.ones(4)})
-    checked = Folder._checked
-
-    def then_deleted(self: Folder, name: str) -> Path:
-        path = checked(self, name)
-        shutil.rmtree(self.path)
-        return path
-
-    monkeypatch.setattr(Folder, "_checked", then_deleted)
+    path = folder._checked("a.safetensors")
+    monkeypatch.setattr(Folder, "_checked", lambda self, name: shutil.rmtree(self.path) or path)
     with pytest.raises(Damaged, match=r"a\.safetensors is missing"):
         folder.read_tensors("a.safetensors")
 
@@ -456,9 +446,7 @@ def refusing(what: str, number: int) -> Any:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("what", ["open", "write", "sync", "sync of the folder", "replace"])
-def test_a_full_or_read_only_disk_leaves_no_half_file(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch, what: str, number: int
-) -> None:
+def test_a_full_or_read_only_disk_leaves_no_half_file(folder: Folder, monkeypatch: Any, what: str, number: int) -> None:
     folder.write("a.bin", b"kept")
     before = contents(folder.path)
     with monkeypatch.context() as patch:
@@ -475,9 +463,7 @@ def test_a_full_or_read_only_disk_leaves_no_half_file(
     assert folder.names() == ["a.bin", "b.bin"]
 
 
-def test_a_disk_that_fills_up_while_rewriting_leaves_nothing_damaged(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_while_rewriting_leaves_nothing_damaged(folder: Folder, monkeypatch: Any) -> None:
     folder.write("a.bin", b"old")
     for after in range(6):
         with monkeypatch.context() as patch:
@@ -518,12 +504,10 @@ def append(path: Path, prefix: str, outer: bool) -> None:
 
 @pytest.mark.parametrize("outer", [True, False])
 def test_two_processes_lose_no_entries(folder: Folder, outer: bool) -> None:
-    processes = [start(f"t.append(t.Path(sys.argv[1]), sys.argv[2], {outer})", folder.path, x) for x in "ab"]
+    processes: Any = [start(f"t.append(t.Path(sys.argv[1]), sys.argv[2], {outer})", folder.path, x) for x in "ab"]
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
     for process in processes:
@@ -542,20 +526,14 @@ def hold(path: Path) -> None:
 
 
 def test_a_second_process_says_once_that_it_waits_and_goes_on_after_a_kill(folder: Folder) -> None:
-    holder = start("t.hold(t.Path(sys.argv[1]))", folder.path)
-    assert holder.stdout is not None
+    holder: Any = start("t.hold(t.Path(sys.argv[1]))", folder.path)
     assert holder.stdout.readline() == "locked\n"
-    said: list[str] = []
-
-    def say(message: str) -> None:
-        said.append(message)
-        holder.kill()
-
+    say = Mock(side_effect=lambda _: holder.kill())
     with folder.lock(say):
         assert folder.read("a.bin") == b"by the other process"
         assert sorted(contents(folder.path)) == [".lock", "a.bin", "manifest.json"]
     holder.communicate()
-    assert said == [f"another process works on {folder.path}; waiting"]
+    say.assert_called_once_with(f"another process works on {folder.path}; waiting")
 
 
 def test_temporary_files_of_a_folder_below_with_its_own_lock_are_left_alone(folder: Folder) -> None:
@@ -602,8 +580,7 @@ def fork_under_lock(path: Path) -> None:
 
 
 def test_a_forked_worker_can_neither_write_nor_keep_the_lock(folder: Folder) -> None:
-    process = start("t.fork_under_lock(t.Path(sys.argv[1]))", folder.path)
-    assert process.stdout is not None
+    process: Any = start("t.fork_under_lock(t.Path(sys.argv[1]))", folder.path)
     assert {process.stdout.readline(), process.stdout.readline()} == {"refused\n", "released\n"}
     with folder.lock(pytest.fail):
         assert folder.names() == []
@@ -619,12 +596,10 @@ def test_importing_loads_nothing_heavy() -> None:
 def test_some_tensors_are_read_by_the_beginning_of_their_names(folder: Folder) -> None:
     import torch
 
-    folder.write_tensors(
-        "a.safetensors", {"upload/1/x": torch.ones(2), "upload/11/x": torch.zeros(2), "x": torch.ones(1)}
-    )
-    assert {name: t.tolist() for name, t in folder.read_tensors("a.safetensors", "upload/1/").items()} == {
-        "x": [1.0, 1.0]
-    }
+    tensors = {"upload/1/x": torch.ones(2), "upload/11/x": torch.zeros(2), "x": torch.ones(1)}
+    folder.write_tensors("a.safetensors", tensors)
+    found = folder.read_tensors("a.safetensors", "upload/1/")
+    assert {name: t.tolist() for name, t in found.items()} == {"x": [1.0, 1.0]}
     assert folder.read_tensors("a.safetensors", "private/") == {}
     (folder.path / "a.safetensors").write_bytes(b"other")
     with pytest.raises(Damaged):
@@ -706,10 +681,9 @@ def test_tables_come_back_and_are_the_same_bytes(folder: Folder) -> None:
     found["tokens"] = [list(tokens) for tokens in found["tokens"]]
     pd.testing.assert_frame_equal(found, frame)
 
-    empty = frame.iloc[:0]
-    folder.write_table("empty.parquet", empty)
-    assert list(folder.read_table("empty.parquet").columns) == list(frame.columns)
-    assert len(folder.read_table("empty.parquet")) == 0
+    folder.write_table("empty.parquet", frame.iloc[:0])
+    empty = folder.read_table("empty.parquet")
+    assert (list(empty.columns), len(empty)) == (list(frame.columns), 0)
 
 
 def test_a_table_whose_index_would_be_lost_is_refused(folder: Folder) -> None:
@@ -743,18 +717,10 @@ def test_a_key_is_the_hash_of_canonical_json() -> None:
 
 def test_a_key_changes_with_every_value() -> None:
     base = {"method": "fedrand", "params": {"rho": 0.5, "rank": 8}, "seed": 0}
-    changed: list[dict[str, Any]] = [
-        base | {"method": "fedavg"},
-        base | {"seed": 1},
-        base | {"seed": "0"},
-        base | {"seed": None},
-        base | {"seed": False},
-        base | {"params": {"rho": math.nextafter(0.5, 1), "rank": 8}},
-        base | {"params": {"rho": 0.5, "rank": [8]}},
-        base | {"params": {"rho": 0.5}},
-        base | {"extra": {}},
-    ]
-    assert len({key_of(description) for description in [base, *changed]}) == len(changed) + 1
+    changed: list[dict[str, Any]] = [{}, {"method": "fedavg"}, *({"seed": seed} for seed in (1, "0", None, False))]
+    changed += [{"params": {"rho": math.nextafter(0.5, 1), "rank": 8}}, {"params": {"rho": 0.5, "rank": [8]}}]
+    changed += [{"params": {"rho": 0.5}}, {"extra": {}}]
+    assert len({key_of(base | change) for change in changed}) == len(changed)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, {1, 2}, b"x", Path("x"), {1: 2}, 1j, object()])
