@@ -97,10 +97,8 @@ def test_the_command_ends_by_its_own_code(monkeypatch: pytest.MonkeyPatch, capsy
 
 def run(command: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """Of a shell in whose words `AUDIT` is the program."""
-    audit = " ".join(AUDIT)
-    return subprocess.run(
-        ["bash", "-c", command.replace("AUDIT", audit)], capture_output=True, text=True, timeout=60, **more
-    )
+    words = ["bash", "-c", command.replace("AUDIT", " ".join(AUDIT))]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, **more)
 
 
 @POSIX

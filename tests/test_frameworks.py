@@ -142,11 +142,8 @@ class TestRecordingGrid:
         inner.broken = {101}
         ask(grid, 1.0, 101)
         grid.close(None)
-        assert recorded(Path(recorder.folder)).keys() == {
-            "models/round-000",
-            "models/round-001",
-            "uploads/round-000/client-00",
-        }
+        files = {"models/round-000", "models/round-001", "uploads/round-000/client-00"}
+        assert recorded(Path(recorder.folder)).keys() == files
 
     def test_what_is_refused(self, recorder: Recorder) -> None:
         make = loaded().RecordingGrid
@@ -162,9 +159,8 @@ class TestRecordingGrid:
 def test_python_of_a_page_is_part_of_the_example(page: str) -> None:
     files = [path.read_text() for path in ROOT.glob("examples/**/*.py")]
     for block in (block for block in BLOCKS if (block.page, block.language) == (page, "python")):
-        assert any(textwrap.dedent(block.text) in textwrap.dedent(text) or block.text in text for text in files), (
-            block.first
-        )
+        bare = textwrap.dedent(block.text)
+        assert any(bare in textwrap.dedent(text) or block.text in text for text in files), block.first
 
 
 @pytest.fixture
@@ -269,15 +265,11 @@ def test_flower(checkout: Path) -> None:
         server = checkout / "examples/flower/fedlora/server_app.py"
         plain = "FedAvg(fraction_evaluate=0.0, min_available_nodes=3)"
         clipping = f"DifferentialPrivacyServerSideFixedClipping({plain}, 0.01, 0.1, 3)"
-        text = (
-            server.read_text().replace(plain, clipping).replace("FedAvg\n", f"FedAvg, {clipping.partition('(')[0]}\n")
-        )
+        text = server.read_text().replace(plain, clipping)
+        text = text.replace("FedAvg\n", f"FedAvg, {clipping.partition('(')[0]}\n")
         server.write_text(text.replace('method="fedavg"', 'method="fedavg", aggregation="noise"'))
-        run = shell(
-            train.replace("/my-run'\"", "/noised'\"").replace("photos=", "local-epochs=1 photos="),
-            checkout,
-            **variables,
-        )
+        train = train.replace("/my-run'\"", "/noised'\"").replace("photos=", "local-epochs=1 photos=")
+        run = shell(train, checkout, **variables)
         assert (checkout / "noised/models/round-003.safetensors").is_file(), run.stdout + run.stderr
     for name in ("members.jsonl", "nonmembers.jsonl", "reference.jsonl", "coins.json"):
         shutil.copy(checkout / "my-run" / name, checkout / "noised")

@@ -241,10 +241,8 @@ def check_steps(architecture: str, weights: str = "") -> None:
         tokens = clip.vision.tokens(pixels)
         features = clip.model.encode_image(pixels, normalize=True)
     row = {record: i for i, record in enumerate(labels)}
-    learner = Learner(
-        clip, clips.ImageFeatures(row, features, None), clips.ImageFeatures(row, tokens[:, 0], list(tokens)), labels, names,
-        Settings(batch=2, local_epochs=1),
-    )  # fmt: skip
+    images = clips.ImageFeatures(row, features, None), clips.ImageFeatures(row, tokens[:, 0], list(tokens))
+    learner = Learner(clip, *images, labels, names, Settings(batch=2, local_epochs=1))
     start = learner.initial(generator(0, "initial"))
     clients = [Participation(k, 0, 0, ids, learner) for k, ids in enumerate((("0", "1", "2"), ("3", "4", "5")))]
     for update in learner.work(METHOD, [METHOD.start(start)] * 2, [{}] * 2, clients):
@@ -313,17 +311,13 @@ def test_what_is_reported_of_them(tmp_path: Path) -> None:
     folder = claim(tmp_path)
     for r, found in enumerate(({}, utility)):
         folder.write_json(f"round-{r:03d}.json", {"utility": found})
-    names: Any = {"run": "key", "method": "dp2fl", "task": "fewshots", "seed": 0}
-    subject = Subject(
-        transcript=Transcript(folder, Schedule(2, 2, 2)), method=METHOD, privacy=None, threat_models=(), names=names,
-        attacked=None,
-    )  # fmt: skip
+    names = {"run": "key", "method": "dp2fl", "task": "fewshots", "seed": 0}
+    about: Any = {"method": METHOD, "privacy": None, "threat_models": (), "names": names, "attacked": None}
+    subject = Subject(transcript=Transcript(folder, Schedule(2, 2, 2)), **about)
     result = personal(subject, PersonalParams())
     values = {finding.metric: finding.value for finding in result.findings}
-    assert values == {
-        "personal/accuracy": 50, "personal/f1": 40, "global/accuracy": 45, "global/f1": 40,
-        "global-personal/accuracy": -5, "global-personal/f1": 0,
-    }  # fmt: skip
+    of_models = {"personal/accuracy": 50, "personal/f1": 40, "global/accuracy": 45, "global/f1": 40}
+    assert values == of_models | {"global-personal/accuracy": -5, "global-personal/f1": 0}
     bounds = {f.metric: (f.low, f.high) for f in result.findings if isinstance(f, Accuracy)}
     assert bounds["global-personal/accuracy"] == (-100, 100)  # of two clients
     findings = [dataclasses.asdict(finding) for finding in result.findings]

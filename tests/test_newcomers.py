@@ -174,12 +174,10 @@ def evidence(seed: int, better: float) -> Evidence:
             (start, "after", test, client_name(k), 40 + 20 * k + more) for test in ("local", "all") for k in range(2)
         ]
     table = pd.DataFrame(rows, columns=newcomers.COLUMNS)
-    names: Any = {"run": "key", "method": "dp2fl", "task": "fewshots", "seed": seed}
+    names = {"run": "key", "method": "dp2fl", "task": "fewshots", "seed": seed}
     transcript = Transcript(claim(Path()), Schedule(2, 3, 2, newcomers=1))
-    subject = Subject(
-        transcript=transcript, method=METHOD, privacy=None, threat_models=(), names=names, attacked=None,
-        newcomers=table,
-    )  # fmt: skip
+    about: Any = {"method": METHOD, "privacy": None, "threat_models": (), "names": names, "attacked": None}
+    subject = Subject(transcript=transcript, newcomers=table, **about)
     result = audit(subject, AuditParams())
     assert audit(dataclasses.replace(subject, newcomers=None), AuditParams()).findings == ()
     found = {f.metric: f for f in result.findings if isinstance(f, Accuracy)}

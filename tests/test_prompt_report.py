@@ -371,11 +371,8 @@ def test_summaries_in_the_terminal_of_own_test_sets_and_of_both_kinds(capsys: py
     assert "own test" in out
     assert f"{value:.1f} [" in out
     assert parse(f"accuracy/own_test < {value + 0.1}").crossed(e.findings)
-    show(
-        [f for s in (0, 1) for f in prompt_evidence("promptfl", 0.1, s).findings]
-        + lora_evidence("fedrand", 0).findings,
-        "maxrenyi",
-    )
+    cells = [prompt_evidence("promptfl", 0.1, 0), prompt_evidence("promptfl", 0.1, 1), lora_evidence("fedrand", 0)]
+    show([f for e in cells for f in e.findings], "maxrenyi")
     out = capsys.readouterr().out
     values = [accuracy_of("promptfl", 0.1, "local", s, 8, True) for s in (0, 1)]
     assert f"{mean(values):.1f} ± {stdev(values):.1f}" in out
