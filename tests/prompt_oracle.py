@@ -63,10 +63,9 @@ def cross_entropy(similarities: Tensor, label: int, scale: float) -> Tensor:
 
 
 def record_loss(world: Federation, prompt: Tensor, record: str) -> Tensor:
-    similarities = (
-        text_features(world.clip, prompt.double(), world.classes) @ world.features[world.ids.index(record)].double()
-    )
-    return cross_entropy(similarities, world.labels[record], world.clip.scale)
+    text = text_features(world.clip, prompt.double(), world.classes)
+    image = world.features[world.ids.index(record)].double()
+    return cross_entropy(text @ image, world.labels[record], world.clip.scale)
 
 
 def record_gradient(world: Federation, prompt: Tensor, record: str) -> Tensor:
@@ -150,9 +149,8 @@ class Slow:
             return public | self.mean(sent)
         total = sum(message["gradient"] / len(sent) for message in sent.values())
         if self.noisy:
-            total = total + self.draw(
-                "p_G", generator(self.schedule.seed, "server", r, "noise on p_G"), server["p_G"].shape
-            )
+            own = generator(self.schedule.seed, "server", r, "noise on p_G")
+            total = total + self.draw("p_G", own, server["p_G"].shape)
         return public | {"p_G": server["p_G"] - self.settings.global_rate * total}
 
     def mean(self, sent: dict[int, State]) -> State:
@@ -215,9 +213,8 @@ class Slow:
         d = {name: self.clipped([one[name] for one in each], leaf) for name, leaf in leaves.items()}
         if self.noisy:
             for name in self.local:
-                d[name] = d[name] + self.draw(
-                    name, self.own_generator(k, r, s, f"noise on {name}"), d[name].shape, who=k
-                )
+                noise = self.own_generator(k, r, s, f"noise on {name}")
+                d[name] = d[name] + self.draw(name, noise, d[name].shape, who=k)
         live = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         if (loss := self.public_loss(live, server, own)) is not None:
             more = torch.autograd.grad(loss, list(live.values()))

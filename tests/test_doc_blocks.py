@@ -38,10 +38,8 @@ from tests.test_doc_commands import read as read_words
 from tests.test_tutorials import NOTEBOOKS
 
 AUDIT = fedaudit.audit
-SMALL = {
-    "rounds": 1, "clients": 4, "per_round": 4, "records": 4, "reference": 4, "novel": 2, "test": 1, "local_steps": 1, "threads": 1,
-    "quiet": True,
-}  # fmt: skip
+SMALL = {"clients": 4, "per_round": 4, "records": 4, "reference": 4, "novel": 2, "threads": 1, "quiet": True}
+SMALL |= {"rounds": 1, "test": 1, "local_steps": 1}
 PYTHON = {  # all of whose blocks run here
     *("README.md", "docs/reference/attacks-outputs.md", "docs/reference/attacks-shadow-models.md"),
     *("docs/reference/backbones.md", "docs/guides/own-runs.md", "docs/guides/library.md"),
@@ -134,9 +132,8 @@ def test_attacks_md() -> None:
         "in_shadow": rng.random((s, n)) < 0.5, "shadow_log_probs": np.stack(shadows), "log_probs": target, "before": start,
         "labels": rng.integers(0, c, n), "reference": np.zeros(n, bool),
     }  # fmt: skip
-    (tokens,), (own,) = (
-        python_blocks(f"docs/reference/attacks-{family}.md") for family in ("outputs", "shadow-models")
-    )
+    (tokens,) = python_blocks("docs/reference/attacks-outputs.md")
+    (own,) = python_blocks("docs/reference/attacks-shadow-models.md")
     exec(tokens, given)
     assert max_renyi(given["signals"].renyi[2], k_percent=10) == given["signals"].renyi[2].max()
     *lines, last = own.strip().splitlines()
@@ -223,14 +220,8 @@ class TestOwnRuns:
     @pytest.mark.parametrize(
         ("asked", "said"),
         [
-            (
-                {"slice": "instruction"},
-                "^slice='instruction': no record has two tokens of it.*valid here: image, caption$",
-            ),
-            (
-                {"fail_if": ["measured > 1"]},
-                r"nothing in this run can answer it .*elsewhere, without coins \(fedaudit\.split",
-            ),
+            ({"slice": "instruction"}, "^slice='instruction': no record has two tokens.*valid here: image, caption$"),
+            ({"fail_if": ["measured > 1"]}, r"can answer it .*trained elsewhere, without coins \(fedaudit\.split\)"),
         ],
         ids=["a slice that no record has", "canaries"],
     )

@@ -55,15 +55,12 @@ def grids():
 GRIDS = grids()
 
 
-KEPT = [
-    (plugin, contract)
-    for plugin in ATTACKS.values()
-    for contract in attack_contracts.contracts_of(plugin)
-    if "text" not in contract.__name__
-]
+EVERY = [(plugin, contract) for plugin in ATTACKS.values() for contract in attack_contracts.contracts_of(plugin)]
 
 
-@pytest.mark.parametrize(("plugin", "contract"), KEPT, ids=attack_contracts.named)
+@pytest.mark.parametrize(
+    ("plugin", "contract"), [pair for pair in EVERY if "text" not in pair[1].__name__], ids=attack_contracts.named
+)
 def test_every_attack_keeps_its_contracts(plugin, contract):
     contract(plugin)
 
@@ -177,11 +174,8 @@ def federations(rng, *, records, trajectories, each, level, spread):
     hard = 3 * rng.standard_normal(records)
     along = np.array([-1, *np.repeat(np.arange(trajectories), each)])
     wide = np.exp(spread * rng.standard_normal(trajectories + 1))[along, None]
-    values = (
-        hard
-        + level * rng.standard_normal(trajectories + 1)[along, None]
-        + wide * rng.standard_normal((len(along), records))
-    )
+    values = hard + level * rng.standard_normal(trajectories + 1)[along, None]
+    values += wide * rng.standard_normal((len(along), records))
     return values, rng.random(values.shape) < 0.5, along
 
 
@@ -199,9 +193,8 @@ def test_one_scale_equals_the_loop_over_models():
         spreads.append(math.sqrt(sum((x - sum(seen) / 24) ** 2 for x in seen) / 24))
         rows.append([x - sum(seen) / 24 for x in off])
     usual = sum(spreads[1:]) / 12
-    slow = np.array(
-        [[out[i] + x * usual / spread for i, x in enumerate(row)] for row, spread in zip(rows, spreads, strict=True)]
-    )
+    scaled = ([out[i] + x * usual / own for i, x in enumerate(row)] for row, own in zip(rows, spreads, strict=True))
+    slow = np.array([*scaled])
     target, shadows = likelihood.on_one_scale(values[0], values[1:], member[1:], known)
     np.testing.assert_allclose(np.vstack([target, shadows]), slow, rtol=0, atol=1e-12)
     assert np.isnan(slow[:, 5]).all()
@@ -259,11 +252,9 @@ def test_nor_does_it_change_what_rounds_and_vectors_say(name, factor, more):
         expected = np.stack([likelihood.Values.of(one, ~seen.shadows.member).mean for one in shadows])
         return expected + factor * (target - expected) + more
 
-    other = dataclasses.replace(
-        seen,
-        sequence=strayed(seen.sequence, seen.shadows.sequence.transpose(1, 0, 2)),
-        projections=strayed(seen.projections[None], seen.shadows.projections[None])[0],
-    )
+    sequence = strayed(seen.sequence, seen.shadows.sequence.transpose(1, 0, 2))
+    projections = strayed(seen.projections[None], seen.shadows.projections[None])[0]
+    other = dataclasses.replace(seen, sequence=sequence, projections=projections)
     one, same = (scores_of(ATTACKS[name], each) for each in (seen, other))
     for signal in one:
         np.testing.assert_allclose(same[signal], one[signal], rtol=1e-7, atol=1e-7)
@@ -342,10 +333,9 @@ def test_quantile_equals_the_loop_over_records():
 
 def test_quantile_and_difficulty_by_hand():
     """p = .5 among .2, .5 and .8 of the shadows without the record: rank (1 + 1/2) / 3; the one with it, .9, does not count."""
-    shadows = np.array([[0.2], [0.5], [0.8], [0.9]])
-    seen = some_seen(
-        np.array([[0.5, 0.5]]), np.stack([shadows, 1 - shadows], -1), [[False], [False], [False], [True]], [0]
-    )
+    p = np.array([0.5, 0.2, 0.5, 0.8, 0.9])
+    p = np.stack([p, 1 - p], -1)[:, None]
+    seen = some_seen(p[0], p[1:], [[False], [False], [False], [True]], [0])
     found = quantile.Quantile(quantile.Params()).score(seen)
     assert found["quantile"][0] == 0.5
     assert found["quantile/difficulty"][0] == pytest.approx(math.log(0.5) - math.log(0.2 * 0.5 * 0.8) / 3)
@@ -375,9 +365,7 @@ def test_who_a_record_is_tells_the_networks_nothing():
     """Records that no model tells apart but by themselves: one was in 9 of 10 shadows, one in 1 of 10; both are even."""
     rng = np.random.default_rng(0)
     member = np.array([[s != 0, s == 0] for s in range(10)])
-    p = np.repeat(np.array([[0.7, 0.2, 0.1], [0.2, 0.1, 0.7]])[None], 11, 0) * np.exp(
-        1e-3 * rng.standard_normal((11, 2, 3))
-    )
+    p = np.array([[0.7, 0.2, 0.1], [0.2, 0.1, 0.7]]) * np.exp(1e-3 * rng.standard_normal((11, 2, 3)))
     p /= p.sum(-1, keepdims=True)
     found = shadow.Shadow(shadow.Params()).score(some_seen(p[0], p[1:], member, [0, 0]))["shadow"]
     assert (abs(found) < 0.2).all()  # the share of shadows alone would give +-2.2
@@ -450,10 +438,8 @@ def test_more_rounds_tell_more_than_the_last_one():
     ("name", "missing", "message"),
     [
         ("gradnorm", "gradient_norms", "gradient norms"),
-        ("trajectory", "shadows", "of shadow models too"),
-        ("trajectory", "sequence", "of shadow models too"),
-        ("outputfree", "shadows", "of shadow models too"),
-        ("outputfree", "projections", "of shadow models too"),
+        *(("trajectory", name, "of shadow models too") for name in ("shadows", "sequence")),
+        *(("outputfree", name, "of shadow models too") for name in ("shadows", "projections")),
     ],
 )
 def test_what_an_attack_needs_is_asked_for(name, missing, message):

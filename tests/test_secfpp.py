@@ -61,9 +61,7 @@ def equal(one: Transcript, other: Transcript, atol: float) -> None:
 
 
 def test_the_secure_path_is_the_plaintext_path(whole: Transcript, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(
-        Meeting, "squared_distances", lambda self, vectors, groups, **_: plain_distances(vectors, groups)
-    )
+    monkeypatch.setattr(Meeting, "squared_distances", lambda self, v, groups, **_: plain_distances(v, groups))
     monkeypatch.setattr(Meeting, "sums", lambda self, v, groups, **_: [v[group].sum(0) for group in groups])
     equal(whole, run(tmp_path, secfpp(), federation(SIZES), SCHEDULE), atol=1e-5)
 

@@ -260,15 +260,11 @@ class TestClaim:
         """The bound of an adversary that is right about a share of its guesses about 1,000 canaries."""
         rng = np.random.default_rng(0)
         coins = {f"r{i}": bool(coin) for i, coin in enumerate(rng.random(1000) < 0.5)}
-        signal = {
-            name: (1 if coin else -1) * (1 if rng.random() < right else -1) * rng.random()
-            for name, coin in coins.items()
-        }
-        model = ScoredModel("prompt-user", "prompt", 0, 1, pd.DataFrame({"loss": signal}))
-        scored = ScoredRun(
-            models=[model], headlines={"loss": ("loss",)}, signals={"loss": "loss"}, blind={}, records={0: list(coins)},
-            reference={0: []}, truth=coins,
-        )  # fmt: skip
+        sides = np.where([*coins.values()], 1, -1) * np.where(rng.random(1000) < right, 1, -1)
+        frame = pd.DataFrame({"loss": sides * rng.random(1000)}, [*coins])
+        about: Any = {"headlines": {"loss": ("loss",)}, "signals": {"loss": "loss"}, "blind": {}, "reference": {0: []}}
+        models = [ScoredModel("prompt-user", "prompt", 0, 1, frame)]
+        scored = ScoredRun(models=models, records={0: [*coins]}, truth=coins, **about)
         subject = Subject(
             transcript=None, method=None, privacy=None, threat_models=["prompt-user"],
             names={"run": "r", "method": "m", "task": "t", "seed": 0}, attacked=scored, canaries={0: coins},

@@ -9,17 +9,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from fedaudit.audits.statistics import one_run
+from fedaudit.audits.statistics import one_run, trade_off
 from fedaudit.audits.statistics.guesses import number_of_guesses, right_guesses
-from fedaudit.audits.statistics.trade_off import (
-    GAUSSIAN,
-    ceiling,
-    epsilon_lower_bound,
-    gaussian,
-    mu_lower_bound,
-    p_value,
-    refutes,
-)
+from fedaudit.audits.statistics.trade_off import GAUSSIAN, ceiling, epsilon_lower_bound, gaussian, p_value
 
 M, R = 1000, 200
 
@@ -84,9 +76,8 @@ def test_no_distribution_that_obeys_the_theorem_is_right_more_often(mu, correct,
     for _ in range(5):
         start = rng.dirichlet(np.ones(guesses + 1))
         rules = [{"type": "eq", "fun": lambda p: p.sum() - 1}, {"type": "ineq", "fun": slack}]
-        found = minimize(
-            lambda p: -tail(p), start, bounds=[(0, 1)] * len(j), constraints=rules, options={"maxiter": 500}
-        )
+        about = {"bounds": [(0, 1)] * len(j), "constraints": rules, "options": {"maxiter": 500}}
+        found = minimize(lambda p: -tail(p), start, **about)
         if found.success and slack(found.x).min() > -1e-7:
             best = max(best, tail(found.x))
     assert p_value(gaussian(mu), correct=correct, guesses=guesses, canaries=canaries) == pytest.approx(best, rel=1e-3)
@@ -170,7 +161,7 @@ def test_more_evidence_never_shows_less(m, lower_bound):
 def test_a_bound_is_the_last_mu_that_its_p_value_refutes(canaries):
     for correct in (canaries // 5, canaries // 5 - 1):
         about = {"correct": correct, "guesses": canaries // 5, "canaries": canaries}
-        mu = mu_lower_bound(**about)
+        mu = trade_off.mu_lower_bound(**about)
         if mu:
             assert p_value(gaussian(mu), **about) <= 0.05 * (1 + 1e-6)
             assert p_value(gaussian(1.001 * mu), **about) > 0.05
@@ -201,7 +192,7 @@ def test_impossible_numbers_are_refused(wrong, lower_bound):
 
 
 def test_a_certain_attack_refutes_no_mu_without_limit():
-    assert not refutes(gaussian(5.0), correct=20, guesses=20, canaries=100, error=0.05)
+    assert not trade_off.refutes(gaussian(5.0), correct=20, guesses=20, canaries=100, error=0.05)
     assert p_value(gaussian(0.0), correct=0, guesses=10, canaries=10) == 1
 
 
@@ -216,7 +207,7 @@ def test_the_bound_rarely_exceeds_a_known_gaussian(epsilon):
     """Of 500 at most 41 (0.999 of the binomial); benchmarks/measured_epsilon.py has all four epsilons."""
     rng, mu = np.random.default_rng(0), GAUSSIAN.mu(epsilon, 1e-5)
     found = [guessed(rng, mu) for _ in range(500)]
-    bounds = {c: mu_lower_bound(correct=c, guesses=R, canaries=M) for c in set(found)}
+    bounds = {c: trade_off.mu_lower_bound(correct=c, guesses=R, canaries=M) for c in set(found)}
     assert sum(bounds[c] > mu for c in found) <= 41
 
 
