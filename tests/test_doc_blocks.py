@@ -72,13 +72,9 @@ def has_a_test(block: Block) -> bool:
     return not block.language and (block in shell_blocks() or block.first in FILES.get(block.page, ()))
 
 
-def test_every_block_has_a_test() -> None:
+def test_every_block_has_a_test_and_a_fence_that_is_paired_and_not_indented() -> None:
     without = [f"{block.page}: {block.first}" for block in BLOCKS if not has_a_test(block)]
     assert not without, "write one, or add the page to PYTHON"
-
-
-def test_fences_are_paired_and_none_is_indented() -> None:
-    """Else a block is none for these tests."""
     for page, text in PAGES.items():
         assert text.count("```") == 2 * sum(block.page == page for block in BLOCKS), page
 

@@ -118,13 +118,10 @@ class TestStreams:
         with contextlib.redirect_stdout(gone):
             assert exits._flushed() == exits.CLOSED == 141
 
-    @pytest.mark.parametrize(
-        ("command", "code"),
-        [("AUDIT --list >&- 2>&- <&-", 0), ("AUDIT --list >&-", 0), ("AUDIT --method nobody 2>&-", 2)],
-    )
-    def test_streams_that_are_closed(self, command: str, code: int) -> None:
+    @pytest.mark.parametrize("command", ["AUDIT --list >&- 2>&- <&-", "AUDIT --list >&-", "AUDIT --method nobody 2>&-"])
+    def test_streams_that_are_closed(self, command: str) -> None:
         done = run(command)
-        assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+        assert (done.returncode, done.stdout, done.stderr) == (2 if "nobody" in command else 0, "", "")
 
     def test_a_file_does_not_take_the_place_of_a_closed_stream(self, tmp_path: Path) -> None:
         done = run(
@@ -182,11 +179,10 @@ def training(out: Path, hangup: Any = signal.SIG_DFL) -> subprocess.Popen[str]:
 
 def gone(group: int) -> bool:
     """Whether nothing is left of a process group, soon."""
-    for _ in range(100):
-        if not of_group(group):
-            return True
+    late = time.monotonic() + 10
+    while of_group(group) and time.monotonic() < late:
         time.sleep(0.1)
-    return False
+    return not of_group(group)
 
 
 # the whole command, from nothing; quick: signals of the quickest run, test_end_to_end, and TestUnexpected

@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -31,11 +32,8 @@ def test_it_is_shown_on_a_disk_that_nobody_can_write(out: Path, monkeypatch: Any
             raise OSError(30, "Read-only file system", str(path))
         return real(path, flags, *more, **named)
 
-    def refused(*_: Any) -> None:
-        raise OSError(30, "Read-only file system")
-
     monkeypatch.setattr(os, "open", read_only)
-    monkeypatch.setattr(os, "replace", refused)
+    monkeypatch.setattr(os, "replace", mock.Mock(side_effect=OSError(30, "Read-only file system")))
     user_files._digests.clear()
     assert cli.main([*WORDS.split(), f"--out={out}"]) == 0
     said = capsys.readouterr()

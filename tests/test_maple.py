@@ -264,9 +264,8 @@ def test_vit_b_16() -> None:
 
 def slow_f1(right: Sequence[int], named: Sequence[int], weights: Sequence[float]) -> float:
     """Macro-F1 in percent over the classes that have weight, by counting."""
-    found = []
-    for c in sorted({y for y, w in zip(right, weights, strict=True) if w > 0}):
-        pairs = list(zip(right, named, weights, strict=True))
+    found, pairs = [], list(zip(right, named, weights, strict=True))
+    for c in {y for y, _, w in pairs if w > 0}:
         hit = sum(w for y, said, w in pairs if y == said == c)
         wrong = sum(w for y, said, w in pairs if (y == c) != (said == c))
         found.append(2 * hit / (2 * hit + wrong))

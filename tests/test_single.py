@@ -68,12 +68,12 @@ def test_lists_go_with_an_adapter_only(place: Path, capsys: pytest.CaptureFixtur
 
 
 def test_untrained_and_shared_records(place: Path) -> None:
-    untrained = place / "untrained"
     from peft import LoraConfig, get_peft_model
 
-    torch.manual_seed(0)
-    model = torch.nn.Module()
-    model.layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(8, 8)})])
+    untrained = place / "untrained"
+    model = torch.nn.ModuleDict(
+        {"layers": torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(8, 8)})])}
+    )
     get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(untrained)
     with pytest.raises(InputError, match="nothing was trained"):
         assert read_adapter_run(untrained, Flags(False, *lists(place)[1::2])).remarks

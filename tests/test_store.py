@@ -394,14 +394,12 @@ def test_remove(folder: Folder) -> None:
 
 
 OUTSIDE = ["", ".", "..", "../a", "a/..", "a/../b", "/a", "a/", "a//b", "a/b/c", "a\\b", "c:x", "a\n"]
-HIDDEN = [".hidden", "a/.b", "manifest.json"]
 
 
-@pytest.mark.parametrize("name", OUTSIDE + HIDDEN)
+@pytest.mark.parametrize("name", [*OUTSIDE, ".hidden", "a/.b", "manifest.json"])
 def test_names_that_are_not_the_callers_are_refused(folder: Folder, name: str) -> None:
     write = functools.partial(folder.write, data=b"")
-    uses: list[Callable[[str], object]] = [folder.read, folder.intact, folder.remove, folder.__contains__, write]
-    for use in uses:
+    for use in (folder.read, folder.intact, folder.remove, folder.__contains__, write):
         with pytest.raises(ValueError, match=r"^file name .* is not valid"):
             use(name)
     assert contents(folder.path.parent) == {}

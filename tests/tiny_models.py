@@ -99,10 +99,9 @@ def internvl() -> tuple[Any, Any]:
         image_token_id=ID["<IMG_CONTEXT>"], image_seq_length=4, tie_word_embeddings=False,
     )  # fmt: skip
     names = ("start_image_token", "end_image_token", "context_image_token", "video_token")
+    words = tokenizer(**{name: ROLES[name] for name in names})
     images = t.GotOcr2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=4, **PIXELS)
-    processor = t.InternVLProcessor(
-        images, tokenizer(**{name: ROLES[name] for name in names}), t.InternVLVideoProcessor(size=SQUARE), image_seq_length=4
-    )  # fmt: skip
+    processor = t.InternVLProcessor(images, words, t.InternVLVideoProcessor(size=SQUARE), image_seq_length=4)
     return t.InternVLForConditionalGeneration(config), processor
 
 
@@ -158,10 +157,8 @@ def qwen2_5_vl() -> tuple[Any, Any]:
 
 def qwen3_vl() -> tuple[Any, Any]:
     """Puts features of several depths into several layers: cannot be cached as input embeddings."""
-    return _qwen(
-        "Qwen3VL", "qwen3_vl", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, deepstack_visual_indexes=[0, 1],
-        num_position_embeddings=64,
-    )  # fmt: skip
+    depths = {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
+    return _qwen("Qwen3VL", "qwen3_vl", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, **depths)
 
 
 def mllama() -> tuple[Any, Any]:
@@ -184,14 +181,11 @@ def mllama() -> tuple[Any, Any]:
     return model, t.MllamaProcessor(images, tokenizer(image_token="<|image|>"))
 
 
-FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
-    f.__name__: f
-    for f in (
-        llava, vipllava, llava_next, llava_onevision, paligemma, gemma3, idefics3, internvl, mistral3, qwen2_vl,
-        qwen2_5_vl,
-    )
-}  # fmt: skip
-REFUSED: dict[str, Callable[[], tuple[Any, Any]]] = {f.__name__: f for f in (qwen3_vl, mllama)}
+Maker = Callable[[], tuple[Any, Any]]
+_LLAVAS, _QWENS = (llava, vipllava, llava_next, llava_onevision), (qwen2_vl, qwen2_5_vl)
+_OTHERS = (paligemma, gemma3, idefics3, internvl, mistral3)
+FAMILIES: dict[str, Maker] = {f.__name__: f for f in (*_LLAVAS, *_OTHERS, *_QWENS)}
+REFUSED: dict[str, Maker] = {f.__name__: f for f in (qwen3_vl, mllama)}
 
 
 def logits_of(learner: Any, state: Any, records: Any) -> list[Any]:
