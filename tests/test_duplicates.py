@@ -68,10 +68,8 @@ def planted(folder: Folder, kind: str) -> None:
 
 
 def left_out(training: int, across: int, copy: str) -> str:
-    return (
-        f"pictures left out as their pixels are those of another one: 1 (twice in training: {training}, in training and test: "
-        f"{across}, twice in test: 0), Forest/0.png = {copy}."
-    )
+    counts = f"twice in training: {training}, in training and test: {across}, twice in test: 0"
+    return f"pictures left out as their pixels are those of another one: 1 ({counts}), Forest/0.png = {copy}."
 
 
 TORN = "pictures left out as each stands under two classes, and no class is right for it: 2, Forest/0.png = River/else.png."

@@ -304,7 +304,7 @@ def test_targets_hold_all_canaries_and_are_all_clients_by_default() -> None:
 
 
 def of_messages(std: float) -> tuple[ScoredRun, dict[int, dict[str, bool]]]:
-    """A server that saw two messages of each of three clients, whose candidates are 10 members, 10 others and 40 canaries."""
+    """A server that saw two messages of each of three clients, with 10 members, 10 others and 40 canaries each."""
     rng, coins = np.random.default_rng(0), coins_of(3, 40)
     models, truth, n = [], {}, 60
     for k, coin in coins.items():

@@ -29,10 +29,9 @@ def planted(
         clipped = gradients * np.minimum(1, clip / lengths)
         sent = (gradients if off else clipped)[:, : len(coins)] @ sent_by / 4 + std * rng.standard_normal(NUMBERS)
         rows, target = compress(clipped.T, sent)
-        mixtures += [Mixture(
-            r, rows, target, numbers=NUMBERS, divisor=4.0, low=0.0, high=1.0, total=share * len(coins), known="equal",
-            scaled=False, std=std, lengths=lengths, coefficients=np.ones(1),
-        )]  # fmt: skip
+        scale = {"numbers": NUMBERS, "divisor": 4.0, "low": 0.0, "high": 1.0, "total": share * len(coins)}
+        noise = {"known": "equal", "scaled": False, "std": std, "lengths": lengths, "coefficients": np.ones(1)}
+        mixtures.append(Mixture(r, rows, target, **scale, **noise))
         numbers.append((clipped[:, : len(coins)] / 4, sent))
     toy, _ = toy_seen(leak=1.0, records=RECORDS, known=KNOWN)
     return dataclasses.replace(toy, rounds=dataclasses.replace(toy.rounds, mixtures=tuple(mixtures))), coins, numbers
