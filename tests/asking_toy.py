@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fedaudit.attacks.knowledge import Mixture
@@ -22,34 +21,14 @@ QUIET = Progress(quiet=True)
 Found = dict[int | None, dict[str, Tables]]  # by target and threat model
 
 
-def asking(
-    folder: Path,
-    records: str,
-    method: Any,
-    transcript: Any,
-    targets: Any,
-    attacks: Any,
-    recipe: Any = None,
-    **adversary: Any,
-) -> QuestionPlan:
+def asking(folder, records, method, transcript, targets, attacks, recipe=None, **adversary) -> QuestionPlan:
     """What the adversaries of a run ask, without a plan."""
-    own = [target.candidates for target in targets]
-    return QuestionPlan(
-        records,
-        method,
-        transcript,
-        folder / "answers",
-        targets,
-        attacks,
-        Adversary(**adversary),
-        own,
-        recipe,
-        folder / "shadows",
-    )
+    own, shadows = [target.candidates for target in targets], folder / "shadows"
+    asked_by = targets, attacks, Adversary(**adversary), own, recipe, shadows
+    return QuestionPlan(records, method, transcript, folder / "answers", *asked_by)
 
 
 def asked(bench: Any, asking: QuestionPlan) -> list[QuestionSet]:
-    """Everything answered."""
     with Executor(lambda: bench) as executor:
         return asking.answer_all(lambda: Attackers(executor), QUIET)
 

@@ -1,7 +1,5 @@
 """Data sets of MSCOCO, NoCaps and ScienceQA that cannot be used: what is done to a miniature, and what the message names."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -183,12 +181,8 @@ def _pictures() -> Iterator[Bad]:
         for name in names:
             change = lambda root, how=DAMAGES[name], glob=folder + files: replaced(root.glob(glob), how)  # noqa: E731
             yield Bad(f"pictures: {name}", layout, change, folder)
-    yield Bad(
-        "the pictures' folder is a file",
-        "coco",
-        _no_folders,
-        "neither train2017/ nor images/train2017/ is there; unpack",
-    )
+    nowhere = "neither train2017/ nor images/train2017/ is there; unpack"
+    yield Bad("the pictures' folder is a file", "coco", _no_folders, nowhere)
     yield Bad("the data root is a file", "coco", _no_root, "--data-root")
 
 
@@ -220,18 +214,15 @@ ROWS: dict[str, tuple[Callable[[int], object], ...]] = {
 
 
 def _coco_parquet() -> Iterator[Bad]:
-    for column, makers in ROWS.items():
-        for made in makers:
-            yield Bad(
-                f"{column} {made(1)!s:.60}", "coco-parquet", functools.partial(_rows, column, made), Path(TRAIN).name
-            )
-    yield Bad("captions are no UTF-8", "coco-parquet", _no_text, Path(TRAIN).name)
-    yield Bad("a column twice", "coco-parquet", _twice, Path(TRAIN).name)
-    yield Bad("no captions", "coco-parquet", functools.partial(_rows, "answer", lambda n: [" "]), "--records")
+    cases = [(f"{column} {made(1)!s:.60}", _rows(column, made)) for column, makers in ROWS.items() for made in makers]
+    for name, damage in (*cases, ("captions are no UTF-8", _no_text), ("a column twice", _twice)):
+        yield Bad(name, "coco-parquet", damage, Path(TRAIN).name)
+    yield Bad("no captions", "coco-parquet", _rows("answer", lambda n: [" "]), "--records")
 
 
-def _rows(column: str, made: Callable[[int], object], root: Path) -> None:
-    minidata.parquet(root / TRAIN, [row | {column: made(n)} for n, row in enumerate(minidata.coco_rows(range(EACH)))])
+def _rows(column: str, made: Callable[[int], object]) -> Callable[[Path], object]:
+    rows = minidata.coco_rows(range(EACH))
+    return lambda root: minidata.parquet(root / TRAIN, [row | {column: made(n)} for n, row in enumerate(rows)])
 
 
 def _table() -> pa.Table:

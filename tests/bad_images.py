@@ -1,7 +1,5 @@
 """Classification data sets that cannot be used: what is done to a miniature, and what the message names."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pickle
@@ -24,16 +22,14 @@ ROW_VALUES: list[tuple[int, tuple[object, ...]]] = [  # of picture, label and na
 ]
 SPLIT_CHANGES: dict[str, Callable[[Any], object]] = {
     "a row is null": lambda c: c["train"].append(None),
-    "names that are one name in a prompt": lambda c: [
-        rows.append([rows[0][0], 7, rows[0][2].replace("_", " ")]) for rows in c.values()
+    "names alike in a prompt": lambda c: [
+        rows.append([*rows[0][:1], 7, rows[0][2].replace("_", " ")]) for rows in c.values()
     ],
     "one class only": lambda c: c.update({split: [row for row in rows if row[1] == 0] for split, rows in c.items()}),
 }
 
 
 def _in_rows(place: int, value: object) -> Callable[[Any], None]:
-    """Every row of a class in a split file with another picture, label or name."""
-
     def change(content: Any) -> None:
         for row in (row for split in content.values() for row in split if row[1] == 0):
             row[place] = value
@@ -107,11 +103,7 @@ def _matrices() -> Iterator[Bad]:
 
 
 def _batches() -> Iterator[Bad]:
-    data, batch, meta = (
-        np.zeros((3, 3072), np.uint8),
-        "cifar-10-batches-py/data_batch_1",
-        "cifar-10-batches-py/batches.meta",
-    )
+    data, batch, meta = np.zeros((3, 3072), np.uint8), FILES["cifar10"], "cifar-10-batches-py/batches.meta"
     batches: dict[str, Any] = {
         "negative labels": {"data": data, "labels": [-1, 0, 1]},
         "labels with fractions": {"data": data, "labels": [0.5, 0, 1]},

@@ -1,7 +1,5 @@
 """Files that are no pictures that an audit could use, by name."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

@@ -1,37 +1,17 @@
-"""Run folders of wrong files: links out of the folder, pipes, folders, names, pictures. By name, as in `bad_runs`.
-
-`VALUES` are found only by reading all tensors and pictures.
-"""
-
-from __future__ import annotations
+"""Run folders of wrong files: links out of the folder, pipes, folders, names, pictures. By name, as in `bad_runs`."""
 
 import io
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
+from tests import small_run
 from tests.bad_pictures import bomb
-from tests.small_run import (
-    MODEL,
-    PICTURE,
-    UPLOAD,
-    B,
-    Change,
-    adapter,
-    add,
-    folder,
-    instead,
-    line,
-    linked,
-    moved_out,
-    pipe,
-    raw,
-    replace,
-    truncate,
-)
+from tests.small_run import MODEL, PICTURE, UPLOAD, B, adapter, add, folder, line, linked, moved_out, pipe, raw, replace
 
 OUTSIDE = "lies outside of the run's folder; only --linked-files allows that"
 NO_FILE = "not a regular file"
@@ -40,17 +20,15 @@ MEMBER = "members.jsonl line 4"
 OWNER = "owners/client-02.safetensors"
 
 
-def all_of(*changes: Change) -> Change:
+def all_of(*changes: small_run.Change) -> small_run.Change:
     return lambda run: [change(run) for change in changes]
 
 
-def outside(image: str) -> Change:
+def outside(image: str) -> small_run.Change:
     """A member whose picture is `image`, beside a folder with a picture in it; {} stands for where that lies."""
 
     def change(run: Path) -> None:
-        elsewhere = run.parent / "elsewhere"
-        elsewhere.mkdir()
-        (elsewhere / "x.png").write_bytes((run / PICTURE).read_bytes())
+        elsewhere = shutil.copytree(run / "images", run.parent / "elsewhere")
         add("members.jsonl", line("x", 0, image=image.format(elsewhere)))(run)
 
     return change
@@ -79,13 +57,10 @@ KINDS = {
     "members a folder": (folder("members.jsonl"), "members.jsonl cannot be read .it is a folder"),
     "rounds.json a folder": (folder("rounds.json"), "rounds.json cannot be read .it is a folder"),
     "model a folder": (folder(MODEL), "round-000.safetensors cannot be read .it is a folder"),
-    "owners a file": (instead("owners", Path.touch), "owners cannot be read as a folder"),
+    "owners a file": (small_run.instead("owners", Path.touch), "owners cannot be read as a folder"),
     "name of a second line": (raw("models/a\nb", b""), r"models/a\\nb' is not expected here"),
     "name of no text": (raw(os.fsdecode(b"models/\xff"), b""), r"models/\\udcff' is not expected here"),
-    "number in other digits": (
-        raw("uploads/round-000/client-٣.safetensors", b""),
-        "client-٣.safetensors is not expected",
-    ),
+    "number in other digits": (raw("uploads/round-000/client-٣.safetensors", b""), "client-٣.safetensors is not exp"),
     "number of 200 digits": (raw(f"models/round-{'9' * 200}.safetensors", b""), "round-003.safetensors is missing"),
     "leading zeros": (raw("models/round-0002.safetensors", b""), "are both round 2; each once"),
     "tensors among the rounds": (replace("uploads/client-00.safetensors", adapter(4)), "is not expected here"),
@@ -109,7 +84,7 @@ PICTURES = {
 FILES = LINKS | KINDS | PICTURES
 
 NUMBERS = f"{B} holds NaN or infinite values, where a model holds finite numbers"
-VALUES = {
+VALUES = {  # found only by reading all tensors and pictures
     **{
         f"{value} in {name}": (replace(name, adapter(1) | {B: torch.tensor([[1.0], [value], [1.0]])}), f"{name}: {NUMBERS}")
         for name, value in (("models/round-001.safetensors", float("nan")), (UPLOAD, float("inf")), (OWNER, float("-inf")))
@@ -118,7 +93,7 @@ VALUES = {
     "beyond float32": (replace(UPLOAD, {B: torch.full((3, 1), 1e300, dtype=torch.float64)}), f"{UPLOAD}: {NUMBERS}"),
     "diverged": (replace(UPLOAD, {B: torch.full((3, 1), -1e20)}), f"{UPLOAD}: {B} holds -1e.20, .* 10000 .did the training diverge"),
     **{
-        f"truncated {form}": (all_of(raw(PICTURE, picture(form, (64, 64))), truncate(PICTURE, -100)), NO_IMAGE)
+        f"truncated {form}": (raw(PICTURE, picture(form, (64, 64))[:-100]), NO_IMAGE)
         for form in ("JPEG", "GIF")
     },
 }  # fmt: skip

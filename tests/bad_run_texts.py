@@ -1,7 +1,5 @@
 """Run folders of wrong JSON and wrong headers of safetensors files. By name, as in `bad_runs`."""
 
-from __future__ import annotations
-
 import os
 
 from tests.small_run import MODEL, UPLOAD, A, B, Change, add, edit, header, instead, line, raw, replace
@@ -66,13 +64,11 @@ OF_A_ROUND: dict[str, tuple[object, ...]] = {
 OF_AN_UPLOAD: dict[str, tuple[object, ...]] = {"kept": ("B", [1]), "records": (1.5,), "facts": ([],), "bytes": (True,)}
 
 
-def tensors(**changes: object) -> dict[str, object]:
+def tensors(**changes: object) -> dict[str, dict[str, object]]:
     """The header of an upload, its first tensor changed; None takes an entry's key away."""
     first = {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} | changes
-    return {
-        A: {key: value for key, value in first.items() if value is not None},
-        B: {"dtype": "F32", "shape": [3, 1], "data_offsets": [8, 20]},
-    }
+    second = {"dtype": "F32", "shape": [3, 1], "data_offsets": [8, 20]}
+    return {A: {key: value for key, value in first.items() if value is not None}, B: second}
 
 
 IN_A_HEADER: dict[str, tuple[object, ...]] = {
@@ -81,15 +77,17 @@ IN_A_HEADER: dict[str, tuple[object, ...]] = {
     "data_offsets": ([-8, 8], [8, 0], [0, 4, 8], [0.0, 8.0], {"0": 8}),
 }
 FILE = r"round-001/client-02\.safetensors"
+
+
+def of_round(said: object) -> Change:
+    return replace("rounds.json", {"0": said})
+
+
 PLACES = [
     (IN_A_LINE, lambda key, value: add("members.jsonl", line("x", 0) | {key: value}), MEMBER),
     (IN_RUN_JSON, lambda key, value: edit("run.json", **{key: value}), "run.json"),
-    (OF_A_ROUND, lambda key, value: replace("rounds.json", {"0": {key: value}}), "rounds.json, round 0"),
-    (
-        OF_AN_UPLOAD,
-        lambda key, value: replace("rounds.json", {"0": {"uploads": {"0": {key: value}}}}),
-        "rounds.json, round 0, client 0",
-    ),
+    (OF_A_ROUND, lambda key, value: of_round({key: value}), "rounds.json, round 0"),
+    (OF_AN_UPLOAD, lambda key, value: of_round({"uploads": {"0": {key: value}}}), "rounds.json, round 0, client 0"),
     (IN_A_HEADER, lambda key, value: header(UPLOAD, tensors(**{key: value})), f"{FILE}: {A}"),
 ]
 VALUES = {
@@ -111,8 +109,8 @@ WORDS = {
     "members empty": (raw("members.jsonl", b"\n\n"), "members.jsonl: client 0 took part in round 0 and has no member"),
     "rounds.json a list": (raw("rounds.json", b"[]"), r"rounds.json must be an object with the keys initial, 0, 1, not \[\]"),
     "round 00": (replace("rounds.json", {"00": {}}), "rounds.json: unknown key '00'; valid are initial, 0, 1"),
-    "client 02": (replace("rounds.json", {"0": {"uploads": {"02": {}}}}), "rounds.json, round 0, uploads: unknown key '02'"),
-    "round null": (replace("rounds.json", {"0": None}), "rounds.json: 0 must be an object, not null"),
+    "client 02": (of_round({"uploads": {"02": {}}}), "rounds.json, round 0, uploads: unknown key '02'"),
+    "round null": (of_round(None), "rounds.json: 0 must be an object, not null"),
 }  # fmt: skip
 FACTOR = f"{FILE}: {A} is .*, where a factor of an adapter is a matrix of F64, F32, F16, BF16"
 NO_TENSORS = f"{FILE} is no complete safetensors file"
@@ -126,7 +124,7 @@ HEADERS = {
     "offsets of 2^62": (header(UPLOAD, tensors(data_offsets=[0, 2**62])), f"{FILE}"),
     "tensors begin late": (header(UPLOAD, tensors(data_offsets=[4, 12])), f"{FILE}: the bytes of {A} do not follow"),
     "tensors overlap": (
-        header(UPLOAD, {A: tensors()[A], B: {"dtype": "F32", "shape": [3, 1], "data_offsets": [4, 16]}}, 16),
+        header(UPLOAD, tensors() | {B: {**tensors()[B], "data_offsets": [4, 16]}}, 16),
         f"{FILE}: the bytes of {B} do not follow",
     ),
     "tensors leave a gap": (header(UPLOAD, tensors(shape=[1, 1], data_offsets=[0, 4])), f"{FILE}: the bytes of {B} do not follow"),

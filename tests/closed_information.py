@@ -1,7 +1,5 @@
 """Mutual information and entropies that are known exactly or by simulation, in nats, for comparison with estimates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

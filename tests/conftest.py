@@ -1,7 +1,5 @@
 """Two processes share the tests (`-n 2` in pyproject.toml), so each computes with one thread."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator
@@ -17,9 +15,8 @@ from tests.unprinted import no_pages, unprinted
 pytest.register_assert_rewrite("tests.whole_runs")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as a shell starts what runs in its background; children inherit it
+# as a shell starts what runs in its background; children inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WARM = ("test_api.py", "test_contributing.py", "test_end_to_end.py", "test_keys.py", "test_third_learner.py")

@@ -1,7 +1,5 @@
 """What README.md, CONTRIBUTING.md and docs/ hold beside sentences: fenced blocks, command lines, flags, tables and links."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

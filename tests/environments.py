@@ -3,8 +3,6 @@
 `FEDAUDIT_TEST_ENVIRONMENTS` names another folder than `~/.cache/fedaudit-tests`.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

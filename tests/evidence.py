@@ -3,8 +3,6 @@
 `tests/prompt_evidence.py` makes runs on prompts out of the same parts.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -28,13 +26,7 @@ REALISED: dict[str, Any] = {"realised_fpr": 0.0987, "realised_low": 0.05, "reali
 
 
 def about_one_score(
-    names: dict[str, Any],
-    place: Place,
-    signal: str,
-    value: float,
-    *,
-    confounded: bool = False,
-    base_note: str | None = None,
+    names: Any, place: Place, signal: str, value: float, *, confounded: bool = False, base_note: str | None = None
 ) -> list[Finding]:
     """An AUROC beside its controls, judged; where members and non-members are alike also what is found at thresholds."""
     threat, way, population, others = place
@@ -47,22 +39,17 @@ def about_one_score(
     auroc = judged(replace(bare, metric="auroc", **controls), WIDTH, signal, confounded)
     if others not in ("held-out", "left-out canaries"):
         return [auroc]
-    rates = [
-        replace(bare, metric=f"tpr@{share}%", status=status, **REALISED)
-        for share, status in ((10, "ok"), (1, "coarse"))
-    ]
+    rates = [replace(bare, metric=f"tpr@{n}%", status=how, **REALISED) for n, how in ((10, "ok"), (1, "coarse"))]
     few = replace(bare, metric="tpr@0.1%", status="not measurable (75)", value=None, low=None, high=None)
     return [auroc, bare, *rates, few]
 
 
 def judged(f: Finding, width: float, by: str, confounded: bool = False) -> Finding:
     """With its interval, verdict and sentence."""
-    assert f.value is not None
     low, high = f.value - width, min(1.0, f.value + width)
     word = "confounded" if confounded else "leak" if low > 0.5 else "no leak found"
-    text = (
-        f"{word.capitalize()}: whoever is {f.threat_model} scores AUROC {f.value:.3f} [{low:.3f}, {high:.3f}] by {by}."
-    )
+    auroc = f"AUROC {f.value:.3f} [{low:.3f}, {high:.3f}]"
+    text = f"{word.capitalize()}: whoever is {f.threat_model} scores {auroc} by {by}."
     return replace(f, low=low, high=high, verdict=word, sentence=text)
 
 
@@ -214,11 +201,8 @@ def tables(method: str, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
 def scores(method: str, held_out: list[Place], rng: np.random.Generator) -> pd.DataFrame:
     frames, n = [], 28 * len(CLIENTS)
     for threat, way, population, _ in held_out:
-        for kind, shift in (
-            ("member", 5 * (leak_of(method, threat, SIBLING) - 0.5)),
-            ("held-out", 0.0),
-            ("novel", 2.0),
-        ):
+        shifts = {"member": 5 * (leak_of(method, threat, SIBLING) - 0.5), "held-out": 0.0, "novel": 2.0}
+        for kind, shift in shifts.items():
             drawn = {signal: -2 + 0.6 * rng.normal(size=n) + 0.6 * shift for signal in SIGNALS}
             who = {"client": np.repeat(CLIENTS, 28), "record": [f"{kind}-{i}" for i in range(n)], "kind": kind}
             if population != "last-round members":
@@ -239,7 +223,5 @@ def token_rows(method: str, panel: str, rng: np.random.Generator) -> Iterable[tu
 
 def utility(slow: float) -> pd.DataFrame:
     models = [(-1, "global"), *((r, model) for r in range(10) for model in ("global", "clients"))]
-    rows = [
-        (r, m, 2.4 - slow * r / 20, 0.5, 0.4, 0.3, slow * r / 50, 0.4 + r / 90, 0.9 + slow * r / 20) for r, m in models
-    ]
+    rows = [(r, m, 2.4 - (a := slow * r / 20), 0.5, 0.4, 0.3, slow * r / 50, 0.4 + r / 90, 0.9 + a) for r, m in models]
     return pd.DataFrame(rows, columns="round model loss bleu1 bleu2 bleu3 bleu4 rouge_l cider".split())

@@ -13,7 +13,6 @@ EXAMPLES: dict[str, str] = dict(_FILE.findall((ROOT / "CONTRIBUTING.md").read_te
 
 
 def loaded(name: str) -> ModuleType:
-    """The module of an example."""
     module = ModuleType(name.removesuffix(".py").replace("/", "."))
     sys.modules[module.__name__] = module  # dataclasses look their module up
     exec(compile(EXAMPLES[name], name, "exec"), vars(module))

@@ -1,7 +1,5 @@
 """Reads the texts of a drawn figure with their boxes, as a renderer places them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +18,8 @@ def texts(figure: Figure) -> list[tuple[str, Any]]:
     renderer: Any = canvas.get_renderer()
     hidden = set(_of_hidden_ticks(figure))
     drawn = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip() and t not in hidden]
-    return [(t.get_text(), t.get_window_extent(renderer)) for t in drawn if _is_shown(t)]
+    shown = (t for t in drawn if t.axes is None or t.axes.get_visible())
+    return [(t.get_text(), t.get_window_extent(renderer)) for t in shown]
 
 
 def overlapping(figure: Figure) -> list[tuple[str, str]]:
@@ -28,22 +27,14 @@ def overlapping(figure: Figure) -> list[tuple[str, str]]:
     boxes = texts(figure)
     pairs = [(a[0], b[0]) for a, b in itertools.combinations(boxes, 2) if _meet(a[1], b[1])]
     width, height = figure.bbox.width, figure.bbox.height
-    cut = [
-        (text, "edge")
-        for text, box in boxes
-        if min(box.x0, box.y0) < -TOUCHING or box.x1 > width + TOUCHING or box.y1 > height + TOUCHING
-    ]
-    return pairs + cut
+    beyond = ((text, max(-box.x0, -box.y0, box.x1 - width, box.y1 - height)) for text, box in boxes)
+    return pairs + [(text, "edge") for text, by in beyond if by > TOUCHING]
 
 
 def _meet(a: Any, b: Any) -> bool:
     across = min(a.x1, b.x1) - max(a.x0, b.x0)
     down = min(a.y1, b.y1) - max(a.y0, b.y0)
     return bool(across > TOUCHING and down > TOUCHING)
-
-
-def _is_shown(text: Text) -> bool:
-    return text.axes is None or text.axes.get_visible()
 
 
 def _of_hidden_ticks(figure: Figure) -> Iterator[Text]:

@@ -1,7 +1,5 @@
 """Second accountants: for Gaussian mechanisms in 60 digits, for Poisson samples of them by convolving the privacy loss."""
 
-from __future__ import annotations
-
 import functools
 
 import mpmath

@@ -1,7 +1,5 @@
 """The attacks on prompts record by record, as slow as their definitions read. Log-probabilities and confidences as in attacks/knowledge.py."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -142,14 +140,13 @@ def _mean(values):
 def share_dominated(log_x, log_z, gamma):
     """The double loop over x and z, and half of LR / (1 + LR) of a step more."""
     z = [value for value in log_z if not math.isnan(value)]
-    return np.array(
-        [
-            math.nan
-            if math.isnan(x) or not z
-            else (sum(x - math.log(gamma) + TIE >= value for value in z) + 0.5 / (1 + math.exp(-x))) / len(z)
-            for x in log_x
-        ]
-    )
+
+    def share(x):
+        if math.isnan(x) or not z:
+            return math.nan
+        return (sum(x - math.log(gamma) + TIE >= value for value in z) + 0.5 / (1 + math.exp(-x))) / len(z)
+
+    return np.array([*map(share, log_x)])
 
 
 def quantile(target, shadows, member):
@@ -165,9 +162,8 @@ def shadow_network(log_probs, member, queries, *, hidden, steps):
     """Score [q] of queries [q, C] by one class's network, trained alone on its records: log_probs [S, r, C], member [S, r]."""
     C = log_probs.shape[-1]
     weight = np.zeros(member.shape)
-    for i in range(member.shape[1]):
-        for s in range(member.shape[0]):
-            weight[s, i] = 0.5 / (member[:, i] == member[s, i]).sum() / member.shape[1]
+    for s, i in np.ndindex(*member.shape):
+        weight[s, i] = 0.5 / (member[:, i] == member[s, i]).sum() / member.shape[1]
     x, asked_about = (np.sqrt(np.exp(v)) for v in (log_probs.reshape(-1, C), queries))
     mean = np.average(x, axis=0, weights=weight.ravel())
     scale = np.sqrt(np.average(((x - mean) ** 2).mean(1), weights=weight.ravel()))

@@ -1,7 +1,5 @@
 """Findings of a report that contradict themselves: what a row says of its p-values, its family and its headline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -50,10 +50,9 @@ def prompt_runs(factory: pytest.TempPathFactory) -> KeptRuns:
         "both": {"method": ["promptfl", "local"], "attack": "loss"},
         "entropy": {"method": "promptfl", "attack": "entropy"},
     }
+    more = TINY | {"epsilon": "none", "out": out}
     with nothing_printed(), with_pages():
-        return KeptRuns(
-            out, {k: fedaudit.audit(**words, epsilon="none", out=out, **TINY) for k, words in wanted.items()}
-        )
+        return KeptRuns(out, {name: fedaudit.audit(**words, **more) for name, words in wanted.items()})
 
 
 def lora_run(factory: pytest.TempPathFactory) -> KeptRuns:

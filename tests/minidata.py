@@ -1,7 +1,5 @@
 """Miniature data sets in the real formats: MSCOCO, NoCaps and ScienceQA, as unpacked archives and as parquet files."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json
@@ -38,9 +36,8 @@ def _captions(numbers: range, name: str, each: int, *, of: str = "", **more: lis
     for key, values in more.items():
         for image, value in zip(images, values, strict=True):
             image[key] = value
-    notes = [
-        {"id": 10 * n + i, "image_id": n, "caption": f"caption {i} of {of}{n}"} for n in numbers for i in range(each)
-    ]
+    pairs = ((n, i) for n in numbers for i in range(each))
+    notes = [{"id": 10 * n + i, "image_id": n, "caption": f"caption {i} of {of}{n}"} for n, i in pairs]
     return {"info": {}, "images": images, "annotations": notes}
 
 
@@ -95,24 +92,16 @@ def parquet(path: Path, rows: list[dict[str, object]], *, group: int = 16) -> Pa
 def coco_rows(numbers: range, *, column: str = "answer") -> list[dict[str, object]]:
     """Rows of the usual repositories: the bytes of a picture, its id and a list of captions."""
     return [
-        {
-            "image": (picture(n), None),
-            "image_id": n,
-            column: [f"caption {i} of {n}" for i in range(5)],
-            "category": coco_class(n),
-        }
+        {"image": (picture(n), None), "image_id": n, "category": coco_class(n)}
+        | {column: [f"caption {i} of {n}" for i in range(5)]}
         for n in numbers
     ]
 
 
 def nocaps_rows(n: int = 30) -> list[dict[str, object]]:
     return [
-        {
-            "image": (picture(5000 + i), None),
-            "image_id": i,
-            "annotations_captions": [f"caption {j} of novel {i}" for j in range(10)],
-            "region": DOMAINS[i % 3],
-        }
+        {"image": (picture(5000 + i), None), "image_id": i, "region": DOMAINS[i % 3]}
+        | {"annotations_captions": [f"caption {j} of novel {i}" for j in range(10)]}
         for i in range(n)
     ]
 

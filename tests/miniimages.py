@@ -11,7 +11,7 @@ import io
 import pickle
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from scipy.io import savemat
 from tests.minidata import picture, write
 
 Found = dict[str, dict[str, str]]
+Rows = Sequence[tuple[str, str, str]]  # split, file and class name
 TRAIN, VAL, TEST = 5, 3, 3  # pictures of a class; official validation pictures are for training
 
 
@@ -39,7 +40,7 @@ def _splits(n: int) -> list[tuple[str, int]]:
     return [(split, n + i) for i, split in enumerate(names)]
 
 
-def _found(rows: Sequence[tuple[str, str, str]], *, val: str | None = "train") -> Found:
+def _found(rows: Rows, *, val: str | None = "train") -> Found:
     """Rows (split, file, name) by split; validation rows join the training, or are left out (None)."""
     found: Found = {"train": {}, "test": {}}
     for split, file, name in rows:
@@ -49,16 +50,11 @@ def _found(rows: Sequence[tuple[str, str, str]], *, val: str | None = "train") -
     return found
 
 
-def split_file(
-    path: Path, images: str, rows: Sequence[tuple[str, str, str]], names: dict[str, str] | None = None
-) -> Found:
+def split_file(path: Path, images: str, rows: Rows, names: dict[str, str] | None = None) -> Found:
     """CoOp's split of rows (split, file, name in the file); the first test picture of each class goes to training, to tell it
     from the official lists. `names`: what the file's names become in prompts."""
-    moved, seen = [], set()
-    for split, file, name in rows:
-        first = split == "test" and name not in seen
-        seen |= {name} if first else set()
-        moved.append(("train" if first else split, file, name))
+    first = {name: file for split, file, name in reversed(rows) if split == "test"}
+    moved = [("train" if first[name] == file else split, file, name) for split, file, name in rows]
     labels = {name: label for label, name in enumerate(dict.fromkeys(name for _, _, name in rows))}
     content = {
         split: [[file.removeprefix(f"{images}/"), labels[name], name] for s, file, name in moved if s == split]
@@ -68,15 +64,24 @@ def split_file(
     return _found([(s, file, (names or {}).get(name, name)) for s, file, name in moved], val=None)
 
 
-def _class_folders(base: Path, images: str, names: dict[str, str], name: str) -> list[tuple[str, str, str]]:
+def _painted(base: Path, rows: Iterable[tuple[str, str, str]]) -> Rows:
+    """These rows, with their pictures."""
+    made = [*rows]
+    for _, file, _ in made:
+        _paint(base / file)
+    return made
+
+
+def _joined(rows: Rows) -> dict[str, Rows]:
+    """Rows for training, with those for validation, and for testing."""
+    return {name: [row for row in rows if (row[0] == "test") == (name == "test")] for name in ("train", "test")}
+
+
+def _class_folders(base: Path, images: str, names: Mapping[str, str], name: str, first: int = 1) -> Rows:
     """A folder per class with eleven pictures `name`; rows with the splits that CoOp's file shall say."""
-    rows = []
-    for folder, said in names.items():
-        for split, n in _splits(1):
-            file = f"{images}/{folder}/{name.format(folder, n)}"
-            _paint(base / file)
-            rows.append((split, file, said))
-    return rows
+    numbered = [(folder, said, split, n) for folder, said in names.items() for split, n in _splits(first)]
+    rows = ((split, f"{images}/{folder}/{name.format(folder, n)}", said) for folder, said, split, n in numbered)
+    return _painted(base, rows)
 
 
 def caltech101(root: Path, coop: bool) -> Found:
@@ -85,15 +90,12 @@ def caltech101(root: Path, coop: bool) -> Found:
     rows = _class_folders(base, "101_ObjectCategories", names, "image_{1:04d}.jpg")
     for left_out in ("BACKGROUND_Google", "Faces_easy"):
         _paint(base / f"101_ObjectCategories/{left_out}/image_0001.jpg")
-    write(base / "101_ObjectCategories/airplanes/.DS_Store", b"no image")
-    write(base / "101_ObjectCategories/airplanes/._image_0001.jpg", b"no image")
-    write(base / "101_ObjectCategories/airplanes/Thumbs.db", b"no image")
-    write(base / "101_ObjectCategories/__MACOSX/._image_0001.jpg", b"no image")
+    for file in ("airplanes/.DS_Store", "airplanes/._0001.jpg", "airplanes/Thumbs.db", "__MACOSX/._0001.jpg"):
+        write(base / "101_ObjectCategories" / file, b"no image")
     if coop:
         raw = [(s, file, name.replace(" ", "_")) for s, file, name in rows]
-        return split_file(
-            base / "split_zhou_Caltech101.json", "101_ObjectCategories", raw, {"water_lilly": "water lilly"}
-        )
+        names = {"water_lilly": "water lilly"}
+        return split_file(base / "split_zhou_Caltech101.json", "101_ObjectCategories", raw, names)
     return {"all": {file: name for _, file, name in rows}}
 
 
@@ -107,17 +109,15 @@ def eurosat(root: Path, coop: bool) -> Found:
 
 def oxford_pets(root: Path, coop: bool) -> Found:
     base = root / ("oxford_pets" if coop else "oxford-iiit-pet")
-    breeds = {"Abyssinian": "1 1 1", "american_bulldog": "2 2 1", "Egyptian_Mau": "3 1 2"}
-    rows, lists = [], {"trainval": [], "test": []}
-    for breed, marks in breeds.items():
-        for split, n in _splits(98):  # as there: not padded with zeros
-            _paint(base / f"images/{breed}_{n}.jpg")
-            lists["test" if split == "test" else "trainval"].append(f"{breed}_{n} {marks}")
-            rows.append((split, f"images/{breed}_{n}.jpg", breed.lower()))
+    marks = {"Abyssinian": "1 1 1", "american_bulldog": "2 2 1", "Egyptian_Mau": "3 1 2"}
+    numbered = [(breed, split, n) for breed in marks for split, n in _splits(98)]  # as there: not padded with zeros
+    rows = _painted(base, ((split, f"images/{breed}_{n}.jpg", breed) for breed, split, n in numbered))
     write(base / "images/Abyssinian_100.mat", b"")
-    for split, lines in lists.items():
-        _text(base / f"annotations/{split}.txt", lines)
-    names = {breed.lower(): breed.lower().replace("_", " ") for breed in breeds}
+    for split, part in _joined(rows).items():
+        lines = [f"{Path(file).stem} {marks[breed]}" for _, file, breed in part]
+        _text(base / f"annotations/{'test' if split == 'test' else 'trainval'}.txt", lines)
+    rows = [(split, file, breed.lower()) for split, file, breed in rows]
+    names = {breed.lower(): breed.lower().replace("_", " ") for breed in marks}
     if coop:
         return split_file(base / "split_zhou_OxfordPets.json", "images", rows, names)
     return _found([(s, file, names[name]) for s, file, name in rows])
@@ -126,50 +126,37 @@ def oxford_pets(root: Path, coop: bool) -> Found:
 def oxford_flowers(root: Path, coop: bool) -> Found:
     base = root / ("oxford_flowers" if coop else "flowers-102")
     names = {1: "pink primrose", 60: "pink-yellow dahlia", 102: "blackberry lily"}
-    rows, labels, sets = [], [], {"trnid": [], "valid": [], "tstid": []}
-    for label, name in names.items():
-        for split, n in _splits(len(labels) + 1):
-            _paint(base / f"jpg/image_{n:05d}.jpg")
-            labels.append(label)
-            sets[{"train": "trnid", "val": "valid", "test": "tstid"}[split]].append(n)
-            rows.append((split, f"jpg/image_{n:05d}.jpg", name))
-    savemat(base / "imagelabels.mat", {"labels": np.array([labels], np.uint8)})
-    savemat(base / "setid.mat", {key: np.array([numbers[::-1]], np.uint16) for key, numbers in sets.items()})
+    numbered = [(label, split, n) for i, label in enumerate(names) for split, n in _splits(11 * i + 1)]
+    rows = _painted(base, ((split, f"jpg/image_{n:05d}.jpg", names[label]) for label, split, n in numbered))
+    savemat(base / "imagelabels.mat", {"labels": np.array([[label for label, _, _ in numbered]], np.uint8)})
+    sets = {"trnid": "train", "valid": "val", "tstid": "test"}
+    ids = {key: [[n for _, split, n in reversed(numbered) if split == name]] for key, name in sets.items()}
+    savemat(base / "setid.mat", {key: np.array(numbers, np.uint16) for key, numbers in ids.items()})
     if coop:
         write(base / "cat_to_name.json", {str(label): name for label, name in names.items()})
         raw = [(s, file, "pink-yellow dahlia?" if "dahlia" in name else name) for s, file, name in rows]
-        return split_file(
-            base / "split_zhou_OxfordFlowers.json", "jpg", raw, {"pink-yellow dahlia?": "pink-yellow dahlia"}
-        )
+        clean = {"pink-yellow dahlia?": "pink-yellow dahlia"}
+        return split_file(base / "split_zhou_OxfordFlowers.json", "jpg", raw, clean)
     return _found(rows)
 
 
 def food101(root: Path, coop: bool) -> Found:
-    base, rows = root / "food-101", []
-    lists: dict[str, dict[str, list[str]]] = {"train": {}, "test": {}}
-    for kind in ("apple_pie", "waffles", "beet_salad"):
-        for split, n in _splits(1005):
-            _paint(base / f"images/{kind}/{n}.jpg")
-            lists["test" if split == "test" else "train"].setdefault(kind, []).append(f"{kind}/{n}")
-            rows.append((split, f"images/{kind}/{n}.jpg", kind))
-    for split, content in lists.items():
-        write(base / f"meta/{split}.json", content)
-    names = {"apple_pie": "apple pie", "beet_salad": "beet salad", "waffles": "waffles"}
+    base, kinds = root / "food-101", ("apple_pie", "waffles", "beet_salad")
+    rows = _class_folders(base, "images", {kind: kind for kind in kinds}, "{1}.jpg", 1005)
+    for split, part in _joined(rows).items():
+        lists = {kind: [f"{kind}/{Path(file).stem}" for _, file, own in part if own == kind] for kind in kinds}
+        write(base / f"meta/{split}.json", lists)
+    names = {kind: kind.replace("_", " ") for kind in kinds}
     if coop:
         return split_file(base / "split_zhou_Food101.json", "images", rows, names)
     return _found([(s, file, names[name]) for s, file, name in rows])
 
 
 def dtd(root: Path, coop: bool) -> Found:
-    base, rows = root / ("dtd" if coop else "dtd/dtd"), []
-    lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
-    for kind in ("banded", "lacelike", "zigzagged"):
-        for split, n in _splits(2):
-            _paint(base / f"images/{kind}/{kind}_{n:04d}.jpg")
-            lists[split].append(f"{kind}/{kind}_{n:04d}.jpg")
-            rows.append((split, f"images/{kind}/{kind}_{n:04d}.jpg", kind))
-    for split, lines in lists.items():
-        _text(base / f"labels/{split}1.txt", lines)
+    base, kinds = root / ("dtd" if coop else "dtd/dtd"), ("banded", "lacelike", "zigzagged")
+    rows = _class_folders(base, "images", {kind: kind for kind in kinds}, "{0}_{1:04d}.jpg", 2)
+    for split in ("train", "val", "test"):
+        _text(base / f"labels/{split}1.txt", [file.removeprefix("images/") for s, file, _ in rows if s == split])
         _text(base / f"labels/{split}2.txt", [])
     write(base / "imdb/imdb.mat", b"")
     return split_file(base / "split_zhou_DescribableTextures.json", "images", rows) if coop else _found(rows)
@@ -177,39 +164,31 @@ def dtd(root: Path, coop: bool) -> Found:
 
 def fgvc_aircraft(root: Path, coop: bool) -> Found:
     """CoOp has no split file for it: its layout is the archive's folder data/, renamed."""
-    base, rows = root / ("fgvc_aircraft" if coop else "fgvc-aircraft-2013b/data"), []
-    lists: dict[str, list[str]] = {"train": [], "val": [], "test": [], "trainval": []}
+    base = root / ("fgvc_aircraft" if coop else "fgvc-aircraft-2013b/data")
     variants = ("707-320", "Boeing 717", "DHC-8-100")
-    for k, variant in enumerate(variants):
-        for split, n in _splits(34958 + 100 * k):
-            _paint(base / f"images/{n:07d}.jpg")
-            lists[split].append(f"{n:07d} {variant}")
-            rows.append((split, f"images/{n:07d}.jpg", variant))
-    lists["trainval"] = lists["train"] + lists["val"]
+    numbered = [(name, split, n) for k, name in enumerate(variants) for split, n in _splits(34958 + 100 * k)]
+    rows = _painted(base, ((split, f"images/{n:07d}.jpg", name) for name, split, n in numbered))
     _text(base / "variants.txt", variants)
-    for split, lines in lists.items():
-        _text(base / f"images_variant_{split}.txt", lines)
+    parts = {"train": ("train",), "val": ("val",), "test": ("test",), "trainval": ("train", "val")}
+    for part, splits in parts.items():
+        lines = [f"{n:07d} {name}" for name, split, n in numbered if split in splits]
+        _text(base / f"images_variant_{part}.txt", lines)
     return _found(rows, val=None)
 
 
 def ucf101(root: Path, coop: bool) -> Found:
-    base, rows = root / "ucf101", []
-    lists: dict[str, list[str]] = {"train": [], "test": []}
-    actions = {"ApplyEyeMakeup": "Apply_Eye_Makeup", "HandstandPushups": "Handstand_Pushups", "YoYo": "Yo_Yo"}
-    for label, (action, folder) in enumerate(actions.items(), 1):
-        for split, n in _splits(1):
-            video = f"v_{action}_g{n:02d}_c01"
-            _paint(base / f"UCF-101-midframes/{folder}/{video}.jpg")
-            if split == "test":
-                lists["test"].append(f"{action}/{video}.avi")
-            else:
-                lists["train"].append(f"{action}/{video}.avi {label}")
-            rows.append((split, f"UCF-101-midframes/{folder}/{video}.jpg", folder))
-    names = {folder: folder.replace("_", " ") for folder in actions.values()}
+    base, actions = root / "ucf101", ("Apply_Eye_Makeup", "Handstand_Pushups", "Yo_Yo")
+    numbered = [(action, split, n) for action in actions for split, n in _splits(1)]
+    videos = ((split, f"{action}/v_{action.replace('_', '')}_g{n:02d}_c01", action) for action, split, n in numbered)
+    rows = _painted(base, ((split, f"UCF-101-midframes/{video}.jpg", action) for split, video, action in videos))
+    names = {action: action.replace("_", " ") for action in actions}
     if coop:
         return split_file(base / "split_zhou_UCF101.json", "UCF-101-midframes", rows, names)
-    _text(base / "ucfTrainTestlist/classInd.txt", [f"{n} {action}" for n, action in enumerate(actions, 1)])
-    for split, lines in lists.items():
+    classes = [action.replace("_", "") for action in actions]
+    _text(base / "ucfTrainTestlist/classInd.txt", [f"{n} {action}" for n, action in enumerate(classes, 1)])
+    for split, part in _joined(rows).items():
+        labels = {action: "" if split == "test" else f" {n}" for n, action in enumerate(actions, 1)}
+        lines = [f"{action.replace('_', '')}/{Path(file).stem}.avi{labels[action]}" for _, file, action in part]
         _text(base / f"ucfTrainTestlist/{split}list01.txt", lines)
     return _found([(s, file, names[name]) for s, file, name in rows])
 
@@ -280,16 +259,15 @@ def _struct(rows: Sequence[dict[str, object]]) -> np.ndarray:
 
 
 def stanford_cars(root: Path, coop: bool) -> Found:
-    base, rows = root / "stanford_cars", []
+    base, parts = root / "stanford_cars", {"train": "train", "val": "train", "test": "test"}
     models = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "smart fortwo Convertible 2012")
-    lists: dict[str, list[dict[str, object]]] = {"train": [], "test": []}
-    for label, model in enumerate(models, 1):
+    rows, lists = [], {"train": [], "test": []}
+    for label, (name, year) in enumerate((model.rsplit(" ", 1) for model in models), 1):
         for split, n in _splits(100 * label):
-            folder = "test" if split == "test" else "train"
-            write(base / f"cars_{folder}/{n:05d}.jpg", picture(n))
-            lists[folder].append({"bbox_x1": 1, "class": label, "fname": f"{n:05d}.jpg"})
-            *name, year = model.split(" ")
-            rows.append((split, f"cars_{folder}/{n:05d}.jpg", " ".join((year, *name))))
+            file = f"cars_{parts[split]}/{n:05d}.jpg"
+            write(base / file, picture(n))
+            lists[parts[split]].append({"bbox_x1": 1, "class": label, "fname": f"{n:05d}.jpg"})
+            rows.append((split, file, f"{year} {name}"))
     (base / "devkit").mkdir()
     savemat(base / "devkit/cars_meta.mat", {"class_names": np.array([models], object)})
     savemat(base / "devkit/cars_train_annos.mat", {"annotations": _struct(lists["train"])})
@@ -298,40 +276,30 @@ def stanford_cars(root: Path, coop: bool) -> Found:
 
 
 def sun397(root: Path, coop: bool) -> Found:
-    base, rows = root / "sun397", []
+    base = root / "sun397"
     places = {"a/abbey": "abbey", "a/apartment_building/outdoor": "outdoor apartment_building", "z/zoo": "zoo"}
-    lists: dict[str, list[str]] = {"Training": [], "Testing": []}
-    for folder, place in places.items():
-        for split, n in _splits(1):
-            _paint(base / f"SUN397/{folder}/sun_{n}.jpg")
-            lists["Testing" if split == "test" else "Training"].append(f"/{folder}/sun_{n}.jpg")
-            rows.append((split, f"SUN397/{folder}/sun_{n}.jpg", place))
+    rows = _class_folders(base, "SUN397", places, "sun_{1}.jpg")
     _text(base / "ClassName.txt", [f"/{folder}" for folder in places])
-    for split, lines in lists.items():
-        _text(base / f"{split}_01.txt", lines)
+    for split, part in _joined(rows).items():
+        _text(base / f"{split.title()}ing_01.txt", [file.removeprefix("SUN397") for _, file, _ in part])
     names = {place: place.replace("_", " ") for place in places.values()}
     if coop:
         return split_file(base / "split_zhou_SUN397.json", "SUN397", rows, names)
     return _found([(s, file, names[name]) for s, file, name in rows])
 
 
-def _domain(base: Path, domain: str, kinds: Sequence[str]) -> list[tuple[str, str, str]]:
+def _domain(base: Path, domain: str, kinds: Sequence[str]) -> Rows:
     """A domain's folder per class with hidden files of other systems; rows with the splits of its lists."""
-    rows = []
     for kind in kinds:
-        for split, n in _splits(1):
-            _paint(base / f"{domain}/{kind}/{domain}_{n:06d}.jpg")
-            rows.append((split, f"{domain}/{kind}/{domain}_{n:06d}.jpg", kind))
         write(base / f"{domain}/{kind}/._{domain}_000001.jpg", b"no picture")
     write(base / f"{domain}/.directory", b"[Dolphin]")
-    return rows
+    return _class_folders(base, domain, {kind: kind for kind in kinds}, f"{domain}_{{1:06d}}.jpg")
 
 
-def fedbn_lists(base: Path, domain: str, rows: Sequence[tuple[str, str, str]], prefix: str) -> None:
+def fedbn_lists(base: Path, domain: str, rows: Rows, prefix: str) -> None:
     """DOMAIN_train.pkl and DOMAIN_test.pkl: an array of paths from the data root on, and one of class names."""
-    for split in ("train", "test"):
-        part = [(file, name) for s, file, name in rows if (s == "test") == (split == "test")]
-        paths, names = (np.array(column) for column in zip(*((f"{prefix}/{f}", n) for f, n in part), strict=True))
+    for split, part in _joined(rows).items():
+        paths, names = (np.array(column) for column in zip(*((f"{prefix}/{f}", n) for _, f, n in part), strict=True))
         write(base / f"{domain}_{split}.pkl", pickle.dumps((paths, names), 2))
 
 
@@ -342,9 +310,8 @@ def domainnet_clipart(root: Path, coop: bool) -> Found:
     if coop:
         fedbn_lists(base, "clipart", rows, "DomainNet")
     else:
-        for split in ("train", "test"):
-            lines = [f"{file} 7" for s, file, _ in rows if (s == "test") == (split == "test")]
-            _text(base / f"splits/clipart_{split}.txt", lines)
+        for split, part in _joined(rows).items():
+            _text(base / f"splits/clipart_{split}.txt", [f"{file} 7" for _, file, _ in part])
     return _found([(s, file, name.replace("_", " ")) for s, file, name in rows])
 
 

@@ -23,13 +23,13 @@ def of(numbers: Iterable[int]) -> dict[int, str]:
     return {n: NAMES[n % 3] for n in numbers}
 
 
-def _raw(n: int) -> str:
-    return NAMES[n % 3].replace(" ", "_")
+WHOLE: Found = {"all": of(range(33))}
+SPLIT: Found = {"train": of(range(24)), "test": of(range(100, 109))}
 
 
 def _class_folders(base: Path, numbers: Iterable[int], ending: str = ".png") -> None:
-    for n in numbers:
-        write(base / _raw(n) / f"{n}{ending}", picture(n, "PNG"))
+    for n, name in of(numbers).items():
+        write(base / name.replace(" ", "_") / f"{n}{ending}", picture(n, "PNG"))
 
 
 def clutter(root: Path) -> None:
@@ -42,7 +42,7 @@ def clutter(root: Path) -> None:
 def flat(root: Path) -> Found:
     _class_folders(root, range(33), ".PNG")
     clutter(root)
-    return {"all": of(range(33))}
+    return WHOLE
 
 
 def train_and_test(root: Path) -> Found:
@@ -50,18 +50,18 @@ def train_and_test(root: Path) -> Found:
     _class_folders(root / "test", range(100, 109))
     _class_folders(root / "validation", range(200, 209))
     clutter(root)
-    return {"train": of(range(24)), "test": of(range(100, 109))}
+    return SPLIT
 
 
 def train_and_val(root: Path) -> Found:
     _class_folders(root / "train", range(24))
     _class_folders(root / "val", range(100, 109))
-    return {"train": of(range(24)), "test": of(range(100, 109))}
+    return SPLIT
 
 
 def train_alone(root: Path) -> Found:
     _class_folders(root / "train", range(33))
-    return {"all": of(range(33))}
+    return WHOLE
 
 
 def a_class_called_train(root: Path) -> Found:
@@ -77,7 +77,7 @@ def imagefolder(root: Path) -> Found:
         write(root / split / "metadata.jsonl", "\n".join(lines).encode())
         for n in numbers:
             write(root / split / f"{n}.png", picture(n, "PNG"))
-    return {"train": of(range(24)), "test": of(range(100, 109))}
+    return SPLIT
 
 
 def imagefolder_of_one(root: Path) -> Found:
@@ -109,7 +109,7 @@ def parquet(root: Path) -> Found:
     _parquet(root / "data/train-00000-of-00002.parquet", labelled_table(range(12)))
     _parquet(root / "data/train-00001-of-00002.parquet", labelled_table(range(12, 24)))
     _parquet(root / "data/test-00000-of-00001.parquet", labelled_table(range(100, 109)))
-    return {"train": of(range(24)), "test": of(range(100, 109))}
+    return SPLIT
 
 
 def parquet_with_img(root: Path) -> Found:
@@ -120,7 +120,7 @@ def parquet_with_img(root: Path) -> Found:
 def parquet_of_no_split_and_test(root: Path) -> Found:
     _parquet(root / "birds.parquet", labelled_table(range(24)))
     _parquet(root / "birds-test.parquet", labelled_table(range(100, 109)))
-    return {"train": of(range(24)), "test": of(range(100, 109))}
+    return SPLIT
 
 
 def arrow(folder: Path, table: pa.Table, batch: int = 7) -> None:
@@ -139,12 +139,12 @@ def saved_to_disk(root: Path) -> Found:
     arrow(root / "test", labelled_table(range(100, 109)))
     write(root / "train/cache-0a1b.arrow", b"left by map")
     write(root / "dataset_dict.json", {"splits": ["train", "test"]})
-    return {"train": of(range(24)), "test": of(range(100, 109))}
+    return SPLIT
 
 
 def saved_dataset(root: Path) -> Found:
     arrow(root, labelled_table(range(33)))
-    return {"all": of(range(33))}
+    return WHOLE
 
 
 FOLDERS: Mapping[str, Callable[[Path], Found]] = {
@@ -174,26 +174,20 @@ def write_list(path: Path, lines: Iterable[Mapping[str, object]], images: Path |
 
 
 def one_list(root: Path) -> dict[str, dict[int, Pair]]:
-    lines = [
-        _line(n, client=f"ward {n % 2}", group=NAMES[n % 3], references=[f"also {n}"], age=str(n)) for n in range(60)
-    ]
+    found: dict[int, Pair] = {n: ((f"text of {n}",), (f"also {n}",), NAMES[n % 3], f"ward {n % 2}") for n in range(60)}
+    lines = [_line(n, client=of, group=group, references=more, age=str(n)) for n, (_, more, group, of) in found.items()]
     write_list(root / "mine.jsonl", lines)
     clutter(root)
-    return {
-        "train": {n: ((f"text of {n}",), (f"also {n}",), NAMES[n % 3], f"ward {n % 2}") for n in range(60)},
-        "test": {},
-    }
+    return {"train": found, "test": {}}
 
 
 def lists_of_splits(root: Path) -> dict[str, dict[int, Pair]]:
     """Five lines of a picture are one record."""
     write_list(root / "train.jsonl", [_line(n, text=f"{i} of {n}") for i in range(5) for n in range(60)])
-    write_list(root / "test.jsonl", [_line(n) for n in range(100, 110)])
-    write_list(root / "val.jsonl", [_line(n) for n in range(200, 210)])
-    return {
-        "train": {n: (tuple(f"{i} of {n}" for i in range(5)), (), "all", "") for n in range(60)},
-        "test": {n: ((f"text of {n}",), (), "all", "") for n in range(100, 110)},
-    }
+    write_list(root / "test.jsonl", map(_line, range(100, 110)))
+    write_list(root / "val.jsonl", map(_line, range(200, 210)))
+    train = {n: (tuple(f"{i} of {n}" for i in range(5)), (), "all", "") for n in range(60)}
+    return {"train": train, "test": {n: ((f"text of {n}",), (), "all", "") for n in range(100, 110)}}
 
 
 def imagefolder_of_texts(root: Path) -> dict[str, dict[int, Pair]]:
@@ -202,25 +196,24 @@ def imagefolder_of_texts(root: Path) -> dict[str, dict[int, Pair]]:
 
 
 def _text_rows(numbers: Iterable[int]) -> pa.Table:
-    rows = [
-        {"image": {"bytes": picture(n, "PNG"), "path": "image.png"}, "caption": [f"a {n}", f"b {n}"], "client": n % 2}
-        for n in numbers
-    ]
+    pictures = {n: {"bytes": picture(n, "PNG"), "path": "image.png"} for n in numbers}
+    rows = [{"image": shown, "caption": [f"a {n}", f"b {n}"], "client": n % 2} for n, shown in pictures.items()]
     return pa.Table.from_pylist(rows)
+
+
+def _text_pairs(numbers: Iterable[int]) -> dict[int, Pair]:
+    return {n: ((f"a {n}", f"b {n}"), (), "all", str(n % 2)) for n in numbers}
 
 
 def parquet_of_texts(root: Path) -> dict[str, dict[int, Pair]]:
     _parquet(root / "train.parquet", _text_rows(range(60)))
     _parquet(root / "test.parquet", _text_rows(range(100, 110)))
-    return {
-        split: {n: ((f"a {n}", f"b {n}"), (), "all", str(n % 2)) for n in numbers}
-        for split, numbers in (("train", range(60)), ("test", range(100, 110)))
-    }
+    return {"train": _text_pairs(range(60)), "test": _text_pairs(range(100, 110))}
 
 
 def saved_texts(root: Path) -> dict[str, dict[int, Pair]]:
     arrow(root, _text_rows(range(60)))
-    return {"train": {n: ((f"a {n}", f"b {n}"), (), "all", str(n % 2)) for n in range(60)}, "test": {}}
+    return {"train": _text_pairs(range(60)), "test": {}}
 
 
 PAIRS: Mapping[str, Callable[[Path], dict[str, dict[int, Pair]]]] = {
@@ -236,16 +229,13 @@ KARPATHY = {"train": range(1, 61), "restval": range(500, 530), "val": range(600,
 def karpathy(root: Path, *, images: str = ".", instances: bool = False) -> Path:
     """dataset_coco.json with train2014/ and val2014/; restval lies in val2014/, as there."""
     entries = []
-    for split, numbers in KARPATHY.items():
+    for split, n in [(split, n) for split, numbers in KARPATHY.items() for n in numbers]:
         part = "train2014" if split == "train" else "val2014"
-        for n in numbers:
-            name = f"COCO_{part}_{n:012d}.jpg"
-            said = [
-                {"tokens": ["a"], "raw": f"caption {i} of {n} ", "imgid": n, "sentid": 10 * n + i} for i in range(5)
-            ]
-            entry = {"filepath": part, "filename": name, "imgid": n, "cocoid": n, "split": split}
-            entries.append(entry | {"sentids": [10 * n + i for i in range(5)], "sentences": said})
-            write(root / images / part / name, picture(n))
+        name = f"COCO_{part}_{n:012d}.jpg"
+        said = [{"tokens": ["a"], "raw": f"caption {i} of {n} ", "imgid": n, "sentid": 10 * n + i} for i in range(5)]
+        entry = {"filepath": part, "filename": name, "imgid": n, "cocoid": n, "split": split}
+        entries.append(entry | {"sentids": [10 * n + i for i in range(5)], "sentences": said})
+        write(root / images / part / name, picture(n))
     write(root / "dataset_coco.json", {"images": entries, "dataset": "coco"})
     for part in ("train2014", "val2014") if instances else ():
         numbers = [n for split, some in KARPATHY.items() if (split == "train") == (part == "train2014") for n in some]

@@ -10,8 +10,6 @@ does: how far the device's numbers are from the processor's (0: the same bytes),
 `python -m tests.on_standin cuda:LEARNER FILE [all]`: as LEARNER, on a real GPU, where rounding is another.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
@@ -88,19 +86,18 @@ def faults() -> dict[str, str]:
         "a host scalar": lambda: there + torch.tensor(1.0), "a host index": lambda: there[torch.tensor([1, 2])],
         "a copy": lambda: there.cpu().numpy(), "item": lambda: float(there[1]), "tolist": lambda: there.tolist(),
         "a mask": lambda: there[there > 1],
-        "gradient": lambda: torch.autograd.grad(
-            (there * (leaf := here.clone().requires_grad_()).to(standin.NAME)).sum(), leaf
-        ),
+        "gradient": lambda: (there * here.clone().requires_grad_().to(standin.NAME)).sum().backward(),
     }  # fmt: skip
-    said = {}
-    for name, attempt in tries.items():
-        standin.READS.clear()
-        try:
-            attempt()
-            said[name] = f"{standin.READS.total()} reads"
-        except (RuntimeError, TypeError) as error:
-            said[name] = f"{type(error).__name__}: {error}"
-    return said
+    return {name: tried(attempt) for name, attempt in tries.items()}
+
+
+def tried(attempt: Callable[[], object]) -> str:
+    standin.READS.clear()
+    try:
+        attempt()
+    except (RuntimeError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return f"{standin.READS.total()} reads"
 
 
 def apple_faults() -> dict[str, str]:
@@ -115,14 +112,8 @@ def apple_faults() -> dict[str, str]:
         "narrowed on the way": lambda: here.double().to(standin.NAME, torch.float32),
         "by a double": lambda: there * np.float64(0.5) @ there,
     }  # fmt: skip
-    said = {}
-    for name, attempt in tries.items():
-        try:
-            attempt()
-            said[name] = ""
-        except (TypeError, NotImplementedError) as error:
-            said[name] = type(error).__name__
-    return said
+    said = {name: tried(attempt) for name, attempt in tries.items()}
+    return {name: "" if text.endswith(" reads") else text.partition(":")[0] for name, text in said.items()}
 
 
 def doubles() -> dict[str, float]:
@@ -193,7 +184,6 @@ def rows(learner: str, *, everything: bool) -> Iterator[dict[str, Any]]:
 
 
 def moved(world: World) -> World:
-    """The same world with its frozen model, and what that computed of the pictures, on the stand-in."""
     learner, clip = world.learner, prompt_toy.clip(DEVICE)
     parts = [learner.features, *([learner._tokens] if hasattr(learner, "_tokens") else [])]
     on_device = [dataclasses.replace(part, _features=part._features.to(DEVICE)) for part in parts]
@@ -220,7 +210,6 @@ def methods(world: World, learner: str) -> Iterator[tuple[Method[Any], str]]:
 def compared(
     here: World, there: World, method: Method[Any], title: str, learner: str, *, everything: bool
 ) -> Iterator[dict[str, Any]]:
-    """A row for each thing that a method does."""
     with tempfile.TemporaryDirectory() as folder:
         with standin.on_host():
             run = here.run(method, Path(folder) / "here", evaluation=here.evaluation)
@@ -246,15 +235,8 @@ def row(method: str, what: str, here: Any, there: Any, reads: Mapping[str, int] 
 
 
 def states(run: Transcript) -> dict[str, Any]:
-    """All tensors of a training."""
-    return {
-        f"{r}": [
-            run.broadcast(r + 1),
-            [run.upload(r, k) for k in range(CLIENTS)],
-            [run.private(r, k) for k in range(CLIENTS)],
-        ]
-        for r in range(ROUNDS)
-    }
+    of_clients = {f"{r}, {k}": [run.upload(r, k), run.private(r, k)] for r in range(ROUNDS) for k in range(CLIENTS)}
+    return {f"{r}": run.broadcast(r + 1) for r in range(ROUNDS)} | of_clients
 
 
 def utilities(run: Transcript) -> dict[str, Any]:
@@ -276,9 +258,8 @@ def answers(
     own = list(world.training[0])
     others = [record for records in world.training[1:] for record in records]
     target = Target(0, own, others[:3], others[3:], True)
-    models = [
-        method.model(run.broadcast(0) | run.broadcast(r) | method.messages.model_selector(0)) for r in (0, ROUNDS)
-    ]
+    own_part = method.messages.model_selector(0)
+    models = [method.model(run.broadcast(0) | run.broadcast(r) | own_part) for r in (0, ROUNDS)]
     able = facts(learner)
     known = {
         "log_probs": world.learner.log_probs(method, models, target.records),

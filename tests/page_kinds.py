@@ -1,7 +1,5 @@
 """A page of every kind, as whoever opens it in a browser has it: of real runs where the pictures of docs keep them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -32,8 +30,7 @@ def small_evidence(method: str, seed: int) -> Evidence:
 
 
 def adapters_in_small() -> bytes:
-    """What pages of runs on adapters have, once each: two methods and seeds, a table of some scores, a confounded verdict,
-    the best of several attacks and their agreement, a doubted recording."""
+    """What pages of runs on adapters have, once each."""
     some, (one, other) = small_evidence("fedrand", 0), (small_evidence("fedavg", seed) for seed in (0, 1))
     cells = evidence("fedavg", 0).tables["cells"]
     attacks = attacked(prompt_evidence("promptfl", math.inf), "lira", "loss").tables
@@ -51,37 +48,18 @@ def small_pages() -> bytes:
     for name in ("paper's table", "index of papers", "index of audits"):
         other = KINDS[name]()
         more = b"".join(style for style in STYLES.findall(other) if style not in page)
-        found = MAIN.search(other)
-        assert found is not None
-        page = page.replace(b"</head>", more + b"</head>").replace(b"</main>", found[1] + b"</main>")
+        (main,) = MAIN.findall(other)
+        page = page.replace(b"</head>", more + b"</head>").replace(b"</main>", main + b"</main>")
     return page
 
 
-def several_methods() -> bytes:
-    """Two methods with two seeds each."""
-    return built([small_evidence(method, seed) for method in ("fedavg", "fedrand") for seed in (0, 1)])["index.html"]
-
-
-def every_attack() -> bytes:
-    """Attacks on prompts, without and with noise."""
-    some = [prompt_evidence("promptfl", epsilon) for epsilon in (math.inf, 0.4)]
-    return built([attacked(e, "lira", "loss", "shadow") for e in some])["index.html"]
-
-
-def own_run() -> bytes:
-    """A run of somebody else's, whose recording is doubted, with a note on how the page was made."""
-    return built([doubted(small_evidence("fedavg", 0))])["index.html"]
-
-
 def doubted(run: Evidence) -> Evidence:
-    """The run with a finding about its recording."""
     about = {name: run.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
     doubt = about | {"metric": RECORDING, "check": "weights", "sentence": "Two files were exchanged.", "value": 0.1}
     return replace(run, findings=[*run.findings, doubt])
 
 
 def curves_page() -> bytes:
-    """Curves over two methods, three budgets and two ranks."""
     found = curves.curves(runs(methods=("promptfl", "dpfpl"), ranks=(4, 8)), curves.Params())
     files: dict[str, bytes] = {}
     with nothing_printed():
@@ -90,21 +68,15 @@ def curves_page() -> bytes:
 
 
 def papers_index() -> bytes:
-    """One item drawn, one not."""
-    drawn = {
-        "item": "fedrand:table1", "shows": "Leakage", "agreement": "τ 1.00", "seconds": 1.0, "page": "a/index.html",
-        "why": "",
-    }  # fmt: skip
-    other = drawn | {"item": "fedrand:table2", "agreement": "", "seconds": None, "page": "", "why": "not run yet"}
+    drawn = {"item": "fedrand:table1", "agreement": "τ 1.00", "seconds": 1.0, "page": "a/index.html", "why": ""}
+    other = {"item": "fedrand:table2", "agreement": "", "seconds": None, "page": "", "why": "not run yet"}
+    drawn, other = ({"shows": "Leakage"} | item for item in (drawn, other))
     return paper_index.render_files("fedrand", "FedRand", ["Table 1", "Table 2"], [drawn, other])["html"]
 
 
 def index_of_audits() -> bytes:
-    """Two audits that ended, one that was interrupted, other pages."""
-    verdicts = [
-        {"verdict": verdict, "threat_model": threat, "runs": 1, "of": 2}
-        for verdict, threat in (("leak", "server"), ("no leak found", "released-model"), ("confounded", "owner"))
-    ]
+    said = {"server": "leak", "released-model": "no leak found", "owner": "confounded"}
+    verdicts = [{"verdict": said[threat], "threat_model": threat, "runs": 1, "of": 2} for threat in said]
     about = {"methods": ["dpfpl", "promptfl"], "task": "symbols", "attacks": ["lira"], "seeds": [0, 1]}
     rows = [
         {"name": f"{name}-0123abcd", "done": True, "finished": "2026-01-03 03:05 UTC"}
@@ -118,7 +90,14 @@ def index_of_audits() -> bytes:
 
 KINDS: Mapping[str, Page] = {
     "adapters, in small": adapters_in_small, "prompts with epsilon": PROMPTS.page, "small pages": small_pages,
-    "LoRA": LORA.page, "several methods": several_methods, "every attack on prompts": every_attack, "own run": own_run,
+    "LoRA": LORA.page,
+    "several methods": lambda: built(
+        [small_evidence(method, seed) for method in ("fedavg", "fedrand") for seed in (0, 1)]
+    )["index.html"],
+    "every attack on prompts": lambda: built(
+        [attacked(prompt_evidence("promptfl", epsilon), "lira", "loss", "shadow") for epsilon in (math.inf, 0.4)]
+    )["index.html"],
+    "own run": lambda: built([doubted(small_evidence("fedavg", 0))])["index.html"],
     "curves": curves_page, "nightly": NIGHTS[0].page, "paper's table": TABLES[0].page, "index of papers": papers_index,
     "index of audits": index_of_audits,
 }  # fmt: skip

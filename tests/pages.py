@@ -95,11 +95,10 @@ def check_files(files: Mapping[str, bytes], evidence: Sequence[Evidence], tables
     assert set(files) - {*listed, "index.html"} == drawn
     findings = [f for e in evidence for f in e.findings]
     assert json.loads(files["findings.json"]) == findings
-    given = {
-        name: [e.tables[name].assign(method=e.method, seed=e.seed) for e in evidence if len(e.tables[name])]
-        for name in names
-    }
-    for name, frames in ({"findings": [pd.DataFrame(findings)]} | given).items():
+    given = {"findings": [pd.DataFrame(findings)]}
+    for name in names:
+        given[name] = [e.tables[name].assign(method=e.method, seed=e.seed) for e in evidence if len(e.tables[name])]
+    for name, frames in given.items():
         found = pd.read_csv(io.BytesIO(files[f"{name}.csv"]))
         same = pd.read_csv(io.StringIO(pd.concat(frames).to_csv(index=False)))
         pd.testing.assert_frame_equal(found, same[list(found)], check_exact=True)
@@ -115,10 +114,8 @@ def check_same_bytes(files: Mapping[str, bytes], imported: str, expression: str,
     )
     root = str(Path(__file__).parents[1])
     env = os.environ | {"PYTHONHASHSEED": "7", "MATPLOTLIBRC": str(folder), "TZ": "Asia/Tokyo", "PYTHONPATH": root}
-    again = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=True
-    )
-    assert json.loads(again.stdout) == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    again = subprocess.check_output([sys.executable, "-c", script], cwd=folder, env=env)
+    assert json.loads(again) == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
 
 
 def check_leakage(page: bytes, findings: Sequence[dict[str, Any]]) -> None:
@@ -152,7 +149,6 @@ def figure(files: Mapping[str, bytes], name: str) -> pd.DataFrame:
 
 
 def words_of(files: Mapping[str, bytes], name: str) -> list[str]:
-    """The texts in a figure."""
     return [e.text or "" for e in ElementTree.fromstring(files[f"figures/{name}.svg"]).iter() if e.tag.endswith("text")]
 
 

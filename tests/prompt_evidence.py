@@ -1,7 +1,6 @@
-"""Synthetic evidence of prompt methods, as audits leave it, with easily computed numbers: accuracies, privacy and noise, and what attacks found."""
+"""Synthetic evidence of prompt methods, as audits leave it, with easily computed numbers."""
 
-from __future__ import annotations
-
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -86,11 +85,9 @@ def prompt_evidence(
     level = "none" if math.isinf(epsilon) else f"{epsilon:g}"
     label = ":".join([method, *(f"{k}={str(v).lower()}" for k, v in own.items()), f"epsilon={level}"])
     means = {split: accuracy_of(method, epsilon, split, seed, rank, residual) for split in SPLITS}
-    tables = {
-        "accuracy": table("accuracy", accuracy_rows(means, rounds)),
-        "privacy": table("privacy", privacy_rows(method, epsilon)),
-        "noise": table("noise", noise_rows(method, epsilon)),
-    }
+    rows = {"accuracy": accuracy_rows(means, rounds), "privacy": privacy_rows(method, epsilon)}
+    rows["noise"] = noise_rows(method, epsilon)
+    tables = {name: table(name, made) for name, made in rows.items()}
     names = {"run": f"{label}-{seed}", "method": label, "task": "glyphs", "seed": seed}
     ratio = float(tables["noise"].ratio.max()) if len(tables["noise"]) else None
     found: list[Accuracy | Epsilon] = [
@@ -113,9 +110,8 @@ def prompt_evidence(
         "schedule": {"rounds": rounds, "clients": len(CLIENTS), "per_round": len(CLIENTS)}, "seed": seed,
         "attack": None,
     }  # fmt: skip
-    return Evidence(
-        label, seed, None, "glyphs", [asdict(f) for f in found], tables, setting, ["Intervals are over clients."]
-    )
+    findings = [asdict(f) for f in found]
+    return Evidence(label, seed, None, "glyphs", findings, tables, setting, ["Intervals are over clients."])
 
 
 def of_a_dirichlet_split(e: Evidence) -> Evidence:
@@ -129,17 +125,9 @@ def of_a_dirichlet_split(e: Evidence) -> Evidence:
     return replace(e, findings=[*e.findings, mine], tables=tables, setting=e.setting | {"task": task})
 
 
-ATTACKS = {  # the first score of each is its headline
-    "shadow": ("shadow",),
-    "lira": ("lira/online", "lira/offline"),
-    "rmia": ("rmia/offline",),
-    "loss": ("loss",),
-    "entropy": ("entropy",),
-    "gradnorm": ("gradnorm",),
-    "quantile": ("quantile",),
-    "fedmia": ("fedmia/1", "fedmia/2"),
-    "source": ("source",),
-}
+SCORES = "shadow lira/online lira/offline rmia/offline loss entropy gradnorm quantile fedmia/1 fedmia/2 source".split()
+# by attack, the first of each its headline
+ATTACKS = {attack: tuple(own) for attack, own in itertools.groupby(SCORES, lambda score: score.partition("/")[0])}
 NEEDS_UPLOADS = ("fedmia", "source")
 ATTACK_WAYS = {"prompt-user": "prompt", "released-model": "final", "server": "rebuilt", "owner": "true state"}
 THREAT_GAIN = {"prompt-user": 0.10, "released-model": 0.02, "server": 0.14, "owner": 0.12}
@@ -147,6 +135,9 @@ TARGETS = CLIENTS[:2]
 LABELS = {client: [f"glyph {10 * k + i}" for i in range(4)] for k, client in enumerate(TARGETS)}
 KINDS = ("member", "held-out", "canary", "left-out canary")
 REASONS = ("In the top tenth by 3 of 7 scores; loss 0.31.", "By its score.")
+
+
+COMPARED = (("own members", "held-out"), ("own members", "other clients"), ("canaries", "left-out canaries"))
 
 
 def able(threat: str, attacks: tuple[str, ...]) -> list[str]:
@@ -166,13 +157,8 @@ def attacked(e: Evidence, *attacks: str, pictures: bool = True) -> Evidence:
     rng = np.random.default_rng([e.seed, len(names)])
     findings = [
         asdict(f)
-        for threat in ATTACK_WAYS
-        for population, others in (
-            ("own members", "held-out"),
-            ("own members", "other clients"),
-            ("canaries", "left-out canaries"),
-        )
-        for f in about_attacks(e, threat, population, others, able(threat, names), epsilon)
+        for threat, compared in itertools.product(ATTACK_WAYS, COMPARED)
+        for f in about_attacks(e, threat, compared, able(threat, names), epsilon)
     ]
     tables = attack_tables(e, names, epsilon, rng)
     if not pictures:
@@ -182,13 +168,10 @@ def attacked(e: Evidence, *attacks: str, pictures: bool = True) -> Evidence:
     return replace(e, attack=label, findings=findings + e.findings, tables=e.tables | tables, setting=setting)
 
 
-def about_attacks(
-    e: Evidence, threat: str, population: str, others: str, attacks: list[str], epsilon: float
-) -> list[Finding]:
-    """Findings of every attack's headline score, and of the best attack where there are several. The released model is
-    confounded, so that all three verdicts appear."""
+def about_attacks(e: Evidence, threat: str, compared: Any, attacks: list[str], epsilon: float) -> list[Finding]:
+    """Of every attack's headline score, and of the best attack; the released model is confounded."""
     rows = []
-    place = (threat, ATTACK_WAYS[threat], population, others)
+    place, population = (threat, ATTACK_WAYS[threat], *compared), compared[0]
     confounded = threat == "released-model" and population != "canaries"
     for attack in attacks:
         names = {"run": e.key, "method": e.method, "attack": attack, "task": e.task, "seed": e.seed}
@@ -201,17 +184,14 @@ def about_attacks(
     return rows
 
 
-def attack_tables(
-    e: Evidence, attacks: tuple[str, ...], epsilon: float, rng: np.random.Generator
-) -> dict[str, pd.DataFrame]:
-    """All tables that a full audit leaves."""
+def attack_tables(e: Evidence, attacks: tuple[str, ...], epsilon: float, rng: Any) -> dict[str, pd.DataFrame]:
     first = ATTACKS[attacks[0]][0]
     records = records_table(attacks, epsilon, rng)
     rows: dict[str, list[tuple[Any, ...]]] = {
         "curves": [
             row
-            for t, way in ATTACK_WAYS.items()
-            for row in curve_rows((t, way, "own members", "held-out"), first, leak_of(t, attacks[0], epsilon))
+            for held in ATTACK_WAYS.items()
+            for row in curve_rows((*held, "own members", "held-out"), first, leak_of(held[0], attacks[0], epsilon))
         ],
         "clients": [
             (t, way, client, first, leak_of(t, attacks[0], epsilon) + 0.03 * (k - 0.5), 71, 73)
@@ -226,11 +206,9 @@ def attack_tables(
         ],
         "classes": classes_rows(attacks[0], epsilon, e.seed),
         "agreement": [
-            (t, way, ATTACKS[a][0], ATTACKS[b][0], 0.9 - 0.1 * abs(i - j), 0.6 - 0.05 * abs(i - j), 0.1)
+            (t, way, ATTACKS[a][0], ATTACKS[b][0], 0.9 - 0.1 * (j - i), 0.6 - 0.05 * (j - i), 0.1)
             for t, way in ATTACK_WAYS.items()
-            for i, a in enumerate(able(t, attacks))
-            for j, b in enumerate(able(t, attacks))
-            if i < j
+            for (i, a), (j, b) in itertools.combinations(enumerate(able(t, attacks)), 2)
         ],
         "trajectories": trajectory_rows(records, epsilon),
         "attribution": [("rebuilt", client, kind, 0.4 - 0.1 * (kind != "member"), 0.3, 0.52, 71, 0.25) for client in TARGETS for kind in KINDS[:2]],
@@ -247,9 +225,8 @@ def attack_tables(
         ],
     }  # fmt: skip
     found = {name: table(name, made) for name, made in rows.items()}
-    found["cells"] = found["cells"].assign(
-        simultaneous_low=found["cells"].low - 0.03, simultaneous_high=found["cells"].high + 0.03
-    )
+    cells = found["cells"]
+    found["cells"] = cells.assign(simultaneous_low=cells.low - 0.03, simultaneous_high=cells.high + 0.03)
     scores = records[records.kind != "reference"].drop(columns=["label", "member", "rank", "percentile", "exposure"])
     return found | {"records": records.drop(columns="exposure"), "scores": scores}
 
@@ -259,22 +236,21 @@ def records_table(attacks: tuple[str, ...], epsilon: float, rng: np.random.Gener
     frames = []
     n, m = 48, 52
     kind = np.array(["member", "held-out"] * 24 + ["reference"] * 4)
-    for threat, way in ATTACK_WAYS.items():
-        for client in TARGETS:
-            shift = 4 * (leak_of(threat, attacks[0], epsilon) - 0.5)
-            signals = [s for a in able(threat, attacks) for s in ATTACKS[a]]
-            drawn = {s: rng.normal(size=m) + shift * (kind == "member") for s in signals}
-            names = [f"{client}-{i:03d}" for i in range(m)]
-            who = {"threat_model": threat, "way": way, "client": client, "record": names}
-            share = pd.Series(drawn[ATTACKS[attacks[0]][0]][:n]).rank(pct=True).reindex(range(m))
-            held_out = np.sort(share[kind == "held-out"])
-            below = 100 * np.searchsorted(held_out, share, "left") / len(held_out)
-            own = {
-                "label": [LABELS[client][i % 4] for i in range(m)], "kind": kind, "member": kind == "member",
-                "rank": share.rank(ascending=False), "percentile": np.where(share.notna(), below, np.nan),
-                "exposure": share,
-            }  # fmt: skip
-            frames.append(pd.DataFrame(who | own | drawn))
+    for (threat, way), client in itertools.product(ATTACK_WAYS.items(), TARGETS):
+        shift = 4 * (leak_of(threat, attacks[0], epsilon) - 0.5)
+        signals = [s for a in able(threat, attacks) for s in ATTACKS[a]]
+        drawn = {s: rng.normal(size=m) + shift * (kind == "member") for s in signals}
+        names = [f"{client}-{i:03d}" for i in range(m)]
+        who = {"threat_model": threat, "way": way, "client": client, "record": names}
+        share = pd.Series(drawn[ATTACKS[attacks[0]][0]][:n]).rank(pct=True).reindex(range(m))
+        held_out = np.sort(share[kind == "held-out"])
+        below = 100 * np.searchsorted(held_out, share, "left") / len(held_out)
+        own = {
+            "label": [LABELS[client][i % 4] for i in range(m)], "kind": kind, "member": kind == "member",
+            "rank": share.rank(ascending=False), "percentile": np.where(share.notna(), below, np.nan),
+            "exposure": share,
+        }  # fmt: skip
+        frames.append(pd.DataFrame(who | own | drawn))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -286,14 +262,11 @@ def top_members(records: pd.DataFrame) -> pd.DataFrame:
 def classes_rows(attack: str, epsilon: float, seed: int) -> list[tuple[Any, ...]]:
     """Success is the AUROC's gain halved; classes stand 2 points apart around `success_of`."""
     rows: list[tuple[Any, ...]] = []
-    for threat, way in ATTACK_WAYS.items():
+    for (threat, way), client in itertools.product(ATTACK_WAYS.items(), TARGETS):
         mean = success_of(threat, attack, epsilon, seed)
-        for client in TARGETS:
-            each = [(label, mean + 0.02 * (i - 1.5), 0.13, 18) for i, label in enumerate(LABELS[client])]
-            rows += [
-                (threat, way, client, label, ATTACKS[attack][0], x, x - width, x + width, n, n)
-                for label, x, width, n in [*each, ("mean", mean, 0.07, 72)]
-            ]
+        each = [(label, mean + 0.02 * (i - 1.5), 0.13, 18) for i, label in enumerate(LABELS[client])]
+        for label, x, width, n in [*each, ("mean", mean, 0.07, 72)]:
+            rows.append((threat, way, client, label, ATTACKS[attack][0], x, x - width, x + width, n, n))
     return rows
 
 
@@ -306,36 +279,22 @@ def trajectory_rows(records: pd.DataFrame, epsilon: float) -> list[tuple[Any, ..
     gap = 0.8 if math.isinf(epsilon) else 0.02
     ends = [
         ("mean", client, kind, 1.2 + gap * (kind not in ("member", "canary")) + 0.3 * ("canary" in kind))
-        for client in TARGETS
-        for kind in KINDS
+        for client, kind in itertools.product(TARGETS, KINDS)
     ]
-    ends += [
-        (r, c, "member", 0.6 + 0.2 * i)
-        for i, (r, c) in enumerate(top_members(records)[["record", "client"]].itertuples(index=False))
-    ]
-    return [
-        (record, client, kind, t, 3.4 - (3.4 - end) * t / ROUNDS)
-        for record, client, kind, end in ends
-        for t in range(ROUNDS + 1)
-    ]
+    top = top_members(records)
+    ends += [(r, c, "member", 0.6 + 0.2 * i) for i, (r, c) in enumerate(zip(top.record, top.client, strict=True))]
+    times = range(ROUNDS + 1)
+    return [(*of, t, 3.4 - (3.4 - end) * t / ROUNDS) for *of, end in ends for t in times]
 
 
 def sweep(seeds: int = 1, rounds: int = ROUNDS) -> list[Evidence]:
-    """Four methods, the paper's epsilons."""
-    return [
-        prompt_evidence(method, epsilon, seed, rounds=rounds)
-        for method in ("promptfl", "fedotp", "fedpgp", "dpfpl")
-        for epsilon in (math.inf, 0.01, 0.05, 0.1, 0.2, 0.4)
-        for seed in range(seeds)
-    ]
+    methods, epsilons = ("promptfl", "fedotp", "fedpgp", "dpfpl"), (math.inf, 0.01, 0.05, 0.1, 0.2, 0.4)
+    return [prompt_evidence(*cell, rounds=rounds) for cell in itertools.product(methods, epsilons, range(seeds))]
 
 
 def ablation(seeds: int = 1) -> list[Evidence]:
-    """DP-FPL at four ranks, with and without residual, at three epsilons."""
     return [
         prompt_evidence("dpfpl", epsilon, seed, rank=rank, residual=residual)
-        for rank in (1, 2, 4, 8)
-        for residual in (True, False)
-        for epsilon in (math.inf, 0.4, 0.1)
-        for seed in range(seeds)
+        for rank, residual in itertools.product((1, 2, 4, 8), (True, False))
+        for epsilon, seed in itertools.product((math.inf, 0.4, 0.1), range(seeds))
     ]

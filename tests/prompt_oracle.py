@@ -5,8 +5,6 @@ context; clipping and noise are loops. Noise is drawn from the generators that t
 papers: DP-FPL (Algorithm 1, A.2), FedOTP, FedPGP, CoOp.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import math
@@ -65,10 +63,9 @@ def cross_entropy(similarities: Tensor, label: int, scale: float) -> Tensor:
 
 
 def record_loss(world: Federation, prompt: Tensor, record: str) -> Tensor:
-    similarities = (
-        text_features(world.clip, prompt.double(), world.classes) @ world.features[world.ids.index(record)].double()
-    )
-    return cross_entropy(similarities, world.labels[record], world.clip.scale)
+    text = text_features(world.clip, prompt.double(), world.classes)
+    image = world.features[world.ids.index(record)].double()
+    return cross_entropy(text @ image, world.labels[record], world.clip.scale)
 
 
 def record_gradient(world: Federation, prompt: Tensor, record: str) -> Tensor:
@@ -80,12 +77,8 @@ def transport_similarity(text: Tensor, patches: Tensor) -> Tensor:
     """[C] of two prompts' features [2, C, E] and patch features [M, E], class by class; the plan is a constant."""
     found = []
     for c in range(text.shape[1]):
-        total = torch.zeros((), dtype=text.dtype)
         plan = slow_plan([[1 - float(patch @ text[p, c].detach()) for p in range(2)] for patch in patches])
-        for m, patch in enumerate(patches):
-            for p in range(2):
-                total = total + plan[m][p] * (patch @ text[p, c])
-        found.append(total)
+        found.append(sum(plan[m][p] * (patch @ text[p, c]) for m, patch in enumerate(patches) for p in range(2)))
     return torch.stack(found)
 
 
@@ -128,8 +121,6 @@ class Slow:
     local: ClassVar[tuple[str, ...]] = ()  # noised by the client
     central: ClassVar[tuple[str, ...]] = ()  # noised by the server
 
-    # --- what a method says, where it is not FedOTP's with the sum of both prompts
-
     def start(self, p_G: Tensor, p_L: Tensor, hard: Tensor, g: torch.Generator) -> State:
         """The start, made of two random prompts; what else is random is drawn next from g."""
         return {name: {"p_G": p_G, "p_L": p_L}[name] for name in self.parts}
@@ -143,7 +134,7 @@ class Slow:
         return sum(leaves.values())  # type: ignore[return-value]
 
     def finish(self, server: State, own: State, leaves: State, d: State) -> tuple[State, State]:
-        """What a client keeps and what it sends, from the (clipped, noised) gradients of its leaves."""
+        """What a client keeps and sends, from the (clipped, noised) gradients of its leaves."""
         kept = {name: own[name] - self.settings.local_rate * d[name] for name in d if name != "p_G"}
         return kept, {"gradient": d["p_G"]} if "p_G" in d else {}
 
@@ -156,19 +147,16 @@ class Slow:
         public = {"hard": server["hard"]} if "hard" in server else {}
         if self.several:
             return public | self.mean(sent)
-        total = torch.zeros_like(server["p_G"])
-        for message in sent.values():
-            total = total + message["gradient"] / len(sent)
+        total = sum(message["gradient"] / len(sent) for message in sent.values())
         if self.noisy:
-            total = total + self.draw("p_G", generator(self.schedule.seed, "server", r, "noise on p_G"), total.shape)
+            own = generator(self.schedule.seed, "server", r, "noise on p_G")
+            total = total + self.draw("p_G", own, server["p_G"].shape)
         return public | {"p_G": server["p_G"] - self.settings.global_rate * total}
 
     def mean(self, sent: dict[int, State]) -> State:
         """The clients' prompts by their numbers of records; with noise each counts the same."""
         n = {k: 1 if self.noisy else len(self.world.training[k]) for k in sent}
         return {"p_G": torch.stack([n[k] / sum(n.values()) * message["p_G"] for k, message in sent.items()]).sum(0)}
-
-    # --- the run
 
     @property
     def noisy(self) -> bool:
@@ -225,9 +213,8 @@ class Slow:
         d = {name: self.clipped([one[name] for one in each], leaf) for name, leaf in leaves.items()}
         if self.noisy:
             for name in self.local:
-                d[name] = d[name] + self.draw(
-                    name, self.own_generator(k, r, s, f"noise on {name}"), d[name].shape, who=k
-                )
+                noise = self.own_generator(k, r, s, f"noise on {name}")
+                d[name] = d[name] + self.draw(name, noise, d[name].shape, who=k)
         live = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         if (loss := self.public_loss(live, server, own)) is not None:
             more = torch.autograd.grad(loss, list(live.values()))
@@ -383,10 +370,7 @@ class FedProx(PromptFL):
         return super().client(server, own, k, r)
 
     def finish(self, server, own, leaves, d):
-        pull = torch.zeros_like(d["p_G"])
-        for place in range(pull.numel()):  # the derivative of mu / 2 |p - p_G|^2, entry by entry
-            far = server["p_G"].flatten()[place] - self.anchor.flatten()[place]
-            pull.view(-1)[place] = self.params.mu * far
+        pull = self.params.mu * (server["p_G"] - self.anchor)  # the derivative of mu / 2 |p - p_G|^2
         return {}, {"p_G": server["p_G"] - self.settings.global_rate * (d["p_G"] + pull)}
 
 

@@ -1,7 +1,5 @@
 """Made-up scores of target clients of prompt learning, with whatever is planted in them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -39,10 +37,8 @@ def made_up(
     signals=SIGNALS,
     held=HELD,
 ):
-    """Targets with `each` members and held-out records, a scale of their own, and scores that differ by `classes` from class to class.
-
-    `leak` moves members' scores, `gap` those of other clients' records (down); the latter have the target's classes if they are `shared`.
-    """
+    """Targets with `each` members and held-out records, a scale of their own, and scores that differ by `classes` from
+    class to class. `leak` moves members' scores, `gap` those of others' records down (same classes: `shared`)."""
     rng = np.random.default_rng(seed)
     clients = range(targets)
     candidates = {k: [f"c{k}-{i}" for i in range(2 * each)] for k in clients}
@@ -51,13 +47,9 @@ def made_up(
     # of other clients' records some are members of the next target
     elsewhere = {k: candidates[(k + 1) % targets][: others // 2 if targets > 1 else 0] for k in clients}
     elsewhere = {k: elsewhere[k] + [f"o{k}-{i}" for i in range(others - len(elsewhere[k]))] for k in clients}
-    truth = {
-        r: bool(used)
-        for k in clients
-        for part in (candidates[k], canary[k])
-        for r, used in zip(part, rng.permutation(np.arange(len(part)) % 2 == 0), strict=True)
-    }
-    group = {}
+    truth, group = {}, {}
+    for part in (part for k in clients for part in (candidates[k], canary[k])):
+        truth |= dict(zip(part, rng.permutation(np.arange(len(part)) % 2 == 0).tolist(), strict=True))
     for k in clients:
         for i, r in enumerate([*candidates[k], *canary[k], *reference[k]]):
             group[r] = f"class {i % CLASSES + (0 if shared else CLASSES * k)}"
@@ -82,12 +74,10 @@ def made_up(
             for _ in range(shadows):
                 used = (rng.random(len(own)) < 0.5) & np.array([r in truth and r not in elsewhere[k] for r in own])
                 shadow_targets.append(table(strength * used).assign(member=used).iloc[: len(own) - others])
-            models.append(
-                ScoredModel(
-                    threat_model, way, k, 10, table(strength * coin), base=table(base_leak * coin),
-                    shadow_targets=pd.concat(shadow_targets) if shadow_targets else None,
-                )
-            )  # fmt: skip
+            scores, base = table(strength * coin), table(base_leak * coin)
+            shadow_targets = pd.concat(shadow_targets) if shadow_targets else None
+            model = ScoredModel(threat_model, way, k, 10, scores, base=base, shadow_targets=shadow_targets)
+            models.append(model)
     run = ScoredRun(
         models=models, headlines=first_scores(signals), signals=signals, blind={}, records=candidates, reference=reference,
         others=elsewhere, truth=truth, group=group, canaries=canary, few=True, guesses=["shadow"],
@@ -100,7 +90,6 @@ def made_up(
 
 
 def changed(run, **fields):
-    """The run with other fields."""
     return dataclasses.replace(run, **fields)
 
 

@@ -1,9 +1,7 @@
 """Small federations for the tests of the prompt methods: a tiny random CLIP, or one whose every number can be worked out by hand."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,21 +79,13 @@ def on_a_line(clients: Sequence[Sequence[tuple[float, int]]]) -> Federation:
 
 
 def run(
-    path: Path,
-    method: PromptMethod,
-    world: Federation,
-    schedule: Schedule,
-    *,
-    clients_per_batch: int = 50,
-    until: int | None = None,
-    advance: Callable[[], None] = lambda: None,
+    path: Path, method: Any, world: Federation, schedule: Schedule, *, clients_per_batch: int = 50, **more: Any
 ) -> Transcript:
-    """Train `method` by the real loop; a client owns the classes of its number and the next one."""
+    """Train `method` by the real loop (`trained`); a client owns the classes of its number and the next one."""
     learner = taking(clients_per_batch, world.learner(method.settings), method)
     bench = Bench(learner, world.training, world.test, left_out=world.left_out)
     own = [[world.labels[t] in (k % 5, (k + 1) % 5) for t in world.test] for k in range(schedule.clients)]
-    evaluation = Recognition(own)
-    return trained(path, method, schedule, bench, evaluation=evaluation, advance=advance, until=until)
+    return trained(path, method, schedule, bench, evaluation=Recognition(own), **more)
 
 
 def taking(clients: int, learner: Any, method: Any) -> Any:
@@ -105,11 +95,7 @@ def taking(clients: int, learner: Any, method: Any) -> Any:
 
 
 def made(
-    name: str,
-    params: dict[str, Any],
-    privacy: Privacy = NONE,
-    schedule: Schedule = SCHEDULE,
-    settings: Settings = SETTINGS,
+    name: str, params: Any, privacy: Privacy = NONE, schedule: Schedule = SCHEDULE, settings: Settings = SETTINGS
 ) -> PromptMethod:
     """A method as a plan makes it, protected for a run of the federation of `SIZES`."""
     plugin = METHODS[name]

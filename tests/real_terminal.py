@@ -1,7 +1,6 @@
 """What a command shows in a real terminal."""
 
-from __future__ import annotations
-
+import contextlib
 import fcntl
 import os
 import pty
@@ -25,10 +24,8 @@ def in_terminal(words: Sequence[str], columns: int, folder: Path = ROOT, seconds
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=folder)
     os.close(theirs)
     said = b""
-    while True:
-        try:
+    with contextlib.suppress(OSError):  # the other end is closed
+        while True:
             said += os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
     os.close(ours)
     return process.wait(seconds), said.decode()

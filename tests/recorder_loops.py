@@ -1,7 +1,5 @@
 """Small trainings that are recorded, for processes of their own: it imports little."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,6 @@ def sent(r: int, k: int) -> dict[str, torch.Tensor]:
 
 
 def train_round(recording: Recorder, r: int, client: Callable[[int], Any] = int) -> None:
-    """One round of the small training."""
     recording.broadcast(r, model(r))
     for k in (0, 1):
         recording.upload(r, client(k), sent(r, k), records=4)
@@ -38,18 +35,15 @@ def train_round(recording: Recorder, r: int, client: Callable[[int], Any] = int)
     recording.utility(r, {"global": {"loss": 1 / (r + 1)}})
 
 
-def plain(folder: Path, start: int = 0) -> None:
+def plain(folder: Path, start: int = 0, client: Callable[[int], Any] = int) -> None:
     recording = recorder(folder)
     for r in range(start, 2):
-        train_round(recording, r)
+        train_round(recording, r, client)
     recording.close(model(2))
 
 
 def by_texts(folder: Path, start: int = 0) -> None:
-    recording = recorder(folder)
-    for r in range(start, 2):
-        train_round(recording, r, lambda k: f"node-{k}")
-    recording.close(model(2))
+    plain(folder, start, lambda k: f"node-{k}")
 
 
 def thinned(folder: Path, start: int = 0) -> None:
@@ -62,7 +56,6 @@ def thinned(folder: Path, start: int = 0) -> None:
 
 
 def silent(folder: Path, start: int = 0) -> None:
-    """In its second round all clients fail."""
     recording = recorder(folder)
     for r in range(start, 3):
         recording.broadcast(r, model(r - (r > 1)))
@@ -72,7 +65,6 @@ def silent(folder: Path, start: int = 0) -> None:
 
 
 def gone_back(folder: Path, start: int = 0) -> None:
-    """Trains its last two rounds twice."""
     recording = recorder(folder)
     for r in (*range(start, 3), *(range(1, 3) if not start else ())):
         recording.broadcast(r, model(r))

@@ -60,9 +60,6 @@ def put(path: Path, content: object) -> None:
         path.write_text(json.dumps(content))
 
 
-# changes
-
-
 def edit(name: str, **changes: object) -> Change:
     """Of run.json; None takes a key away."""
 

@@ -3,8 +3,8 @@
 `install()` registers it for the whole process, so that its tests run in processes of their own; it needs torch 2.10.
 It holds code to what CUDA does: an operation on tensors of two devices raises, `.numpy()` of a device tensor raises, and
 a generator of the processor cannot fill a device tensor. `install(apple=True)` also holds it to what Apple's GPU does:
-tensors in double precision raise, and so do operations for which torch has no kernel there. `READS` counts where the host waited for a number of the
-device (item, nonzero, an index by a mask), by the project's own lines. Copies in either direction are no reads.
+tensors in double precision raise, and so do operations for which torch has no kernel there. `READS` counts where the
+host waited for a number of the device (item, nonzero, an index by a mask), by the project's own lines; copies are none.
 """
 
 from __future__ import annotations
@@ -135,20 +135,15 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return PLAIN_ATTENTION
     if func not in (aten._to_copy.default, aten.copy_.default):
         _check(func, args, kwargs, tensors)
-    host_args = _mapped(args, _on_host)
-    host_kwargs = {name: _mapped(value, _on_host) for name, value in kwargs.items()}
+    given = {name: _mapped(kwargs[name], _on_host) for name in kwargs.keys() - {"pin_memory", "non_blocking"}}
     if target is not None:
-        host_kwargs["device"] = torch.device("cpu")
-    for unknown in ("pin_memory", "non_blocking"):
-        host_kwargs.pop(unknown, None)
-    result = func(*host_args, **host_kwargs)
+        given["device"] = torch.device("cpu")
+    result = func(*_mapped(args, _on_host), **given)
     if APPLE:
         _check_apple(func, result)
     in_place = {id(tensor.host if isinstance(tensor, DeviceTensor) else tensor): tensor for tensor in tensors}
-    stays = target is None or target == NAME
-    return _mapped(
-        result, lambda one: in_place.get(id(one), one) if id(one) in in_place or not stays else DeviceTensor(one)
-    )
+    made = DeviceTensor if target in (None, NAME) else lambda one: one
+    return _mapped(result, lambda one: in_place[id(one)] if id(one) in in_place else made(one))
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -182,9 +177,7 @@ def _check(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) 
         if not isinstance(tensor, DeviceTensor) and tensor.dim() and not any(tensor is one for one in indices)
     ]  # fmt: skip
     if on_host:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found {NAME}:0 and cpu! ({func} at {_line()})"
-        )
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {NAME}:0 and cpu ({func} at {_line()})")
     if func in WAITING or any(index.dtype == torch.bool for index in indices):
         READS[_line()] += 1
 

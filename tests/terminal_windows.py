@@ -3,8 +3,6 @@
 `python -m tests.terminal_windows` writes them anew; look at them, and at their difference, before you commit.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -135,15 +133,12 @@ def messages() -> Said:
     """Bounds from messages beside long ones from guesses."""
     found = canaries("dpfpl:epsilon=8")
     wide = {"value": 10.234, "ceiling": 10.234, "guesses": 1500, "correct": 1499, "claimed": 8.0, "provable": 7.9712}
-    from_messages = {
-        "metric": MEASURED_SCORES, "mechanism": "Gaussian", "value": 6.7312, "guesses": None, "correct": None,
-    }  # fmt: skip
-    return [*(f | wide for f in found), found[0] | wide | from_messages], None
+    from_messages = {"metric": MEASURED_SCORES, "mechanism": "Gaussian", "value": 6.7312}
+    return [*(f | wide for f in found), found[0] | wide | from_messages | dict.fromkeys(("guesses", "correct"))], None
 
 
-CASES: dict[str, Callable[[], Said]] = {
-    made.__name__: made for made in (lora, elsewhere, many, messages, prompts, own_test_sets)
-}  # fmt: skip
+MADE: tuple[Callable[[], Said], ...] = (lora, elsewhere, many, messages, prompts, own_test_sets)
+CASES = {made.__name__: made for made in MADE}
 
 
 def printed(case: str, width: int) -> str:
@@ -159,13 +154,7 @@ def kept(case: str, width: int) -> Path:
     return HERE / f"{case}-{width}.txt"
 
 
-def main() -> None:
-    """Write them all."""
-    HERE.mkdir(exist_ok=True)
+if __name__ == "__main__":
     for case in CASES:
         for width in WIDTHS:
             kept(case, width).write_text(printed(case, width), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

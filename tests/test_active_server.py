@@ -1,9 +1,6 @@
-"""A server that acts: probes are answered by the honest client's own code, the training stays as it was, and a scaled broadcast names a batch that noise hides."""
-
-from __future__ import annotations
+"""A server that acts: honest clients answer probes, the training stays as it was, a scaled broadcast names a batch."""
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +27,9 @@ from fedaudit.trainers.prompts import PromptMethod
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.rounds import answers_to
 from fedaudit.trainers.transcript import Transcript
-from tests.kept_runs import prompt_runs
 from tests.prompt_toy import METHODS, NONE, SETTINGS, Federation, federation, made, run, with_noise
 from tests.unprinted import no_pages
+from tests.whole_runs import contents
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 PARAMS: dict[str, dict[str, Any]] = {"dpfpl": {"rank": 2}, "fedpgp": {"rank": 2}}
@@ -47,15 +44,8 @@ def asked(transcript: Transcript, r: int, method: PromptMethod, sent: State, wor
         return answers_to(transcript, r, method, sent, executor)
 
 
-def noised_dpfpl(path: Path, world: Federation, std: float, rounds: int = 4) -> tuple[PromptMethod, Transcript]:
-    """A run of DP-FPL with one record's gradient clipped at 1 and noise on all of its releases."""
-    schedule = Schedule(rounds=rounds, clients=3, per_round=3, seed=1)
-    method = with_noise(
-        made("dpfpl", PARAMS["dpfpl"], NONE, schedule),
-        Privacy(epsilon=1, clip_norm=1),
-        dict.fromkeys(("p_G", "u", "v"), std),
-    )
-    return method, run(path, method, world, schedule)
+def noised(method: PromptMethod, std: float) -> PromptMethod:
+    return with_noise(method, Privacy(epsilon=1, clip_norm=1), dict.fromkeys((*method.local, *method.shared), std))
 
 
 def probed(path: Path, method: PromptMethod, transcript: Transcript, world: Federation, scale: float, r: int) -> View:
@@ -73,24 +63,22 @@ def batch_of(method: PromptMethod, world: Federation, client: int, r: int) -> se
 def named(view: View, method: PromptMethod, world: Federation, client: int, size: int) -> set[str]:
     own = world.training[client]
     target = Target(client, [*own, *world.test], (), complete=False)
-    shares = np.nan_to_num(
-        np.abs(solve(solvable(view, method, world.learner(method.settings), "scaled", target)).shares)
-    )
-    return {target.own[i] for i in np.argsort(-shares, kind="stable")[:size]}
+    solved = solve(solvable(view, method, world.learner(method.settings), "scaled", target))
+    order = np.argsort(-np.nan_to_num(np.abs(solved.shares)), kind="stable")
+    return {target.own[i] for i in order[:size]}
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "noise") for name in SENDING), ("promptfl", "none"), ("dpfpl", "none")]
-)
+ANSWERED = [*((name, "noise") for name in SENDING), ("promptfl", "none"), ("dpfpl", "none")]
+
+
+@pytest.mark.parametrize(("name", "kind"), ANSWERED)
 def test_the_honest_broadcast_is_answered_as_in_the_training(name: str, kind: str, tmp_path: Path) -> None:
     """To the last bit, by the clients of the round alone; and nothing of the run is touched."""
     world, method = federation(), made(name, PARAMS.get(name, {}), NONE, TWO_OF_THREE)
     if kind == "noise":
-        method = with_noise(
-            method, Privacy(epsilon=1, clip_norm=1), dict.fromkeys((*method.local, *method.shared), 0.1)
-        )
+        method = noised(method, 0.1)
     transcript = run(tmp_path, method, world, TWO_OF_THREE)
-    before = digests(tmp_path)
+    before = contents(tmp_path)
     for r in range(4):
         answers, honest = asked(transcript, r, method, transcript.broadcast(r), world), transcript.uploads(r)
         assert answers.keys() == honest.keys() == {*transcript.cohort(r)}
@@ -98,11 +86,7 @@ def test_the_honest_broadcast_is_answered_as_in_the_training(name: str, kind: st
             assert answers[k].keys() == upload.keys()
             assert all(torch.equal(tensor, answers[k][n]) for n, tensor in upload.items())
     asked(transcript, 2, method, {n: 3 * t for n, t in transcript.broadcast(2).items()}, world)
-    assert digests(tmp_path) == before
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+    assert contents(tmp_path) == before
 
 
 def test_an_answer_is_the_gradient_at_the_probe(tmp_path: Path) -> None:
@@ -114,45 +98,40 @@ def test_an_answer_is_the_gradient_at_the_probe(tmp_path: Path) -> None:
     for k, answer in asked(transcript, r, method, sent, world).items():
         turn = Participation(k, r, 1, world.training[k], learner, transcript.participations(k, before=r))
         gradients = torch.cat([*learner.sent_gradients(method, sent, method.minibatch(turn, 0))])
-        torch.testing.assert_close(
-            answer["p_G"], sent["p_G"] - SETTINGS.global_rate * gradients.mean(0), atol=1e-6, rtol=1e-4
-        )
+        expected = sent["p_G"] - SETTINGS.global_rate * gradients.mean(0)
+        torch.testing.assert_close(answer["p_G"], expected, atol=1e-6, rtol=1e-4)
 
 
 def test_it_names_a_batch_that_noise_hides(tmp_path: Path) -> None:
-    """Noise on u and v moves p_L far away; the server's own noise on p_G is none to itself."""
-    world = federation(WIDE)
-    method, transcript = noised_dpfpl(tmp_path / "run", world, std=30.0)
-    found = dict.fromkeys((1.0, 1000000.0), 0)
-    for scale in found:
+    """Noise moves p_L far away; the server's own on p_G is none to itself. What another client answers names nobody."""
+    world, schedule = federation(WIDE), Schedule(rounds=4, clients=3, per_round=3, seed=1)
+    method = noised(made("dpfpl", PARAMS["dpfpl"], NONE, schedule), 30.0)
+    transcript = run(tmp_path / "run", method, world, schedule)
+    batches = [batch_of(method, world, k, 3) for k in range(3)]
+    found = {}
+    for scale in (1.0, 1e6):
         view = probed(tmp_path / f"{scale:g}", method, transcript, world, scale, r=3)
-        for k in range(3):
-            batch = batch_of(method, world, k, 3)
-            found[scale] += len(named(view, method, world, k, len(batch)) & batch)
-    assert found[1e6] == 12, "all"
-    assert found[1.0] <= 7
-
-
-def test_what_another_client_answers_names_nobody(tmp_path: Path) -> None:
-    world = federation(WIDE)
-    method, transcript = noised_dpfpl(tmp_path / "run", world, std=30.0)
-    view = probed(tmp_path / "probe", method, transcript, world, 1e6, r=3)
-    places = {
-        k: [world.training[k].index(n) for n in named(view, method, world, k, 4) if n in world.training[k]]
-        for k in range(3)
-    }
-    other = sum(
-        len({world.training[k][i] for i in places[(k + 1) % 3]} & batch_of(method, world, k, 3)) for k in range(3)
-    )
-    assert other <= 4
+        found[scale] = [named(view, method, world, k, len(batch)) for k, batch in enumerate(batches)]
+    right = {scale: sum(len(by & batch) for by, batch in zip(found[scale], batches, strict=True)) for scale in found}
+    assert right[1e6] == 12, "all"
+    assert right[1.0] <= 7
+    at = [[own.index(name) for name in by if name in own] for own, by in zip(world.training, found[1e6], strict=True)]
+    others = [{world.training[k][i] for i in at[(k + 1) % 3]} & batches[k] for k in range(3)]
+    assert sum(map(len, others)) <= 4
 
 
 def test_noise_of_the_client_on_what_it_sends_protects(tmp_path: Path) -> None:
     world, schedule = federation(WIDE), Schedule(rounds=2, clients=3, per_round=3, seed=1)
-    method = with_noise(made("promptfl", {}, NONE, schedule), Privacy(epsilon=1, clip_norm=1), {"p_G": 30.0})
+    method = noised(made("promptfl", {}, NONE, schedule), 30.0)
     transcript = run(tmp_path / "run", method, world, schedule)
     view = probed(tmp_path / "probe", method, transcript, world, 1e6, r=1)
     assert sum(len(named(view, method, world, k, 4) & batch_of(method, world, k, 1)) for k in range(3)) <= 5
+
+
+@pytest.fixture(scope="module")
+def promptfl(tmp_path_factory: pytest.TempPathFactory) -> Transcript:
+    method = made("promptfl", {}, NONE, TWO_OF_THREE)
+    return run(tmp_path_factory.mktemp("promptfl"), method, federation(), TWO_OF_THREE)
 
 
 class TestProbes:
@@ -164,17 +143,15 @@ class TestProbes:
         assert torch.equal(file.answer(2)["gradient"], torch.ones(2))
         assert file.answer(4) == {}
 
-    def test_only_a_server_that_acts_has_them(self, tmp_path: Path) -> None:
-        transcript = run(tmp_path, made("promptfl", {}, NONE, TWO_OF_THREE), federation(), TWO_OF_THREE)
+    def test_only_a_server_that_acts_has_them(self, promptfl: Transcript) -> None:
         with pytest.raises(LacksCapability, match="server does not see probes"):
-            View(transcript, "server").probe("scaled")
+            View(promptfl, "server").probe("scaled")
 
     @pytest.mark.parametrize(("asked_for", "r"), [(0, 3), (1, 0), (4, 3)])
-    def test_the_round(self, asked_for: int, r: int, tmp_path: Path) -> None:
-        transcript = run(tmp_path, made("promptfl", {}, NONE, TWO_OF_THREE), federation(), TWO_OF_THREE)
-        probe = Scaled(Params(probe_scale=2.0, probe_round=asked_for)).craft(View(transcript, "active-server"))
+    def test_the_round(self, asked_for: int, r: int, promptfl: Transcript) -> None:
+        probe = Scaled(Params(probe_scale=2.0, probe_round=asked_for)).craft(View(promptfl, "active-server"))
         assert probe.round == r
-        assert torch.equal(probe.state["p_G"], 2 * transcript.broadcast(r)["p_G"])
+        assert torch.equal(probe.state["p_G"], 2 * promptfl.broadcast(r)["p_G"])
 
     def test_a_round_that_never_comes_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="probe_round=9: the training has 2 rounds"):
@@ -183,8 +160,7 @@ class TestProbes:
 
     def test_who_did_not_answer_has_no_score(self) -> None:
         seen = dataclasses.replace(toy_seen(leak=1.0)[0], probed={})
-        scores = Scaled(Params()).score(seen)["scaled"]
-        assert np.isnan(scores).all()
+        assert np.isnan(Scaled(Params()).score(seen)["scaled"]).all()
 
 
 def audited(out: Path, **words: Any) -> fedaudit.Audit:
@@ -198,10 +174,8 @@ def test_through_the_whole_door(tmp_path: Path) -> None:
         audited(tmp_path, method="dpfpl", epsilon="0.1")
         found = audited(tmp_path, method="dpfpl", epsilon="0.1", attack="scaled,decompose").findings
     rows = found[(found.metric == "auroc") & (found.nonmembers == "held-out") & found.headline]
-    of = rows[rows.population == "own members"].set_index("threat_model")
-    assert of.loc["active-server"].signal == "scaled"
-    assert of.loc["active-server"].way == "probe answer"
-    assert of.loc["active-server"].verdict == "leak"
+    row = rows[rows.population == "own members"].set_index("threat_model").loc["active-server"]
+    assert (row.signal, row.way, row.verdict) == ("scaled", "probe answer", "leak")
     assert {*found.threat_model.dropna()} >= {"server", "active-server"}
     assert not ((found.threat_model == "active-server") & (found.signal == "decompose")).any()
 
@@ -223,11 +197,7 @@ def test_a_probe_that_is_not_larger_is_answered(tmp_path: Path) -> None:
     assert pd.read_csv(left.report.parent / "probes.csv").named.notna().all()
 
 
-def test_runs_without_such_an_attack_have_no_such_adversary(tmp_path_factory: pytest.TempPathFactory) -> None:
-    found = prompt_runs(tmp_path_factory).audits["loss"].findings
-    assert "active-server" not in {*found.threat_model.dropna()}
-
-
-def test_adapters_have_none(tmp_path: Path) -> None:
+def test_runs_without_such_an_attack_have_no_such_adversary_and_adapters_none(kept: Any, tmp_path: Path) -> None:
+    assert "active-server" not in {*kept.audits["loss"].findings.threat_model.dropna()}
     with pytest.raises(InputError, match="scaled"):
         fedaudit.audit(method="fedavg", attack="scaled", out=str(tmp_path), quiet=True)

@@ -45,8 +45,7 @@ class TestVariants:
         other = plan_of("--method", "fedper", "--shared-layers", "4").cells[0]
         assert one.training_key == other.training_key
         assert one.training_folder.name != other.training_folder.name  # the label is part of what a reader sees
-        assert "=" not in one.training_folder.name
-        assert ":" not in one.training_folder.name
+        assert not set("=:") & set(one.training_folder.name)
 
     @pytest.mark.parametrize(
         ("method", "words"),
@@ -75,6 +74,7 @@ class TestPresets:
 
     def test_embedded_changes_nothing_and_fedrands_tables_have_every_row(self):
         assert plan_of("--preset", "embedded").cells[0].training_key == plan_of().cells[0].training_key
+        assert plan_of(*words_of({})).backbone == EMBEDDED
         plan = plan_of("--preset", "fedrand-tables", "--task", "vqa")
         assert len(plan.cells) == len({cell.training_key for cell in plan.cells}) == 9
         assert plan.task == "vqa"
@@ -107,16 +107,14 @@ class TestAudit:
         found.open()
         assert opened == [found.report.resolve().as_uri()]
 
-    def test_verdicts_are_of_its_runs_and_findings(self, kept):
+    def test_verdicts_are_of_its_runs_and_findings(self, kept, tmp_path):
         found = kept.audits["both"]
         verdicts = found.verdicts
         assert {*verdicts.run} == {*found.findings.run}
         values = verdicts.merge(found.findings, on=["run", "threat_model", "signal", "value", "verdict"])
         assert {*verdicts.verdict} <= {*VERDICTS}
         assert len(values) >= len(verdicts) > 2
-
-    def test_a_report_that_has_gone(self, kept, tmp_path):
-        lost = dataclasses.replace(kept.audits["both"], report=tmp_path / "none" / "index.html")
+        lost = dataclasses.replace(found, report=tmp_path / "none" / "index.html")
         assert repr(lost) == f"Audit: report {lost.report}: no such folder; name one as fedaudit-runs/reports/NAME"
         assert lost._repr_html_() is None
         with pytest.raises(InputError, match="no such folder"):
@@ -151,11 +149,9 @@ class TestAudit:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"method": ""}, "method='': its value is empty"),
             ({"fail_if": []}, "fail_if is an empty list"),
             ({"method": {"fedavg", "fedrand"}}, "method must be a plain value"),
             ({"seed": 10**5000}, "seed.*too large"),
-            ({"rounds": 5.0}, "rounds=5.0: .*whole number"),
             ({"targets": 99, "method": "dpfpl", "attack": "lira"}, "targets=99: at most"),
         ],
     )
@@ -170,9 +166,6 @@ class TestAudit:
         """In a process that has computed with several threads before, with workers."""
         assert exit_code(_audits_after_computing, tmp_path) == 0
 
-    def test_defaults_are_the_commands(self):
-        assert cli.read_command(words_of({})).plan.backbone == EMBEDDED
-
 
 def _audits_after_computing(out: Path) -> None:
     torch.set_num_threads(2)
@@ -184,21 +177,18 @@ def _audits_after_computing(out: Path) -> None:
     assert pools.items() <= {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}.items()
 
 
-def test_exports_ask_for_one_training():
-    with pytest.raises(InputError, match="--export-run: exports one training, and this command asks for 2"):
-        cli.read_command(["--method", "fedavg,fedrand", "--export-run", "somewhere"])
-
-
 @pytest.mark.parametrize("flag", ["--export-run", "--export-adapters"])
 def test_exports_mix_with_nothing_and_say_so_before_anything_runs(flag, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     for place in (tmp_path, tmp_path / "mine.txt"):
         with pytest.raises(InputError, match=f"{flag} .*: there is something already"):
-            cli.read_command([flag, str(place)])
-    assert cli.read_command([flag, str(tmp_path / "new")]).plan
+            plan_of(flag, str(place))
+    assert plan_of(flag, str(tmp_path / "new"))
+    with pytest.raises(InputError, match="--export-run: exports one training, and this command asks for 2"):
+        plan_of("--method", "fedavg,fedrand", "--export-run", "somewhere")
 
 
 @pytest.mark.parametrize("flag", ["--method", "--task"])
 def test_an_own_run_brings_its_own_method_and_task(flag):
     with pytest.raises(InputError, match=f"{flag} does not go with --run"):
-        cli.read_command(["--run", "somewhere", flag, "fedavg"])
+        plan_of("--run", "somewhere", flag, "fedavg")

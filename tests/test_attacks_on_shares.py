@@ -1,7 +1,6 @@
 """Attacks on what SecFPP reveals: nothing of t users, exact where it must be, against brute force; views hold no private prompt."""
 
-from __future__ import annotations
-
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -15,6 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
+from sympy import Matrix
 from torch import Tensor
 
 from fedaudit.attacks.base import View
@@ -39,6 +39,7 @@ from tests.test_secpc import plain_distances
 
 Floats = NDArray[np.float64]
 PROTOCOL = Protocol(20, Tolerance(6), 10**5, 1536)  # four slices of distances
+SMALL = secfpp().protocol(USERS, entries=64)  # of the run below
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -56,23 +57,17 @@ class Scattered(Sharing):
         return rng(2).integers(self.field.q, size=100)[:count]
 
 
-# --- users who collude ------------------------------------------------------------------------------------------------
+def scattered(plan: Sharing) -> Scattered:
+    return Scattered(plan.field, plan.users, plan.slices, plan.degree, plan.tolerance)
 
 
-def error(found: Any, true: Any) -> float:
-    return float(((found - true) ** 2).sum() / (true.astype(float) ** 2).sum())
-
-
-@pytest.mark.parametrize("kind", [Sharing, Scattered])
-def test_no_noise_is_left_in_combinations_and_no_more_can_be(kind: type[Sharing]) -> None:
-    plan = PROTOCOL.of_distances
-    sharing = kind(plan.field, plan.users, plan.slices, plan.degree, plan.tolerance)
+@pytest.mark.parametrize("sharing", [PROTOCOL.of_distances, scattered(PROTOCOL.of_distances)])
+def test_no_noise_is_left_in_combinations_and_no_more_can_be(sharing: Sharing) -> None:
     users = [19, 3, 4, 8, 0, 11, 7, 2]
-    combined = noise_free(sharing, users).astype(object)
+    combined, encoding = noise_free(sharing, users).astype(object), sharing.encoding[users].astype(object)
     assert combined.shape == (2, 8)
-    noise = sharing.encoding[users, sharing.slices :].astype(object)
-    assert not (combined @ noise % sharing.field.q).any()
-    assert (combined @ sharing.encoding[users, : sharing.slices].astype(object) % sharing.field.q).any(axis=1).all()
+    assert not (combined @ encoding[:, sharing.slices :] % sharing.field.q).any()
+    assert (combined @ encoding[:, : sharing.slices] % sharing.field.q).any(axis=1).all()
 
 
 def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
@@ -82,32 +77,27 @@ def test_t_users_learn_nothing_and_ell_plus_t_everything() -> None:
     shares = sharing.share(true, rng(3))
     found = {m: recover_slices(sharing, range(20 - m, 20), shares[20 - m :]) for m in range(1, t + 5)}
     assert all(found[m] is None for m in range(1, t + 1))
-    errors = [error(found[m].reshape(-1), true) for m in range(t + 1, t + 5)]  # type: ignore[union-attr]
+    errors = [np.square(found[m].reshape(-1) - true).sum() / np.square(true * 1.0).sum() for m in range(t + 1, t + 5)]
     assert errors[3] == 0
     np.testing.assert_allclose(errors[:3], [0.75, 0.5, 0.25], atol=0.1)
 
 
 def test_with_scattered_points_the_first_user_above_t_is_one_too_many() -> None:
     """Two slices within +-2^15 in a field of 45 bits; within +-2^25 there are too many solutions."""
-    plan = Protocol(20, Tolerance(6, 2, 1), 10**5, 1536).of_distances
-    sharing = Scattered(plan.field, plan.users, plan.slices, plan.degree, plan.tolerance)
+    sharing = scattered(Protocol(20, Tolerance(6, 2, 1), 10**5, 1536).of_distances)
     for bits, right in ((15, 1.0), (25, 0.0)):
         true = rng().integers(-(2**bits), 2**bits, size=(2, 50))
         shares = sharing.share(true.reshape(-1), rng(3))
         found = recover_slices(sharing, range(7), shares[:7])
-        assert found is not None
-        assert (found == true).mean() == right
+        assert (found.reshape(true.shape) == true).mean() == right
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
     """Over a field of 1009, two slices, one equation."""
-    kind = (Sharing, Scattered)[seed % 2]
-    sharing = kind(Field(1009), 9, 2, 2, Tolerance(2))
-    true = rng(seed).integers(-20, 21, size=(2, 5))
-    shares = sharing.share(true.reshape(-1), rng(seed))[:3]
+    sharing = (Sharing, Scattered)[seed % 2](Field(1009), 9, 2, 2, Tolerance(2))
+    shares = sharing.share(rng(seed).integers(-20, 21, size=10), rng(seed))[:3]
     found = recover_slices(sharing, range(3), shares)
-    assert found is not None
     combined = noise_free(sharing, range(3)).astype(object)
     slices, sides = combined @ sharing.encoding[:3, :2].astype(object), combined @ shares.astype(object)
     assert not ((slices @ found.astype(object) - sides) % 1009).any()
@@ -121,52 +111,39 @@ def test_the_shortest_solution_is_that_of_trying_all(seed: int) -> None:
 def test_what_t_users_see_does_not_depend_on_what_is_shared() -> None:
     """The same noise of the t users' own points explains any other vector: shares of it exist that they hold as well."""
     sharing, held = PROTOCOL.of_distances, [2, 5, 9, 11, 14, 19]
-    shares = sharing.share(np.arange(40), rng(0))
-    other = sharing.share(np.arange(40) ** 2, rng(1))
+    shares, other = sharing.share(np.arange(40), rng(0)), sharing.share(np.arange(40) ** 2, rng(1))
     difference = sharing.field.subtract(shares, other)[held]
     noise = sharing.encoding[held, sharing.slices :].astype(object)
-    from sympy import Matrix
-
     inverse = np.array(Matrix(noise.tolist()).inv_mod(sharing.field.q).tolist(), dtype=object)
     moved = inverse @ difference.astype(object) % sharing.field.q  # what the other noise must be more
     assert (noise @ moved % sharing.field.q == difference).all()
 
 
-# --- the clustering server --------------------------------------------------------------------------------------------
-
-
-def asked(vectors: Floats, rounds: int, seed: int = 0) -> list[tuple[list[list[int]], Floats]]:
+def asked(vectors: Floats, rounds: int) -> list[tuple[list[list[int]], Floats]]:
     """Halves drawn anew in every round, and the distances to their means."""
-    orders = [rng(seed + r).permutation(len(vectors)) for r in range(rounds)]
-    halves = [[order[: len(order) // 2], order[len(order) // 2 :]] for order in orders]
+    halves = [np.split(rng(r).permutation(len(vectors)), 2) for r in range(rounds)]
     return [([group.tolist() for group in groups], plain_distances(vectors, groups)) for groups in halves]
 
 
-def squared(vectors: Floats) -> Floats:
-    found: Floats = ((vectors[:, None] - vectors) ** 2).sum(-1)
-    return found
+def squared(vectors: Floats) -> Any:
+    return ((vectors[:, None] - vectors) ** 2).sum(-1)
 
 
 def test_users_that_stand_still_are_placed() -> None:
+    """Of users equally far from each other no pair is called nearer than another."""
     vectors = rng().normal(size=(8, 5))
     few, many = mutual_distances(asked(vectors, 2)), mutual_distances(asked(vectors, 12))
     assert few.rank < many.rank == 28
     np.testing.assert_allclose(many.squared, squared(vectors), atol=1e-2)
-    nearest = squared(vectors) + 1e9 * np.eye(8)
-    assert ((many.squared + 1e9 * np.eye(8)).argmin(1) == nearest.argmin(1)).all()
-
-
-def test_where_all_are_alike_nothing_is_found() -> None:
-    """Users equally far from each other: no pair is called nearer than another."""
-    found = mutual_distances(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
-    np.testing.assert_allclose(found, 2, atol=1e-6)
+    alike = mutual_distances(asked(np.eye(8), 6)).squared[np.triu_indices(8, 1)]
+    np.testing.assert_allclose(alike, 2, atol=1e-6)
 
 
 def test_a_domain_is_seen_in_one_round() -> None:
     """Two clumps, asked about by halves that are not they: mates are nearer than others on average."""
     vectors = np.repeat(2 * np.eye(2, 6), 6, axis=0) + 0.1 * rng().normal(size=(12, 6))
     order = [[0, 1, 2, 3, 6, 7], [4, 5, 8, 9, 10, 11]]
-    found = mutual_distances([(order, plain_distances(vectors, [np.array(group) for group in order]))]).squared
+    found = mutual_distances([(order, plain_distances(vectors, [*map(np.array, order)]))]).squared
     own = np.repeat([0, 1], 6)
     same = (own[:, None] == own) & ~np.eye(12, dtype=bool)
     assert found[same].mean() < 0.7 * found[own[:, None] != own].mean()
@@ -175,9 +152,8 @@ def test_a_domain_is_seen_in_one_round() -> None:
 @pytest.mark.parametrize("d", [1, 3, 8])
 def test_d_plus_one_known_points_locate_another_and_d_do_not(d: int) -> None:
     points = rng().normal(size=(d + 6, d))
-    known, others = points[: d + 1], points[d + 1 :]
+    known, others, nothing = points[: d + 1], points[d + 1 :], np.zeros((5, d))
     to = ((others[:, None] - known) ** 2).sum(-1)
-    nothing = np.zeros_like(others)
     np.testing.assert_allclose(trilaterate(known, to, nothing), others, atol=1e-8)
     fewer = trilaterate(known[:d], to[:, :d], nothing)
     assert np.abs(fewer - others).max() > 0.01
@@ -186,20 +162,14 @@ def test_d_plus_one_known_points_locate_another_and_d_do_not(d: int) -> None:
 
 
 def test_unmasked_polynomials_hold_the_distance_of_every_slice() -> None:
-    vectors = rng().normal(size=(20, 12)) / 6
-    groups = [np.arange(10), np.arange(10, 20)]
+    vectors, groups = rng().normal(size=(20, 12)) / 6, np.split(np.arange(20), 2)
     parties = Meeting(PROTOCOL, [rng(user) for user in range(20)], masked=False)
     distances = parties.squared_distances(vectors, groups)
     np.testing.assert_allclose(distances, plain_distances(vectors, groups), atol=1e-4)
-    seen = parties.polynomials
-    assert seen is not None
-    assert seen.shape == (PROTOCOL.of_distances.size, 20, 2)
+    assert parties.polynomials.shape == (PROTOCOL.of_distances.size, 20, 2)
     for s in range(4):
         part = plain_distances(vectors[:, 3 * s : 3 * s + 3], groups)
-        np.testing.assert_allclose(seen[s] / (10 * PROTOCOL.steps) ** 2, part, atol=1e-4)
-
-
-# --- what a run's views hold ------------------------------------------------------------------------------------------
+        np.testing.assert_allclose(parties.polynomials[s] / (10 * PROTOCOL.steps) ** 2, part, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -213,13 +183,10 @@ def view(transcript: Transcript, threat_model: str) -> View:
 
 def everything(seen: View) -> Iterator[Tensor]:
     """Every tensor that a view gives; what it refuses is left out."""
-    asks: list[tuple[Any, ...]] = [("public",), *((name, r) for name in ("broadcast", "uploads", "sums", "distances", "shares") for r in range(SCHEDULE.rounds))]  # fmt: skip
-    for name, *args in asks:
-        try:
-            found = getattr(seen, name)(*args) if args else getattr(seen, name)
-        except LacksCapability:
-            continue
-        yield from _tensors(found)
+    yield from _tensors(seen.public)
+    for name, r in itertools.product(("broadcast", "uploads", "sums", "distances", "shares"), range(SCHEDULE.rounds)):
+        with contextlib.suppress(LacksCapability):
+            yield from _tensors(getattr(seen, name)(r))
 
 
 def _tensors(found: Any) -> Iterator[Tensor]:
@@ -230,31 +197,25 @@ def _tensors(found: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
+def is_in(tensor: Tensor, secret: Tensor) -> bool:
+    """Whether a row of the tensor, if it has such rows, is the secret."""
+    secret = secret.flatten().double()
+    if tensor.numel() % len(secret):
+        return False
+    rows = tensor.double().reshape(-1, len(secret))
+    return bool(((rows - secret).norm(dim=1) < 1e-4 * secret.norm()).any())
+
+
 @pytest.mark.parametrize("threat_model", ["released-model", "server", "clustering-server", "colluding-users"])
 def test_no_private_prompt_is_in_any_view(whole: Transcript, threat_model: str) -> None:
     """Nor a gradient, nor a direction, whole or a row of a tensor; shares of them are there as good as random."""
-    secrets = [update.sealed[name] for update in first_updates(whole.broadcast(0)) for name in update.sealed]
-    secrets += [
-        whole.private(r, k)[name] for name in ("p_L", "mark") for r in range(SCHEDULE.rounds) for k in range(USERS)
-    ]
-    secrets += [whole.personal(r, k)["prompt"] for r in range(SCHEDULE.rounds) for k in range(USERS)]
-    flat = [secret.flatten().double() for secret in secrets]
+    secrets = [tensor for update in first_updates(whole.broadcast(0)) for tensor in update.sealed.values()]
+    for r, k in itertools.product(range(SCHEDULE.rounds), range(USERS)):
+        secrets += [*(whole.private(r, k)[name] for name in ("p_L", "mark")), whole.personal(r, k)["prompt"]]
     seen = list(everything(view(whole, threat_model)))
     assert seen
-    for tensor in seen:
-        for secret in (one for one in flat if tensor.numel() % len(one) == 0):
-            rows = tensor.double().reshape(-1, len(secret))
-            assert not ((rows - secret).norm(dim=1) < 1e-4 * secret.norm()).any()
-
-
-def test_a_planted_prompt_would_be_found(whole: Transcript) -> None:
-    """The walk does see what an owner has."""
-    owned = whole.private(0, 3)["p_L"].flatten().double()
-    assert any(
-        (tensor.flatten().double() - owned).norm() < 1e-6
-        for tensor in _tensors({"a": [whole.private(0, 3)]})
-        if tensor.numel() == len(owned)
-    )
+    assert not any(is_in(tensor, secret) for tensor in seen for secret in secrets)
+    assert any(is_in(tensor, secrets[-1]) for tensor in _tensors({"a": [whole.personal(r, k)]}))
 
 
 def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
@@ -266,55 +227,50 @@ def test_each_party_sees_its_own_and_no_more(whole: Transcript) -> None:
     held = users.shares(2)
     assert {name: len(shares) for name, shares in held.items()} == {"prompts": 2, "gradients": 2}
     assert (held["prompts"] == whole.held_shares(2)["prompts"][[8, 9]]).all()
-    for asked_of, name in ((server, "shares"), (server, "upload"), (users, "sums"), (users, "distances")):
+    for call, *given in ((server.shares, 2), (server.upload, 2, 0), (users.sums, 2), (users.distances, 2)):
         with pytest.raises(LacksCapability):
-            getattr(asked_of, name)(*([2, 0] if name == "upload" else [2]))
-    for name in THREAT_MODELS:
-        if name != "owner":
-            with pytest.raises(LacksCapability, match="private states"):
-                view(whole, name).private(0)
+            call(*given)
+    for name in {*THREAT_MODELS} - {"owner"}:
+        with pytest.raises(LacksCapability, match="private states"):
+            view(whole, name).private(0)
+
+
+def recovered(whole: Transcript, r: int, what: str, sharing: Sharing) -> Floats:
+    """What the shares of everybody hold of each user."""
+    slices = on_shares.slices_of(View(whole, "colluding-users", users=range(USERS)), r, what, sharing)
+    return np.moveaxis(slices, 1, 0).reshape(USERS, -1)
 
 
 def test_all_shares_together_are_what_was_shared(whole: Transcript) -> None:
     """What the tables of a report take for the truth."""
-    method = secfpp()
-    sharing = method.protocol(USERS, entries=64).of_sums
-    everybody = View(whole, "colluding-users", users=range(USERS))
-    slices = on_shares.slices_of(everybody, 0, "gradients", sharing)
-    found = np.moveaxis(slices, 1, 0).reshape(USERS, -1)[:, :64] / 1e6
+    found = recovered(whole, 0, "gradients", SMALL.of_sums)[:, :64] / 1e6
     true = np.stack([u.sealed["gradient"].flatten().numpy() for u in first_updates(whole.broadcast(0))])
     np.testing.assert_allclose(found, true, atol=1e-6)
 
 
 def test_the_tables_of_a_run(whole: Transcript) -> None:
-    protocol = secfpp().protocol(USERS, entries=64)
     revealed, sent = on_shares.revealed_table(whole), on_shares.sent_table(whole)
     for r in range(SCHEDULE.rounds):
         about = whole.round(r)
-        own = sent[sent["round"] == r]
-        assert own[["shares", "masks", "answers"]].to_numpy().sum() == about["bytes_up"]
+        assert sent[sent["round"] == r][["shares", "masks", "answers"]].to_numpy().sum() == about["bytes_up"]
         assert revealed.distances[r] == USERS * len(about["revealed"].get("groups", []))
-    located = on_shares.located_table(whole, protocol)
+    located = on_shares.located_table(whole, SMALL)
     assert located["round"].tolist() == [1, 2, 3, 4]
     assert (located["rank"].diff().dropna() >= 0).all()
-    colluding = on_shares.colluding_table(whole, protocol)
+    colluding = on_shares.colluding_table(whole, SMALL)
     for _, table in colluding.groupby("what"):
-        assert table.right.tolist()[0] == 0
-        assert table.error.tolist()[0] == 1
+        assert (table.right.iloc[0], table.error.iloc[0]) == (0, 1)
         assert table.equations.tolist() == list(range(len(table)))
         if table.colluders.max() == 2 + table.slices.max():
             assert table.right.tolist()[-1] == 1
 
 
 def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: Transcript) -> None:
-    protocol = secfpp().protocol(USERS, entries=64)
-    points, d = on_shares._points(whole, protocol)
-    everybody = View(whole, "colluding-users", users=range(USERS))
+    points, d = on_shares._points(whole, SMALL)
     assert set(points.inside) == {True, False}
     assert not points.duplicated(["round", "client", "inside"]).any()
     for (r, g), own in points.groupby(["round", "centre"]):
-        vectors = on_shares.slices_of(everybody, r, "prompts", protocol.of_distances) / protocol.steps
-        vectors = np.moveaxis(vectors, 1, 0).reshape(USERS, d)
+        vectors = recovered(whole, r, "prompts", SMALL.of_distances)[:, :d] / SMALL.steps
         group = whole.distance_groups(r)[g]
         apart = np.square(vectors - vectors[group].mean(axis=0)).sum(axis=1)
         np.testing.assert_allclose(own.distance, apart[own.client], rtol=1e-6)
@@ -325,9 +281,7 @@ def test_a_distance_is_that_of_the_vectors_whose_length_stands_beside_it(whole: 
 
 
 @pytest.mark.parametrize(("exchanged", "moves"), [(False, True), (False, False), (True, True)])
-def test_distances_of_independent_prompts_hold_what_the_theorem_says(
-    exchanged: bool, moves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_independent_prompts_hold_what_the_theorem_says(exchanged: bool, moves: bool, monkeypatch: Any) -> None:
     """60 users in two groups, which walk away from 0, drawn anew in every round or once for all; exchanged they hold
     nothing."""
     n, d, rows = 60, 8, []
@@ -337,12 +291,11 @@ def test_distances_of_independent_prompts_hold_what_the_theorem_says(
         order = np.concatenate([rng(r + 3000).permutation(30), 30 + rng(r + 4000).permutation(30)])
         for g in (0, 1):
             group = range(30 * g, 30 * (g + 1))
-            apart = np.square(prompts - prompts[group].mean(axis=0)).sum(axis=1)
-            apart = apart[order] if exchanged else apart
+            apart = np.square(prompts - prompts[group].mean(axis=0)).sum(axis=1)[order if exchanged else slice(None)]
             rows += [(r, g, k in group, 30, k, np.square(prompts[k]).sum(), apart[k]) for k in range(n)]
     made_up = pd.DataFrame(rows, columns=["round", "centre", "inside", "size", "client", "length", "distance"])
     monkeypatch.setattr(on_shares, "_points", lambda *_: (made_up, d))
-    found = on_shares.information_table(None, protocol)  # type: ignore[arg-type]
+    found = on_shares.information_table(None, protocol)
     assert found.centre.tolist() == ["own", "other"]
     for row in found.itertuples():
         assert (row.points, row.users, row.d) == (120, 30, d)
@@ -356,9 +309,8 @@ def test_a_run_without_masks_is_the_same_and_shows_slices(whole: Transcript, tmp
     for r in range(SCHEDULE.rounds):
         torch.testing.assert_close(bare.broadcast(r + 1), whole.broadcast(r + 1), atol=0, rtol=0)
         assert ("polynomials" in bare.revealed(r)) == (r >= 1)
-    protocol = secfpp().protocol(USERS, entries=64)
-    assert on_shares.located_table(bare, protocol).slices_error.notna().all()
-    assert on_shares.located_table(whole, protocol).slices_error.isna().all()
+    assert on_shares.located_table(bare, SMALL).slices_error.notna().all()
+    assert on_shares.located_table(whole, SMALL).slices_error.isna().all()
 
 
 def test_a_run_that_was_cut_off_ends_with_the_same_files(whole: Transcript, tmp_path: Path) -> None:
@@ -382,10 +334,9 @@ def test_what_colluders_hold_is_read_at_their_clusters_place(whole: Transcript) 
 @pytest.mark.slow  # simulated federations compute on shares; quick: every part of it, above
 def test_shadow_federations_attack_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Through the whole pipeline; without --shadow-kind federations it is refused."""
-    words = (
-        "--method secfpp --clients 8 --colluders 2 --together 1 --train 4 --test 1 --rounds 3 --shadows 4 --targets 1"
-    )
-    common = [*words.split(), "--attack", "loss,lira,cosine", "--threads", "1", "--quiet", "--out", str(tmp_path)]
+    words = "--method secfpp --clients 8 --colluders 2 --together 1 --train 4 --test 1 --rounds 3 --shadows 4"
+    more = ["--targets", "1", "--attack", "loss,lira,cosine", "--threads", "1", "--quiet", "--out", str(tmp_path)]
+    common = [*words.split(), *more]
     assert cli.main(common) == 2
     assert "no client of secfpp can be trained alone; take --shadow-kind federations" in capsys.readouterr().err
     assert cli.main([*common, "--shadow-kind", "federations"]) == 0
@@ -394,9 +345,6 @@ def test_shadow_federations_attack_it(tmp_path: Path, capsys: pytest.CaptureFixt
     assert by_view == {"prompt-user", "released-model", "clustering-server", "colluding-users", "owner"}
     (page,) = tmp_path.glob("reports/*/index.html")
     assert "What was revealed" in page.read_text()
-
-
-# --- the batch behind a sum -------------------------------------------------------------------------------------------
 
 
 class Sums:
@@ -424,20 +372,15 @@ def auroc_of_groups(size: int, leak: bool = True) -> float:
     start = method.start({name: 0.05 * torch.randn(4, 16, generator=g) for name in ("p_G", "p_L")})
     coins = rng(0 if leak else 1).permuted(np.tile(np.arange(12) < 6, (USERS, 1)), axis=1)
     prompt = method.prompt(start)
-    lists = [
-        [r for r, used in zip(ids, own, strict=True) if used] for ids, own in zip(world.training, coins, strict=True)
-    ]
+    lists = [[*itertools.compress(ids, own)] for ids, own in zip(world.training, coins, strict=True)]
     means = torch.stack([mean_gradient(method, learner, prompt, records) for records in lists])
     groups = [list(range(i, i + size)) for i in range(0, USERS, size)]
     seen = Sums(start, groups, torch.stack([means[group].mean(0) for group in groups]))
-    messages = ReplayedMessages(seen, method, learner, world.training)  # type: ignore[arg-type]
-    found = []
+    messages = ReplayedMessages(seen, method, learner, world.training)
     truth = coins if leak else rng(5).permuted(coins, axis=1)
-    for k in range(USERS):
-        (mixture,) = solved(messages, k, world.training[k], [0], 12, True)
-        shares = solve(mixture).shares
-        found.append(roc_auc_score(truth[k], np.nan_to_num(shares)))
-    return float(np.mean(found))
+    mixtures = [solved(messages, k, world.training[k], [0], 12, True) for k in range(USERS)]
+    shares = [np.nan_to_num(solve(mixture).shares) for (mixture,) in mixtures]
+    return float(np.mean([roc_auc_score(*pair) for pair in zip(truth, shares, strict=True)]))
 
 
 @pytest.mark.usefixtures("unsafe_but_quick")

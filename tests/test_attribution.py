@@ -1,7 +1,6 @@
 """Whose record it is, as a table: by hand, over ways of rebuilding, without anything to tell apart."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,7 @@ TARGETS, OWNERS = 5, 4
 CONFIDENCE = 0.95
 
 
-def named(
-    owner: Callable[[int, bool], int], *, way: str = "rebuilt", owners: int = OWNERS, few: bool = False
-) -> ScoredRun:
+def named(owner: Any, *, way: str = "rebuilt", owners: int = OWNERS, few: bool = False) -> ScoredRun:
     """Targets whose every record is given to the client that `owner` tells of its own one and whether it is a member."""
     run = made_up(0, targets=TARGETS, each=10, shadows=0, others=0, held=(("server", way), ("owner", "true state")))
 
@@ -43,19 +40,17 @@ def test_shares_by_hand() -> None:
     """Members of four of five targets are given to them, nothing else is."""
     found = attribution_table(named(members_of_all_but_the_last), CONFIDENCE)
     assert list(found) == COLUMNS
-    table = found.set_index(["client", "kind"])
-    mean_first = [("mean of 5 clients", "member"), ("mean of 5 clients", "held-out"), ("client-00", "member")]
-    assert list(table.index[:3]) == mean_first
+    table, mean = found.set_index(["client", "kind"]), "mean of 5 clients"
+    assert list(table.index[:3]) == [(mean, "member"), (mean, "held-out"), ("client-00", "member")]
     for k in range(TARGETS):
         for kind, right in (("member", 10 * (k < TARGETS - 1)), ("held-out", 0)):
             row = table.loc[f"client-{k:02d}", kind]
             interval = binomtest(right, 10).proportion_ci(CONFIDENCE)
             assert (row.accuracy, row.n, row.chance) == (right / 10, 10, 1 / OWNERS)
             assert (row.low, row.high) == (interval.low, interval.high)
-    mean = table.loc["mean of 5 clients", "member"]
-    half = t.ppf(0.975, 4) * np.std([1, 1, 1, 1, 0], ddof=1) / 5**0.5
-    assert (mean.accuracy, mean.n, mean.chance) == (pytest.approx(0.8), 50, 1 / OWNERS)
-    assert (mean.low, mean.high) == (pytest.approx(0.8 - half), 1.0)
+    row, half = table.loc[mean, "member"], t.ppf(0.975, 4) * np.std([1, 1, 1, 1, 0], ddof=1) / 5**0.5
+    assert (row.accuracy, row.n, row.chance) == (pytest.approx(0.8), 50, 1 / OWNERS)
+    assert (row.low, row.high) == (pytest.approx(0.8 - half), 1.0)
     found = attribution_table(named(members_of_all_but_the_last, few=True), CONFIDENCE)
     assert sorted(set(found.client)) == [f"client-{k:02d}" for k in range(TARGETS)]
 

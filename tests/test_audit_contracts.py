@@ -1,7 +1,5 @@
 """Every audit keeps its contracts, and each contract refuses audits with a planted fault."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -63,7 +61,6 @@ def shuffled(subject: Subject, params: None) -> Result:
 
 
 def overwriting(subject: Subject, params: None) -> Result:
-    assert subject.attacked is not None
     for model in subject.attacked.models:
         model.scores.iloc[0, 0] += 1
     return Result()
@@ -102,16 +99,12 @@ FAULTS: list[tuple[audits.Contract, str, Callable[[Subject, None], Any]]] = [
 
 @pytest.mark.parametrize(("contract", "function"), [pytest.param(c, f, id=f"{c.__name__}: {w}") for c, w, f in FAULTS])
 def test_a_planted_fault_is_refused(contract: audits.Contract, function: Any, subject: Subject) -> None:
-    plugin: Any = SimpleNamespace(
-        name="mine", foreign=True, load=lambda: function, own=lambda params: params, params=lambda: None
-    )
+    own = {"load": lambda: function, "own": lambda params: params, "params": lambda: None}
+    plugin: Any = SimpleNamespace(name="mine", foreign=True, **own)
     run = subject.attacked
-    assert run is not None
     models = [dataclasses.replace(model, scores=model.scores.copy()) for model in run.models]
-    before = {
-        name: dataclasses.replace(r, tables={n: t.copy() for n, t in r.tables.items()})
-        for name, r in subject.before.items()
-    }
+    tables = {name: {n: t.copy() for n, t in result.tables.items()} for name, result in subject.before.items()}
+    before = {name: dataclasses.replace(subject.before[name], tables=own) for name, own in tables.items()}
     copied = dataclasses.replace(subject, attacked=dataclasses.replace(run, models=models), before=before)
     with pytest.raises((AssertionError, TypeError, ValueError)):
         contract(AuditOfRun(plugin, copied))

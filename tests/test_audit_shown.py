@@ -33,19 +33,16 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 @cache
 def report(kind: str) -> dict[str, bytes]:
-    """Without tables, of which nothing here is said."""
     with nothing_drawn():
         return built([replace(e, tables={}) for e in KINDS[kind]()])
 
 
 @cache
 def page(kind: str) -> Page:
-    """As it is read from the report's files."""
     return notebook.page_of(*(json.loads(report(kind)[f"{name}.json"]) for name in ("findings", "runs")))
 
 
 def strips_of(html: str) -> list[str]:
-    """The text of each strip."""
     ends = r'(?=<h3>|<div class="strip |<div class="legend)'
     return [Reader(strip.encode()).text for strip in re.findall(rf'<div class="strip .*?{ends}', html, re.DOTALL)]
 
@@ -57,8 +54,8 @@ def test_the_summary_is_what_the_page_says_first(kind: str) -> None:
     sentence, *rest = notebook.summary(page(kind))
     if kind == "nothing attacked":
         assert [sentence, *rest] == ["Nothing was attacked."]
-        return
-    assert Reader(first.encode()).text == sentence
+    else:
+        assert Reader(first.encode()).text == sentence
     if kind == "many runs":  # whose page has these sentences in place of strips
         assert [Reader(line.encode()).text for line in re.findall(r'<p class="rest">(.*?)</p>', index)] == rest
 

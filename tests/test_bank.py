@@ -1,6 +1,7 @@
 """Shadow models: a shadow in the target's place does what the target did, and its members are really those that it was trained on."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -50,29 +51,34 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bench_of(world: prompt_toy.Federation, method: Any, canaries: frozenset[str] = CANARIES) -> Bench:
-    return Bench(
-        world.learner(method.settings), world.training, world.test, candidates=world.training, canaries=canaries
-    )
+    learner, training = world.learner(method.settings), world.training
+    return Bench(learner, training, world.test, candidates=training, canaries=canaries)
+
+
+def recipe_at(path: Path, method: Any, schedule: Schedule, bench: Any = None, numbers: Any = (), **more: Any) -> Any:
+    """A recipe of shadow models; the federations of these numbers are simulated."""
+    recipe = dataclasses.replace(ShadowRecipe(method, schedule, path, None, True, True, 3, 1, SEED, {}), **more)
+    for number in numbers:
+        simulate(bench, (recipe, number, True, schedule.rounds, True))
+    return recipe
 
 
 def simulated(path: Path, method: Any, schedule: Schedule, bench: Bench) -> Transcript:
-    recipe = recipe_at(path, method, schedule)
-    simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, True, schedule.rounds, True))
-    return recipe.simulated(shadow_models.SIMULATED)
+    number = shadow_models.SIMULATED
+    return recipe_at(path, method, schedule, bench.attack_bench, [number]).simulated(number)
 
 
-def shadows_at(
-    path: Path, bench: Any, method: Any, others: Any, number: int, until: int, client: int = 0
-) -> shadow_models.ShadowModels:
-    """Shadows of a client, trained to the end and read again."""
+train_shadows = functools.partial(shadow_models.train_shadows, seed=SEED, say=print)
+
+
+def shadows_at(path: Path, bench: Any, method: Any, others: Any, number: int, until: int) -> shadow_models.ShadowModels:
+    """Shadows of the first client, trained to the end and read again."""
     folder, some = claim(path), range(number)
-    shadow_models.train_shadows(bench, method, others, client, folder, seed=SEED, shadows=some, until=until, say=print)
-    return shadow_models.shadows_of(bench, method, others, client, {some: folder}, seed=SEED)
+    train_shadows(bench, method, others, 0, folder, shadows=some, until=until)
+    return shadow_models.shadows_of(bench, method, others, 0, {some: folder}, seed=SEED)
 
 
-def watched_batches(
-    monkeypatch: pytest.MonkeyPatch, world: prompt_toy.Federation, whose: Callable[[int, Any], int]
-) -> dict[int, set[str]]:
+def watched_batches(patch: Any, world: Any, whose: Callable[[int, Any], int]) -> dict[int, set[str]]:
     """Seen from inside training: the records that enter a gradient with a weight; `whose` says whose they are by the
     place in the cohort and the participation there."""
     entered: dict[int, set[str]] = defaultdict(set)
@@ -85,85 +91,59 @@ def watched_batches(
             entered[whose(i, client)] |= {name[tuple(row.tolist())] for row in rows}
         return honest(cohort, prompt)
 
-    monkeypatch.setattr(Step, "gradient", watched)
+    patch.setattr(Step, "gradient", watched)
     return entered
 
 
-def recipe_at(path: Path, method: Any, schedule: Schedule) -> ShadowRecipe:
-    return ShadowRecipe(method, schedule, path, None, True, True, 3, 1, SEED, {})
+close = functools.partial(torch.testing.assert_close, atol=2e-5, rtol=2e-5)
+
+
+def check_replayed(bench: Any, method: Any, along: list[Transcript], client: int, lists: Any) -> None:
+    """With the others' recorded messages, a target's recomputed ones give each federation, round by round."""
+    seeds = [one.schedule.seed for one in along]
+    servers, owns = [one.broadcast(0) for one in along], list[Any]([{}] * len(along))
+    for r in range(along[0].schedule.rounds):
+        servers, owns = shadow_models._round(bench, method, along, client, r, servers, owns, lists, seeds)
+        for one, server in zip(along, servers, strict=True):
+            close({key: server[key] for key in one.broadcast(r + 1)}, one.broadcast(r + 1))
+    for one, server, own in zip(along, servers, owns, strict=True):
+        close(method.model(one.broadcast(0) | server | own)["prompt"], one.released(client)["prompt"])
 
 
 @pytest.mark.parametrize(("name", "who", "how"), CASES)
 def test_a_shadow_with_the_targets_members_and_chance_is_the_target(
     name: str, who: str, how: str, tmp_path: Path
 ) -> None:
-    """The other clients' recorded messages and the target's recomputed ones give the federation that was recorded, round by round."""
-    schedule = SCHEDULES[who]
-    method, world = prompt_toy.made(name, RANK.get(name, {}), PRIVACIES[how], schedule), prompt_toy.federation()
-    bench = bench_of(world, method)
-    others = simulated(tmp_path, method, schedule, bench)
-    own, client = others.schedule.seed, 1 if who == "some" else 0
-    asked = bench.candidates[client]
+    method = prompt_toy.made(name, RANK.get(name, {}), PRIVACIES[how], SCHEDULES[who])
+    bench, client = bench_of(prompt_toy.federation(), method), 1 if who == "some" else 0
+    others, asked = simulated(tmp_path, method, SCHEDULES[who], bench), bench.candidates[client]
     drawn = shadow_models.coins(SEED, shadow_models.SIMULATED, client, len(asked))
     members = [r for r, kept in zip(asked, drawn, strict=True) if kept or r in CANARIES]
     left_out = frozenset(r for r, kept in zip(asked, drawn, strict=True) if not kept and r in CANARIES)
     assert left_out
     assert len(others.participations(client)) == (2 if who == "some" else 3)
-    servers: list[Any] = [others.broadcast(0)]
-    owns: list[Any] = [{}]
-    for r in range(schedule.rounds):
-        servers, owns = shadow_models._round(
-            bench, method, [others], client, r, servers, owns, [(members, left_out)], [own]
-        )
-        for key, tensor in others.broadcast(r + 1).items():
-            torch.testing.assert_close(servers[0][key], tensor, atol=2e-5, rtol=2e-5)
-    last = others.participations(client)
-    expected = others.released(client)["prompt"] if last else None
-    if expected is not None:
-        found = method.model(others.broadcast(0) | servers[0] | owns[0])["prompt"]
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+    check_replayed(bench, method, [others], client, [(members, left_out)])
 
 
 def test_each_shadow_goes_along_its_own_trajectory(tmp_path: Path) -> None:
-    """The targets of two federations with their members and chance, side by side as one problem: each is that client, round by round."""
-    method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
-    bench, client = bench_of(world, method).attack_bench, 1
-    schedule = SCHEDULES["all"]
-    recipe = recipe_at(tmp_path, method, schedule)
-    numbers = (shadow_models.SIMULATED, shadow_models.SIMULATED + 1)
-    for number in numbers:
-        simulate(bench, (recipe, number, True, schedule.rounds, True))
+    """The targets of two federations, side by side as one problem."""
+    method, numbers = prompt_toy.made("dpfpl", {"rank": 2}), [shadow_models.SIMULATED + i for i in (0, 1)]
+    bench = bench_of(prompt_toy.federation(), method).attack_bench
+    recipe = recipe_at(tmp_path, method, SCHEDULES["all"], bench, numbers)
     along = [recipe.simulated(number) for number in numbers]
     assert not torch.equal(along[0].broadcast(0)["p_G"], along[1].broadcast(0)["p_G"])  # where all take part
-    lists = [shadow_models._list(bench, client, SEED, number) for number in numbers]
-    servers: list[Any] = [one.broadcast(0) for one in along]
-    owns: list[Any] = [{}, {}]
-    for r in range(schedule.rounds):
-        seeds = [one.schedule.seed for one in along]
-        servers, owns = shadow_models._round(bench, method, along, client, r, servers, owns, lists, seeds)
-        for one, server in zip(along, servers, strict=True):
-            for key, tensor in one.broadcast(r + 1).items():
-                torch.testing.assert_close(server[key], tensor, atol=2e-5, rtol=2e-5)
-    for one, server, own in zip(along, servers, owns, strict=True):
-        found = method.model(one.broadcast(0) | server | own)["prompt"]
-        torch.testing.assert_close(found, one.released(client)["prompt"], atol=2e-5, rtol=2e-5)
+    check_replayed(bench, method, along, 1, [shadow_models._list(bench, 1, SEED, number) for number in numbers])
 
 
-def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(
-    tmp_path: Path, short_blocks: None
-) -> None:
+def test_shadows_are_dealt_evenly_and_keep_their_start_and_broadcasts(tmp_path: Path, short_blocks: None) -> None:
     schedule = Schedule(rounds=BLOCK + 1, clients=3, per_round=3, seed=1)
     method, world = prompt_toy.made("fedotp", {}, prompt_toy.NONE, schedule), prompt_toy.federation()
     bench = bench_of(world, method).attack_bench
-    recipe = dataclasses.replace(recipe_at(tmp_path, method, schedule), whole=False, trajectories=2)
+    recipe = recipe_at(tmp_path, method, schedule, whole=False, trajectories=2)
     for number in recipe.federations:
         simulate(bench, (recipe, number, True, schedule.rounds, True))
-    folder = claim(tmp_path / "client")
-    for until in (BLOCK, schedule.rounds):  # what was broadcast before a stop is kept
-        shadow_models.train_shadows(
-            bench, method, recipe.others, 0, folder, seed=SEED, shadows=range(5), until=until, say=print
-        )
-    found = shadow_models.shadows_of(bench, method, recipe.others, 0, {range(5): folder}, seed=SEED)
+    train_shadows(bench, method, recipe.others, 0, claim(tmp_path / "client"), shadows=range(5), until=BLOCK)
+    found = shadows_at(tmp_path / "client", bench, method, recipe.others, 5, schedule.rounds)  # what was kept is read
     assert found.trajectory.tolist() == [0, 1, 0, 1, 0]
     assert shadow_models.sequence_rounds(schedule.rounds) == list(range(1, schedule.rounds + 1))
     along = [recipe.others[t] for t in found.trajectory]
@@ -173,8 +153,6 @@ def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(
     seeds = [shadow_models.simulated_schedule(schedule, SEED, s).seed for s in range(5)]
     for s, one in enumerate(along):
         torch.testing.assert_close(found.start[s], method.model(one.broadcast(0)))
-    shared = recipe.others  # one reader for each trajectory, however many shadows go along it
-    along = [shared[t] for t in found.trajectory]
     for r in range(schedule.rounds):
         servers, owns = shadow_models._round(bench, method, along, 0, r, servers, owns, lists, seeds)
         for s, one in enumerate(along):
@@ -185,12 +163,9 @@ def test_shadows_are_dealt_evenly_and_keep_what_they_started_from_and_broadcast(
 
 @pytest.mark.parametrize("rounds", [1, 3, 20, 21, 100, 999])
 def test_a_sequence_is_of_all_rounds_or_spread_over_them(rounds: int) -> None:
-    found = shadow_models.sequence_rounds(rounds)
-    if rounds <= 20:
-        assert found == list(range(1, rounds + 1))
-        return
-    assert (len(found), found[0], found[-1]) == (shadow_models.SEQUENCE, 1, rounds)
-    assert max(np.diff(found)) - min(np.diff(found)) <= 1
+    found, number = shadow_models.sequence_rounds(rounds), min(rounds, shadow_models.SEQUENCE)
+    assert (len(found), found[0], found[-1]) == (number, 1, rounds)
+    assert number == 1 or max(np.diff(found)) - min(np.diff(found)) <= 1
 
 
 def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path) -> None:
@@ -213,19 +188,15 @@ def test_a_prompt_in_a_message_moves_with_the_shadows_own_server(tmp_path: Path)
 
 @pytest.mark.parametrize("sampler", ["epochs", "poisson"])
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_every_record_labelled_member_was_in_a_batch(
-    rounds: int, sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_member_was_in_a_batch(rounds: int, sampler: str, tmp_path: Path, monkeypatch: Any) -> None:
     schedule = Schedule(rounds=rounds, clients=3, per_round=3, seed=1)
     method = prompt_toy.made("dpfpl", {"rank": 2}, Privacy(epsilon=math.inf, sampler=sampler), schedule)
     world = prompt_toy.federation()
     entered = watched_batches(monkeypatch, world, lambda _, client: client.client)
     prompt_toy.run(tmp_path, method, world, schedule)
     for k, records in enumerate(world.training):
-        found = method.messages.used_records(
-            records, client=k, seed=schedule.seed, rounds=range(rounds), settings=method.settings
-        )
-        assert found == entered[k]
+        asked = {"client": k, "seed": schedule.seed, "rounds": range(rounds), "settings": method.settings}
+        assert method.messages.used_records(records, **asked) == entered[k]
 
 
 def test_the_members_of_shadows_were_in_their_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,9 +232,7 @@ def test_resumed_shadows_are_those_of_one_go(tmp_path: Path, short_blocks: None)
     def trained(path: Path, *stops: int) -> dict[str, bytes]:
         folder = claim(path)
         for until in stops:
-            shadow_models.train_shadows(
-                bench, method, [others], 1, folder, seed=SEED, shadows=range(4), until=until, say=print
-            )
+            train_shadows(bench, method, [others], 1, folder, shadows=range(4), until=until)
         return {name: folder.read(name) for name in folder.names()}
 
     whole = trained(tmp_path / "whole", schedule.rounds)
@@ -278,60 +247,49 @@ def test_resumed_shadows_are_those_of_one_go(tmp_path: Path, short_blocks: None)
 
 
 def test_how_many_train_together_changes_nothing(tmp_path: Path) -> None:
-    schedule = TWO_ROUNDS
-    world = prompt_toy.federation()
-    found = []
-    for clients_per_batch in (2, 50):
-        method = prompt_toy.made("dpfpl", {"rank": 2})
-        bench = bench_of(world, method)
-        prompt_toy.taking(clients_per_batch, bench.learner, method)
-        others = simulated(tmp_path / str(clients_per_batch), method, schedule, bench)
-        folder = tmp_path / f"client-{clients_per_batch}"
-        found.append(shadows_at(folder, bench, method, [others], 5, until=schedule.rounds))
-    torch.testing.assert_close(found[0].personal, found[1].personal, atol=2e-5, rtol=2e-5)
+    found, method = [], prompt_toy.made("dpfpl", {"rank": 2})
+    for together in (2, 50):
+        bench = bench_of(prompt_toy.federation(), method)
+        prompt_toy.taking(together, bench.learner, method)
+        others = simulated(tmp_path / str(together), method, TWO_ROUNDS, bench)
+        found.append(shadows_at(tmp_path / f"client-{together}", bench, method, [others], 5, until=2))
+    close(found[0].personal, found[1].personal)
     assert (found[0].member == found[1].member).all()
 
 
 def test_shadows_in_two_parts_are_those_of_one(tmp_path: Path) -> None:
     """Where a learner does not take clients together they are as many jobs as there are trajectories."""
-    schedule = TWO_ROUNDS
-    method, world = prompt_toy.made("dpfpl", {"rank": 2}), prompt_toy.federation()
-    bench = bench_of(world, method).attack_bench
-    whole = dataclasses.replace(recipe_at(tmp_path, method, schedule), whole=False, shadows=5, trajectories=2)
+    method = prompt_toy.made("dpfpl", {"rank": 2})
+    bench = bench_of(prompt_toy.federation(), method).attack_bench
+    whole = recipe_at(tmp_path, method, TWO_ROUNDS, whole=False, shadows=5, trajectories=2)
     apart = dataclasses.replace(whole, together=False)
-    assert whole.parts == [range(5)]
-    assert apart.parts == [range(3), range(3, 5)]
+    assert (whole.parts, apart.parts) == ([range(5)], [range(3), range(3, 5)])
     for number in whole.federations:
-        simulate(bench, (whole, number, True, schedule.rounds, True))
+        simulate(bench, (whole, number, True, 2, True))
     found = []
     for recipe in (whole, apart):
         parts = {some: claim(tmp_path / f"{recipe.together}" / f"{some[0]}") for some in recipe.parts}
-        asked = {"seed": SEED, "until": 2, "say": print}
         for some, folder in parts.items():
-            shadow_models.train_shadows(bench, method, recipe.others, 0, folder, shadows=some, **asked)
+            train_shadows(bench, method, recipe.others, 0, folder, shadows=some, until=2)
         found.append(shadow_models.shadows_of(bench, method, recipe.others, 0, parts, seed=SEED))
     one, two = found
     assert one.trajectory.tolist() == two.trajectory.tolist() == [0, 1, 0, 1, 0]
     assert (one.member == two.member).all()
     assert len(one.sequence) == 5
     for name in ("start", "personal", "released", "sequence"):
-        torch.testing.assert_close(getattr(one, name), getattr(two, name), atol=2e-5, rtol=2e-5)
+        close(getattr(one, name), getattr(two, name))
 
 
 def test_whole_federations_stand_in_for_shadow_clients(tmp_path: Path) -> None:
     schedule, world = TWO_ROUNDS, prompt_toy.federation()
     method = prompt_toy.made("fedpgp", {"rank": 2})
     bench = bench_of(world, method)
-    recipe = recipe_at(tmp_path, method, schedule)
-    for s in range(2):
-        simulate(bench.attack_bench, (recipe, s, True, schedule.rounds, True))
+    recipe = recipe_at(tmp_path, method, schedule, bench.attack_bench, range(2))
     runs = [recipe.simulated(s) for s in range(2)]
     found = shadow_models.shadows_of_federations(bench, method, runs, 0, seed=SEED)
     for s, run in enumerate(runs):
-        last = schedule.rounds - 1
-        torch.testing.assert_close(found.personal[s], run.personal(last, 0))
-        drawn = shadow_models.coins(SEED, s, 0, len(world.training[0]))
-        assert (found.member[s] <= drawn).all()
+        torch.testing.assert_close(found.personal[s], run.personal(schedule.rounds - 1, 0))
+        assert (found.member[s] <= shadow_models.coins(SEED, s, 0, len(world.training[0]))).all()
         assert found.trajectory[s] == s
         for r, model in zip(shadow_models.sequence_rounds(schedule.rounds), found.sequence[s], strict=True):
             torch.testing.assert_close(model, method.model(run.broadcast(0) | run.broadcast(r)))

@@ -47,13 +47,9 @@ def test_a_part_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
     monkeypatch.setattr("subprocess.run", here)
     check_measured(growth.in_fresh_process("files", 3))
+    assert [growth.slope((20, 2.0, 0), (10, 1.0, 0), place) for place in (1, 2)] == ["1.00", "-"], "of nothing is none"
 
 
 def check_measured(found: dict[str, tuple[float, int]]) -> None:
     assert list(found) == ["written", "read"]
     assert all(seconds > 0 for seconds, _ in found.values())
-
-
-def test_nothing_has_no_slope() -> None:
-    assert growth.slope((20, 2.0, 0), (10, 1.0, 0), 1) == "1.00"
-    assert growth.slope((20, 2.0, 0), (10, 1.0, 0), 2) == "-"

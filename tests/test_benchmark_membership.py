@@ -1,7 +1,5 @@
 """The benchmark of attacks on prompts: on a tiny federation every attack of the server's has a row, of the null as of the canaries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The benchmark of the methods' order, on findings whose order is known."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

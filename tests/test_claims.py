@@ -8,15 +8,7 @@ from tests.doc_blocks import PAGES, ROOT, prose
 
 CLAIMS = "docs/benchmarks/claims.md"
 READ = ("docs/start/", "docs/tutorials/", "docs/guides/")
-OTHERWISE = (
-    "arithmetic",
-    "a definition",
-    "an assumption",
-    "no command",
-    "the page's own",
-    "the tutorial's own",
-    "the same",
-)
+OTHERWISE = "arithmetic|a definition|an assumption|no command|the page's own|the tutorial's own|the same".split("|")
 
 
 def sections() -> dict[str, list[list[str]]]:
@@ -66,9 +58,3 @@ def test_every_page_that_is_read_is_there() -> None:
     head = PAGES[CLAIMS].partition("\n## ")[0]
     read = {page for page in PAGES if page == "README.md" or page.startswith(READ)}
     assert read == {*SECTIONS} | {*re.findall(r"`(docs/[\w/-]+\.md)`", head)}
-
-
-def test_a_part_of_a_number_is_not_the_number() -> None:
-    assert stands(".741", "falls to .741.")
-    assert stands("2", "142, 2")
-    assert not any(stands("2", text) for text in ("1.2", "12", "2,000", "2.5", "1,2"))

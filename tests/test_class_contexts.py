@@ -33,8 +33,6 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("fedotp", {"match": "sum"}, "record"), ("fedotp", {"match": "ot"}, "none"), ("fedprox", {}, "none"),
     ("pfedme", {"inner": 2}, "none"), ("dpfpl", {"rank": 0}, "none"), ("zeroshot", {}, "none"),
 ]  # fmt: skip
-TINY = "--class-contexts --rounds 2 --clients 3 --train 12 --test 2 --prompt-length 4 --threads 1 --quiet"
-
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -45,9 +43,6 @@ def with_contexts(name: str, params: dict[str, Any], privacy: str = "none") -> P
 
 def contexts(*lead: int, seed: int = 0) -> Tensor:
     return 0.1 * torch.randn(*lead, *SHAPE, generator=torch.Generator().manual_seed(seed))
-
-
-# --- training -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "params", "privacy"), CASES, ids=named)
@@ -88,21 +83,15 @@ def test_a_gradient_is_clipped_over_all_classes() -> None:
     assert count_longer(gradients, torch.ones(2, 3), norm=limit) == (int((norms > limit).sum()), 6)
 
 
-# --- one context in all classes is a shared one ---------------------------------------------------------------------
-
-
 def test_equal_contexts_are_a_shared_one() -> None:
     """Losses are the same; the gradient in the shared context is the sum of those in the classes' contexts."""
     world, shared = federation(), contexts()[0]
     own, one = with_contexts("promptfl", {}), made("promptfl", {})
     learner, plain = world.learner(SETTINGS), world.learner()
     models: Any = [[{"prompt": p}, {"prompt": p + 0.1}] for p in (shared.expand(SHAPE), shared)]
-    np.testing.assert_allclose(*(
-        each.log_probs(method, pair, world.test) for each, method, pair in zip((learner, plain), (own, one), models, strict=True)
-    ), atol=1e-4)  # fmt: skip
-    np.testing.assert_array_equal(
-        learner.predicted(models[0], world.test, own), plain.predicted(models[1], world.test, one)
-    )
+    each = list(zip((learner, plain), (own, one), models, strict=True))
+    np.testing.assert_allclose(*(it.log_probs(method, pair, world.test) for it, method, pair in each), atol=1e-4)
+    np.testing.assert_array_equal(*(it.predicted(pair, world.test, method) for it, method, pair in each))
     (found,) = learner.gradients(own, models[0][0], world.test)
     (expected,) = plain.gradients(one, models[1][0], world.test)
     close(found.unflatten(1, SHAPE).sum(1).flatten(1), expected, atol=1e-4)
@@ -122,9 +111,6 @@ def test_classes_are_told_apart_by_their_own_contexts() -> None:
             assert -logs[i, j, world.labels[record]] == pytest.approx(loss, abs=1e-4)
 
 
-# --- what attacks compute -------------------------------------------------------------------------------------------
-
-
 def test_norms_and_means_of_gradients_equal_autograd() -> None:
     world, method, learner = federation(), with_contexts("promptfl", {}), federation().learner(SETTINGS)
     prompt = contexts()
@@ -135,9 +121,7 @@ def test_norms_and_means_of_gradients_equal_autograd() -> None:
 
 
 @pytest.mark.parametrize(("name", "params", "_"), [c for c in CASES if c[0] not in ("local", "zeroshot") and c[2] == "none"], ids=named)  # fmt: skip
-def test_the_server_rebuilds_clients_and_solves_messages(
-    tmp_path: Path, name: str, params: dict[str, Any], _: str
-) -> None:
+def test_the_server_rebuilds_clients_and_solves_messages(tmp_path: Path, name: str, params: Any, _: str) -> None:
     """Exactly, but for the local prompt of a transport, which stays at its start; of the batch's records nothing is left."""
     world, method = federation(), with_contexts(name, params)
     transcript = run(tmp_path, method, world, SCHEDULE)
@@ -145,7 +129,6 @@ def test_the_server_rebuilds_clients_and_solves_messages(
     messages = ReplayedMessages(View(transcript, "server"), method, learner)
     for k in range(3):
         found, true = messages.rebuilt(k).state, View(transcript, "owner").private(k)
-        assert found is not None
         own, theirs = (s["prompt"][0] if params.get("match") == "ot" else s["prompt"] for s in (found, true))
         close(own, theirs, atol=1e-6)
     exchange, listed = messages.exchanges[0], world.training[0]
@@ -161,9 +144,6 @@ def test_the_server_rebuilds_clients_and_solves_messages(
         np.testing.assert_allclose(solved.gradients @ batch / 4, solved.sent, atol=1e-4)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "why"), [("fedpgp", "factors u and v"), ("dpfpl", "factors u and v .* --rank 0"), ("secfpp", "clustered")])  # fmt: skip
 def test_methods_of_one_prompt_refuse_it(name: str, why: str) -> None:
     with pytest.raises(InputError, match=f"--class-contexts: all classes share one context in {name}, since .*{why}"):
@@ -171,19 +151,13 @@ def test_methods_of_one_prompt_refuse_it(name: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["--method dp2fl", "--method zeroshot"])
-def test_where_no_context_is_trained_the_flag_is_refused(capsys: Any, words: str) -> None:
+def test_where_no_context_is_trained_the_flag_is_refused(capsys: Any, tmp_path: Path, words: str) -> None:
     sentence = refuse(capsys, [*words.split(), "--class-contexts", "--dry-run"])
     assert "--class-contexts: has no effect, since no method here trains soft prompts" in sentence
     assert cli.read_command(["--method", "dp2fl,promptfl", "--class-contexts"]).plan.settings.class_contexts
-
-
-def test_a_run_refuses_it_before_anything_is_trained(capsys: Any, tmp_path: Path) -> None:
-    sentence = refuse(capsys, [*TINY.split(), "--method", "promptfl,fedpgp", "--out", str(tmp_path)])
+    sentence = refuse(capsys, ["--class-contexts", "--method", "promptfl,fedpgp", "--out", str(tmp_path)])
     assert "in fedpgp, since" in sentence
-    assert not list(tmp_path.glob("runs/*"))
-
-
-# --- from the command to findings -----------------------------------------------------------------------------------
+    assert not list(tmp_path.glob("runs/*")), "it is refused before anything is trained"
 
 
 def test_the_command_trains_and_attacks_it(tmp_path: Path, without_pages: None) -> None:

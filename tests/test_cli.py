@@ -2,6 +2,7 @@
 
 import errno
 import os
+from unittest import mock
 
 import pytest
 
@@ -39,11 +40,7 @@ BAD = {
     ),
     "exporting what trains nothing": ("--method zeroshot --export-run {export}", ["--export-run", "trains nothing"]),
 }
-FILES = {
-    "broken": "rounds: 3\nmethod: [fedavg\n",
-    "unknown": "roundz: 3\n",
-    "value": "rho: much\n",
-}
+FILES = {"broken": "rounds: 3\nmethod: [fedavg\n", "unknown": "roundz: 3\n", "value": "rho: much\n"}
 
 
 def refuse(capsys, words) -> str:
@@ -78,15 +75,11 @@ def test_bad_input(case, capsys, tmp_path):
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_full_or_read_only_disk(code, capsys, tmp_path, monkeypatch):
-    def refuse_to_sync(descriptor):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr("os.fsync", refuse_to_sync)
+    monkeypatch.setattr("os.fsync", mock.Mock(side_effect=OSError(code, os.strerror(code))))
     sentence = refuse(capsys, [*TINY, "--out", str(tmp_path / "out")])
     assert os.strerror(code) in sentence
     assert "--out" in sentence
-    left = [p for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name != ".lock"]
-    assert left == []
+    assert [p for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name != ".lock"] == []
 
 
 def test_flags_win_over_the_configuration_file(tmp_path):
@@ -116,12 +109,5 @@ def test_keys_follow_what_matters_and_nothing_else():
     assert key("--threads", "1", "--out", "elsewhere") == plain
     assert key("--k", "20")[0] == plain[0]
     assert key("--k", "20")[1] != plain[1]
-    for words in (
-        ["--rho", "0.3"],
-        ["--rounds", "9"],
-        ["--seed", "1"],
-        ["--rank", "4"],
-        ["--records", "20"],
-        ["--method", "fedavg"],
-    ):
-        assert key(*words)[0] != plain[0], words
+    for words in ("--rho 0.3", "--rounds 9", "--seed 1", "--rank 4", "--records 20", "--method fedavg"):
+        assert key(*words.split())[0] != plain[0], words

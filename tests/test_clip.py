@@ -1,6 +1,4 @@
-"""Frozen CLIPs: class features against open_clip's own and a slow oracle, image features and their cache, what is refused."""
-
-from __future__ import annotations
+"""Frozen CLIPs: class features against open_clip's and a slow oracle, image features and their cache, refusals."""
 
 import contextlib
 import functools
@@ -12,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import open_clip
@@ -22,14 +21,16 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedaudit.backbones import clip_images, clip_source, clip_text
+from fedaudit.backbones import clip_images, clip_text
 from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource, resolve_clip
 from fedaudit.contracts import tiny_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim
 from fedaudit.tasks.base import Record
+from tests import weights
 from tests.bad_data import Sly
+from tests.whole_runs import contents
 
 NAMES = ["cat", "the big mountain lion", "digit seven", "dog", "small blue letter nine", "red dog"]
 VARIANTS = {
@@ -45,8 +46,6 @@ TEXTS, IMAGES = list(VARIANTS)[:-1], ["vit", "quick gelu", "resnet"]  # with tow
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FrozenCLIP]:
-    """Every variant once."""
-
     @functools.cache
     def variant(name: str) -> FrozenCLIP:
         folder = tiny_clip.save(tmp_path_factory.mktemp("clip") / "tiny", tiny_clip.config(**VARIANTS[name]))
@@ -56,12 +55,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FrozenCLIP
 
 
 @pytest.fixture(params=TEXTS)
-def clip(request: pytest.FixtureRequest, made: Callable[[str], FrozenCLIP]) -> FrozenCLIP:
+def clip(request: Any, made: Any) -> FrozenCLIP:
     return made(request.param)
 
 
 @pytest.fixture(params=IMAGES)
-def seeing(request: pytest.FixtureRequest, made: Callable[[str], FrozenCLIP]) -> FrozenCLIP:
+def seeing(request: Any, made: Any) -> FrozenCLIP:
     return made(request.param)
 
 
@@ -80,7 +79,6 @@ def token_ids(text: str) -> list[int]:
 
 
 def encode_text(clip: FrozenCLIP, texts: list[str], tokenize: Any = token_ids) -> Tensor:
-    """open_clip's own class features over the full context."""
     ids = [tokenize(text) for text in texts]
     padded = torch.tensor([i + [0] * (clip.context_length - len(i)) for i in ids])
     with torch.no_grad():
@@ -107,6 +105,10 @@ def contexts(*shape: int, seed: int = 0) -> Tensor:
     return 0.3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def close_gradients(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-4)
+
+
 def records(n: int, *, size: tuple[int, int] = (32, 32), seed: int = 0) -> list[Record]:
     rng = np.random.default_rng(seed)
     pictures = rng.integers(0, 256, (n, *size, 3), dtype=np.uint8)
@@ -123,34 +125,30 @@ def test_hard_prompts_give_open_clips_own_class_features(clip: FrozenCLIP) -> No
 
 
 @pytest.mark.parametrize(("name", "b"), [("vit", 0), ("vit", 1), ("vit", 16), *((name, 4) for name in TEXTS)])
-def test_soft_prompts_equal_the_whole_pass_prompt_by_prompt(
-    name: str, b: int, made: Callable[[str], FrozenCLIP]
-) -> None:
+def test_soft_prompts_equal_the_whole_pass_prompt_by_prompt(name: str, b: int, made: Any) -> None:
+    """Given once for all classes, or for each class."""
     clip = made(name)
-    context = contexts(2, 3, b, clip.width)
-    found = clip.text(context, clip.classes(NAMES, b))
+    context, texts = contexts(2, 3, b, clip.width), clip.classes(NAMES, b)
+    found = clip.text(context, texts)
     assert found.shape == (2, 3, len(NAMES), clip.embed)
-    for i in range(2):
-        for j in range(3):
-            torch.testing.assert_close(found[i, j], oracle(clip, context[i, j], NAMES), atol=1e-5, rtol=0)
+    for i, j in np.ndindex(2, 3):
+        torch.testing.assert_close(found[i, j], oracle(clip, context[i, j], NAMES), atol=1e-5, rtol=0)
+    repeated = context[:, :, None].expand(2, 3, len(NAMES), b, clip.width)
+    torch.testing.assert_close(clip.text_by_class(repeated, texts), found, atol=1e-5, rtol=0)
 
 
 SIZES = [("vit", 0), ("vit", 10**9), ("custom text", 10**9), *((name, clip_text.SMALL) for name in TEXTS)]
 
 
 @pytest.mark.parametrize(("name", "small"), SIZES)
-def test_gradients_equal_those_of_the_whole_pass(
-    name: str, small: int, made: Callable[[str], FrozenCLIP], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_equal_those_of_the_whole_pass(name: str, small: int, made: Any, monkeypatch: Any) -> None:
     clip = made(name)
     monkeypatch.setattr(clip_text, "SMALL", small)  # which matrix products are written out
     weight = contexts(2, len(NAMES), clip.embed, seed=1)
     fast, slow = (contexts(2, 4, clip.width).requires_grad_() for _ in range(2))
     (clip.text(fast, clip.classes(NAMES, 4)) * weight).sum().backward()
     (torch.stack([oracle(clip, slow[i], NAMES) for i in range(2)]) * weight).sum().backward()
-    assert fast.grad is not None
-    assert slow.grad is not None
-    torch.testing.assert_close(fast.grad, slow.grad, atol=1e-5 * float(slow.grad.abs().max()), rtol=1e-4)
+    close_gradients(fast.grad, slow.grad)
 
 
 def test_one_forward_pass_gives_the_gradient_of_every_record(clip: FrozenCLIP) -> None:
@@ -161,7 +159,7 @@ def test_one_forward_pass_gives_the_gradient_of_every_record(clip: FrozenCLIP) -
     for record, cotangent in enumerate(cotangents):
         leaf = context.clone().requires_grad_()
         (expected,) = torch.autograd.grad(clip.text(leaf, texts), leaf, cotangent)
-        torch.testing.assert_close(found[record], expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-4)
+        close_gradients(found[record], expected)
 
 
 def test_contexts_of_classes_equal_the_whole_pass_class_by_class(clip: FrozenCLIP) -> None:
@@ -170,36 +168,19 @@ def test_contexts_of_classes_equal_the_whole_pass_class_by_class(clip: FrozenCLI
     weight = contexts(2, 3, C, clip.embed, seed=1)
     fast, slow, shared = (contexts(2, 3, C, 4, clip.width).requires_grad_() for _ in range(3))
     found = clip.text_by_class(fast, texts)
-    expected = torch.stack(
-        [torch.cat([oracle(clip, slow[i, j, c], [NAMES[c]]) for c in range(C)]) for i in range(2) for j in range(3)]
-    ).unflatten(0, (2, 3))
+    one_by_one = [oracle(clip, slow[i, j, c], [NAMES[c]]) for i, j, c in np.ndindex(2, 3, C)]
+    expected = torch.cat(one_by_one).unflatten(0, (2, 3, C))
     alone = torch.cat([clip.text(shared[:, :, c], clip.classes([NAMES[c]], 4)) for c in range(C)], dim=2)
     for features, leaf in ((expected, slow), (alone, shared)):
         torch.testing.assert_close(found, features, atol=1e-5, rtol=0)
         (own,) = torch.autograd.grad((found * weight).sum(), fast, retain_graph=True)
         (theirs,) = torch.autograd.grad((features * weight).sum(), leaf)
-        torch.testing.assert_close(own, theirs, atol=1e-5 * float(theirs.abs().max()), rtol=1e-4)
-
-
-@pytest.mark.parametrize("b", [0, 1, 16])
-def test_equal_contexts_of_all_classes_are_a_shared_one(vit: FrozenCLIP, b: int) -> None:
-    context, texts = contexts(2, b, vit.width), vit.classes(NAMES, b)
-    repeated = context[:, None].expand(2, len(NAMES), b, vit.width)
-    torch.testing.assert_close(vit.text_by_class(repeated, texts), vit.text(context, texts), atol=1e-5, rtol=0)
-
-
-def test_a_second_derivative_in_the_prompt_is_refused(vit: FrozenCLIP) -> None:
-    context = contexts(4, vit.width).requires_grad_()
-    features = vit.text(context, vit.classes(NAMES, 4))
-    (first,) = torch.autograd.grad(features.sum(), context, create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivative in the prompt"):
-        torch.autograd.grad(first.sum(), context)
+        close_gradients(own, theirs)
 
 
 def test_no_weight_takes_a_gradient_and_the_model_is_in_eval_mode(seeing: FrozenCLIP) -> None:
-    assert not any(p.requires_grad for p in seeing.model.parameters())
+    assert {(p.requires_grad, p.dtype) for p in seeing.model.parameters()} == {(False, torch.float32)}
     assert not seeing.model.training
-    assert all(p.dtype == torch.float32 for p in seeing.model.parameters())
     assert seeing.scale == pytest.approx(float(seeing.model.logit_scale.detach().exp()))
 
 
@@ -212,23 +193,28 @@ def test_the_longest_prompt_that_fits_is_read_and_one_token_more_is_refused(vit:
 
 
 def test_a_word_that_the_tokenizer_does_not_know_is_refused(vit: FrozenCLIP) -> None:
-    with pytest.raises(InputError, match="class name 'zebra' holds a word that the tokenizer does not know"):
-        vit.classes(["cat", "zebra"], 4)
+    for name in ("zebra", "<end>"):
+        with pytest.raises(InputError, match=f"class name '{name}' holds a word that the tokenizer does not know"):
+            vit.classes(["cat", name], 4)
     with pytest.raises(InputError, match="the prompt 'a painting of' holds a word"):
         vit.words("a painting of")
-    with pytest.raises(InputError, match="class name '<end>' holds"):
-        vit.classes(["<end>"], 4)
 
 
 def test_misuse_of_the_text_pass_is_loud(vit: FrozenCLIP) -> None:
-    with pytest.raises(ValueError, match="context must hold 4 vectors, for which the class texts were made, not 5"):
-        vit.text(contexts(5, vit.width), vit.classes(NAMES, 4))
-    with pytest.raises(ValueError, match=r"context must hold 4 vectors, .*, not 5"):
-        vit.text_by_class(contexts(len(NAMES), 5, vit.width), vit.classes(NAMES, 4))
-    with pytest.raises(ValueError, match="contexts must be those of 6 classes, not of 2"):
-        vit.text_by_class(contexts(2, 4, vit.width), vit.classes(NAMES, 4))
+    texts = vit.classes(NAMES, 4)
+    for call, context, message in (
+        (vit.text, contexts(5, vit.width), "context must hold 4 vectors, .*, not 5"),
+        (vit.text_by_class, contexts(len(NAMES), 5, vit.width), "context must hold 4 vectors, .*, not 5"),
+        (vit.text_by_class, contexts(2, 4, vit.width), "contexts must be those of 6 classes, not of 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(context, texts)
     with pytest.raises(ValueError, match="names must hold a class"):
         vit.classes([], 4)
+    context = contexts(4, vit.width).requires_grad_()
+    (first,) = torch.autograd.grad(vit.text(context, texts).sum(), context, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative in the prompt"):
+        torch.autograd.grad(first.sum(), context)
 
 
 # --- image features -----------------------------------------------------------------------------------------------
@@ -237,7 +223,7 @@ def test_misuse_of_the_text_pass_is_loud(vit: FrozenCLIP) -> None:
 def encoded(clip: FrozenCLIP, given: list[Record], cache: Folder, **more: Any) -> Any:
     said: list[str] = []
     found = clip.encode(given, cache, say=said.append, **more)
-    assert said == more.pop("said", [])
+    assert said == []
     return found
 
 
@@ -257,9 +243,7 @@ def test_image_features_are_those_of_open_clip(seeing: FrozenCLIP, cache: Folder
     torch.testing.assert_close(found, expected.flip(0), atol=1e-5, rtol=0)
 
 
-def test_pictures_of_other_sizes_are_resized_at_the_shorter_side_and_cut_at_the_centre(
-    vit: FrozenCLIP, cache: Folder
-) -> None:
+def test_pictures_of_other_sizes_are_resized_at_the_shorter_side_and_cut_at_the_centre(vit: Any, cache: Any) -> None:
     wide = Record("wide", "cat", np.zeros((32, 96, 3), np.uint8), "<image> ?", "cat")
     wide.image[:, 32:64] = records(1)[0].image
     found = encoded(vit, [wide, *records(1)], cache)
@@ -276,45 +260,37 @@ def test_features_do_not_depend_on_what_is_encoded_beside_them(seeing: FrozenCLI
         assert torch.equal(alone.patches(ids), together.patches(ids))
 
 
-class Counter:
-    """How many pictures the model saw."""
+@pytest.fixture
+def newly_seen(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    see = mock.Mock(wraps=clip_images.see)
+    monkeypatch.setattr(clip_images, "see", see)
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seen = 0
-        whole = clip_images.see
+    def since() -> int:
+        pictures = sum(len(call.args[1]) for call in see.call_args_list)
+        see.reset_mock()
+        return pictures
 
-        def see(model: Any, pixels: Tensor, *, patches: bool) -> Tensor:
-            self.seen += len(pixels)
-            return whole(model, pixels, patches=patches)
-
-        monkeypatch.setattr(clip_images, "see", see)
-
-    def since(self) -> int:
-        seen, self.seen = self.seen, 0
-        return seen
+    return since
 
 
-def test_what_was_seen_once_is_read_back(vit: FrozenCLIP, cache: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    counter, batch = Counter(monkeypatch), clip_images.BATCH
+def test_what_was_seen_once_is_read_back(vit: FrozenCLIP, cache: Folder, newly_seen: Callable[[], int]) -> None:
+    batch = clip_images.BATCH
     given = records(batch + 3)
-    first = encoded(vit, given, cache)
-    assert counter.since() == 2 * batch  # the last batch is filled up
-    again = encoded(vit, given[::-1], cache)
-    assert counter.since() == 0
     ids = [r.id for r in given]
-    assert torch.equal(first.rows(ids), again.rows(ids))
+    first = encoded(vit, given, cache)
+    assert newly_seen() == 2 * batch  # the last batch is filled up
+    assert torch.equal(first.rows(ids), encoded(vit, given[::-1], cache).rows(ids))
+    assert newly_seen() == 0
     encoded(vit, [*given, *records(1, seed=1)], cache)
-    assert counter.since() == batch
+    assert newly_seen() == batch
     twin = Record("twin", "dog", given[0].image.copy(), "<image> and this?", "dog")  # what is asked does not matter
     assert torch.equal(encoded(vit, [twin, given[0]], cache).rows(["twin"]), first.rows(ids[:1]))
-    assert counter.since() == 0
+    assert newly_seen() == 0
     encoded(vit, given, cache, patches=True)
-    assert counter.since() == 2 * batch
+    assert newly_seen() == 2 * batch
 
 
-def test_other_weights_and_other_preprocessing_share_no_features(
-    vit: FrozenCLIP, cache: Folder, tmp_path: Path
-) -> None:
+def test_other_weights_and_other_preprocessing_share_no_features(vit: Any, cache: Folder, tmp_path: Path) -> None:
     given = records(2)
     encoded(vit, given, cache)
     for seed in (1, 0):
@@ -329,40 +305,33 @@ def test_other_weights_and_other_preprocessing_share_no_features(
         assert not torch.allclose(found.rows(["r0-0"]), encoded(vit, given, cache).rows(["r0-0"]), atol=1e-3)
 
 
-def test_a_damaged_file_is_named_and_computed_again(
-    vit: FrozenCLIP, cache: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_file_is_named_and_computed_again(vit: Any, cache: Any, monkeypatch: Any, newly_seen: Any) -> None:
     monkeypatch.setattr(clip_images, "SHARD", 1)  # a file per batch
     given = records(2 * clip_images.BATCH)
     ids = [r.id for r in given]
     first = encoded(vit, given, cache).rows(ids)
     names = cache.names()
-    assert len(names) == 2
-    file = cache.path / names[0]
+    assert (len(names), newly_seen()) == (2, 2 * clip_images.BATCH)
+    file, said = cache.path / names[0], []
     file.write_bytes(file.read_bytes()[:-5] + b"wrong")
-    counter, said = Counter(monkeypatch), []
     found = vit.encode(given, cache, say=said.append)
     assert said == [f"{file} is damaged; computing it again"]
-    assert counter.since() == clip_images.BATCH
+    assert newly_seen() == clip_images.BATCH
     assert torch.equal(found.rows(ids), first)
     assert cache.names() == names
 
 
 def test_progress_counts_the_batches_that_are_missing(vit: FrozenCLIP, cache: Folder) -> None:
-    stages: list[Any] = []
+    advanced: list[mock.Mock] = []
 
-    @contextlib.contextmanager
     def stage(label: str, total: int, step: str) -> Any:
-        stages.append([label, total, 0])
-
-        def advance() -> None:
-            stages[-1][2] += 1
-
-        yield advance
+        advanced.append(mock.Mock(spec=[], label=label, total=total))
+        return contextlib.nullcontext(advanced[-1])
 
     for n in (clip_images.BATCH, 3 * clip_images.BATCH + 1, 3 * clip_images.BATCH + 1):
         encoded(vit, records(n), cache, stage=stage)
-    assert stages == [["encoding the pictures", 1, 1], ["encoding the pictures", 3, 3]]
+    assert {one.label for one in advanced} == {"encoding the pictures"}
+    assert [(one.total, one.call_count) for one in advanced] == [(1, 1), (3, 3)]
 
 
 def test_threads_change_no_byte_and_a_sample_is_one_batch(vit: FrozenCLIP, tmp_path: Path) -> None:
@@ -371,9 +340,7 @@ def test_threads_change_no_byte_and_a_sample_is_one_batch(vit: FrozenCLIP, tmp_p
     folders = [claim(tmp_path / name) for name in ("one", "four", "sample")]
     one, four = (encoded(vit, given, f, threads=n).rows(ids) for f, n in zip(folders, (1, 4), strict=False))
     assert torch.equal(one, four)
-    assert [(folders[0].path / n).read_bytes() for n in folders[0].names()] == [
-        (folders[1].path / n).read_bytes() for n in folders[1].names()
-    ]
+    assert contents(folders[0].path) == contents(folders[1].path)
     for _ in range(2):  # what a sample computed is not missing in the next one
         sample = encoded(vit, given, folders[2], threads=4, sample=True).rows(ids)
     computed = 2 * clip_images.BATCH
@@ -381,22 +348,24 @@ def test_threads_change_no_byte_and_a_sample_is_one_batch(vit: FrozenCLIP, tmp_p
     assert torch.equal(sample[computed:], one[clip_images.BATCH : clip_images.BATCH + 1].expand_as(sample[computed:]))
 
 
-def test_patches_of_a_vit_are_its_last_tokens_projected(vit: FrozenCLIP, cache: Folder) -> None:
+def test_patches_of_a_vit_are_its_last_tokens_projected(vit: FrozenCLIP, cache: Folder, monkeypatch: Any) -> None:
+    """In memory or on disk."""
     given = records(3)
-    found = encoded(vit, given, cache, patches=True).patches([r.id for r in given])
     kept: list[Tensor] = []
     hook = vit.model.visual.transformer.register_forward_hook(lambda module, args, out: kept.append(out))
     with torch.no_grad():
         vit.model.encode_image(torch.stack([vit._prepare(Image.fromarray(r.image)) for r in given]))
         expected = vit.model.visual.ln_post(kept[0])[:, 1:] @ vit.model.visual.proj
     hook.remove()
-    assert found.shape == (3, (32 // 8) ** 2, vit.embed)
-    torch.testing.assert_close(found, F.normalize(expected, dim=-1), atol=1e-5, rtol=0)
+    held = encoded(vit, given, cache, patches=True).patches([r.id for r in given])
+    assert held.shape == (3, (32 // 8) ** 2, vit.embed)
+    torch.testing.assert_close(held, F.normalize(expected, dim=-1), atol=1e-5, rtol=0)
+    monkeypatch.setattr(clip_images, "IN_MEMORY", 0)
+    stored = encoded(vit, given, cache, patches=True).patches([r.id for r in given][::-1])
+    assert torch.equal(stored, held.flip(0))
 
 
-def test_patches_of_a_resnet_are_its_attention_pools_output_at_every_position(
-    made: Callable[[str], FrozenCLIP], cache: Folder
-) -> None:
+def test_patches_of_a_resnet_are_its_attention_pools_output_at_every_position(made: Any, cache: Folder) -> None:
     """open_clip's pool gives the output at position 0, the mean: with position m moved there, it must give patch m."""
     resnet, given = made("resnet"), records(2, size=(64, 64))
     ids = [r.id for r in given]
@@ -422,27 +391,14 @@ def test_patches_of_a_resnet_are_its_attention_pools_output_at_every_position(
     assert features.patches(ids).shape == (2, 4, resnet.embed)
 
 
-def test_patches_on_disk_equal_those_in_memory(vit: FrozenCLIP, cache: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = records(3)
-    ids = [r.id for r in given][::-1]
-    held = encoded(vit, given, cache, patches=True).patches(ids)
-    monkeypatch.setattr(clip_images, "IN_MEMORY", 0)
-    assert torch.equal(encoded(vit, given, cache, patches=True).patches(ids), held)
-
-
-def test_patches_that_were_not_encoded_are_an_error_and_no_records_are_none(vit: FrozenCLIP, cache: Folder) -> None:
+def test_patches_that_are_not_there_are_an_error(vit: FrozenCLIP, cache: Folder, tmp_path: Path) -> None:
     assert encoded(vit, [], cache).rows([]).shape == (0, vit.embed)
     with pytest.raises(ValueError, match="call encode with patches=True"):
         encoded(vit, records(1), cache).patches(["r0-0"])
-
-
-def test_patches_of_another_image_encoder_are_refused(cache: Folder, tmp_path: Path) -> None:
     pooling = tiny_clip.VIT | {"attentional_pool": True, "attn_pooler_heads": 2, "attn_pooler_queries": 4}
     clip = load(resolve_clip(str(tiny_clip.save(tmp_path / "pooling", tiny_clip.config(vision=pooling))), ""))
     assert encoded(clip, records(1), cache).rows(["r0-0"]).shape == (1, clip.embed)
-    with pytest.raises(
-        InputError, match=r"--backbone pooling: its image encoder \(attention pooling\) has no patch features"
-    ):
+    with pytest.raises(InputError, match=r"--backbone pooling: its image encoder \(.*\) has no patch features"):
         encoded(clip, records(1), cache, patches=True)
 
 
@@ -455,9 +411,7 @@ def test_the_embedded_models_have_names(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(EMBEDDED_CLIP, "", folder)
     assert resolve_clip("", "") == ClipSource("symbols-clip", "", folder, folder / "open_clip_model.safetensors")
     monkeypatch.setitem(EMBEDDED_CLIP, "vit", tmp_path)
-    with pytest.raises(
-        InputError, match=rf"--backbone vit: {tmp_path} lacks open_clip_config.json and .* and tokenizer.json"
-    ):
+    with pytest.raises(InputError, match=rf"--backbone vit: {tmp_path} lacks open_clip_config.json and .*tokenizer"):
         resolve_clip("vit", "")
 
 
@@ -475,37 +429,39 @@ def test_folders_are_checked(tmp_path: Path) -> None:
 
 def test_architectures_are_known_without_importing_open_clip(tmp_path: Path) -> None:
     code = (
-        "import sys; from fedaudit.backbones.clip_source import resolve_clip; print(resolve_clip('ViT-B-16', 'random').sha256);"
+        "import sys; from fedaudit.backbones.clip_source import resolve_clip;"
+        "print(resolve_clip('ViT-B-16', 'random').sha256);"
         f"resolve_clip({str(tiny_clip.save(tmp_path / 'tiny'))!r}, '').sha256;"
         "assert not {'torch', 'open_clip', 'transformers'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == resolve_clip("ViT-B-16", "random").sha256
+    hashes = [resolve_clip(name, "random").sha256 for name in ("ViT-B-16", "ViT-B-32", "ViT-B-16-quickgelu")]
+    assert done.stdout.strip() == hashes[0]
+    assert len({*hashes}) == 3
 
 
-def test_names_that_mean_nothing_are_refused_with_the_nearest_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+NAMES_REFUSED = {
+    ("ViT-B/16", "openai"): r"no architecture of this name \(did you mean 'ViT-B-16'\?\)",
+    ("nowhere", ""): "there is no folder {folder}/nowhere, and open_clip has no architecture",
+    ("RN50", ""): "--backbone RN50 needs --weights: a file of weights, openai, yfcc15m, cc12m, or r",
+    ("ViT-B-32", ""): "needs --weights: a file of weights, openai, .*, 18 more tags of open_clip, or r",
+    ("RN50", "openia"): r"--weights openia: .* no such weights for RN50 \(did you mean 'openai'\?\)",
+    # whose text encoders do not fit: before anything is read
+    ("ViT-B-16-SigLIP", "random"): "--backbone ViT-B-16-SigLIP: its text encoder .*both directions",
+    ("coca_ViT-B-32", "random"): "its text encoder .*CoCa",
+    ("roberta-ViT-B-32", "random"): "its text encoder .*Hugging Face",
+    ("MobileCLIP-S1", "random"): "its text encoder .*both",
+    ("ViT-H-14-worldwide", "random"): "its text encoder .*pool_type eos",
+    ("ViT-L-14-CLIPA", "random"): "its text encoder .*both",
+    ("nllb-clip-base", "random"): "its text encoder .*Hugging Face",
+}
+
+
+@pytest.mark.parametrize(("backbone", "tag"), NAMES_REFUSED)
+def test_names_that_will_not_do_are_refused(backbone: str, tag: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"no architecture of this name \(did you mean 'ViT-B-16'\?\)"):
-        resolve_clip("ViT-B/16", "openai")
-    with pytest.raises(
-        InputError, match=rf"there is no folder {tmp_path / 'nowhere'}, and open_clip has no architecture"
-    ):
-        resolve_clip("nowhere", "")
-
-
-def test_an_architecture_needs_weights() -> None:
-    with pytest.raises(
-        InputError, match="--backbone RN50 needs --weights: a file of weights, openai, yfcc15m, cc12m, or r"
-    ):
-        resolve_clip("RN50", "")
-    with pytest.raises(
-        InputError, match=r"needs --weights: a file of weights, openai, .*, 18 more tags of open_clip, or r"
-    ):
-        resolve_clip("ViT-B-32", "")
-    with pytest.raises(InputError, match=r"--weights openia: .* no such weights for RN50 \(did you mean 'openai'\?\)"):
-        resolve_clip("RN50", "openia")
+    with pytest.raises(InputError, match=NAMES_REFUSED[backbone, tag].replace("{folder}", str(tmp_path))):
+        resolve_clip(backbone, tag)
 
 
 def test_weights_of_a_tag_come_from_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,23 +480,22 @@ def test_weights_of_a_tag_come_from_the_local_cache(tmp_path: Path, monkeypatch:
     assert resolve_clip("RN50", "openai").weights == place / "snapshots" / "a" / "open_clip_pytorch_model.bin"
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("b")
-    found = resolve_clip("RN50", "openai")
-    assert found == ClipSource(
-        "RN50 (openai)", "RN50", None, place / "snapshots" / "b" / "open_clip_model.safetensors", "openai", "QuickGELU"
-    )
+    file = place / "snapshots" / "b" / "open_clip_model.safetensors"
+    found = ClipSource("RN50 (openai)", "RN50", None, file, "openai", "QuickGELU")
+    assert resolve_clip("RN50", "openai") == found
     with pytest.raises(InputError, match=r"`hf download jienengchen/ViTamin-S pytorch_model.bin`$"):
         resolve_clip("ViTamin-S", "datacomp1b")
 
 
 def _made(file: Path, what: Any) -> Path:
-    """A file of bytes, of what torch saves, or a folder."""
-    if what is None:
-        return file
+    """A file of bytes or of what torch saves, a folder, or a link that leads nowhere."""
     if what == "folder":
         file.mkdir()
+    elif what == "link":
+        file.symlink_to(file.with_name("nothing"))
     elif isinstance(what, bytes):
         file.write_bytes(what)
-    else:
+    elif what is not None:
         torch.save(what, file)
     return file
 
@@ -549,6 +504,7 @@ LEARNED = {"state_dict": {"ctx": torch.zeros(4, 8), "token_prefix": torch.zeros(
 OTHER_FILES = {
     "absent.safetensors": (None, "there is no file {file}; the folder {folder} is there, and it holds beside.txt; weights end in .safetensors"),
     "folder": ("folder", "{file} is a folder, and folders are given as --backbone; it is empty"),
+    "link.pt": ("link", "{file} is no regular file, or a link that leads nowhere"),
     "there.npz": (b"PK", "there.npz holds no weights: it begins with b'PK'; weights are files of safetensors, torch.save or torch.jit.save"),
     "model.pth.tar-50": (LEARNED, "model.pth.tar-50 is a prompt that was learned for a CLIP (ctx, as CoOp and MaPLe save it), not a CLIP; give the CLIP that it was learned for"),
     "model.pth.tar": (b"", "model.pth.tar is empty"),
@@ -557,32 +513,16 @@ OTHER_FILES = {
 
 
 @pytest.mark.parametrize("name", OTHER_FILES)
-def test_of_a_file_that_is_no_weights_it_is_said_what_it_is(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_file_that_is_no_weights_it_is_said_what_it_is(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     what, said = OTHER_FILES[name]
     (tmp_path / "beside.txt").write_text("")
     file = _made(tmp_path / name, what)
     monkeypatch.chdir(tmp_path)
-    given = [str(file), f"./{name}", *([name] if what is not None else [])]
-    for weights in given:
+    for given in (str(file), f"./{name}", *([name] if file.exists() else [])):
         with pytest.raises(InputError) as refused:
-            resolve_clip("RN50", weights)
-        assert str(refused.value).startswith(f"--weights {weights}: ")
+            resolve_clip("RN50", given)
+        assert str(refused.value).startswith(f"--weights {given}: ")
         assert said.format(file=file, folder=tmp_path) in str(refused.value)
-
-
-def test_a_link_that_leads_nowhere_is_no_weights(tmp_path: Path) -> None:
-    (link := tmp_path / "link.pt").symlink_to(tmp_path / "nothing")
-    with pytest.raises(InputError, match=rf"{link} is no regular file, or a link that leads nowhere"):
-        resolve_clip("RN50", str(link))
-
-
-def test_a_checkpoint_is_never_unpickled(tmp_path: Path) -> None:
-    (tmp_path / "model.pth.tar-50").write_bytes(pickle.dumps(Sly(tmp_path / "ran"), 2))
-    with pytest.raises(InputError, match="is truncated or damaged, or a pickle that torch"):
-        resolve_clip("RN50", str(tmp_path / "model.pth.tar-50"))
-    assert not (tmp_path / "ran").exists()
 
 
 TEXTS = {
@@ -600,16 +540,6 @@ def test_text_encoders_that_do_not_fit_are_refused(reason: str, tmp_path: Path) 
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": tiny_clip.config(**TEXTS[reason])}))
     with pytest.raises(InputError, match=f"--backbone {folder}: its text encoder {reason}"):
         resolve_clip(str(folder), "")
-
-
-REFUSED = {"ViT-B-16-SigLIP": "both directions", "coca_ViT-B-32": "CoCa", "roberta-ViT-B-32": "Hugging Face", "MobileCLIP-S1": "both",
-           "ViT-H-14-worldwide": "pool_type eos", "ViT-L-14-CLIPA": "both", "nllb-clip-base": "Hugging Face"}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_architectures_with_such_text_encoders_are_refused_before_anything_is_read(name: str) -> None:
-    with pytest.raises(InputError, match=f"--backbone {name}: its text encoder .*{REFUSED[name]}"):
-        resolve_clip(name, "random")
 
 
 def test_a_text_encoder_that_is_computed_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -632,9 +562,8 @@ def test_tokenizers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="its tokenizer must put a start token and then an end token"):
         load(resolve_clip(str(folder), ""))
     small = tiny_clip.save(tmp_path / "small", tiny_clip.config(text={"vocab_size": 12}))
-    with pytest.raises(
-        InputError, match=f"its tokenizer has {len(tiny_clip.VOCABULARY)} tokens, and its text encoder knows 12"
-    ):
+    words = f"its tokenizer has {len(tiny_clip.VOCABULARY)} tokens, and its text encoder knows 12"
+    with pytest.raises(InputError, match=words):
         load(resolve_clip(str(small), ""))
 
 
@@ -646,41 +575,19 @@ def test_half_precision_weights_are_read_as_float32(tmp_path: Path) -> None:
     torch.testing.assert_close(found, whole.text(context, whole.classes(NAMES, 4)), atol=2e-2, rtol=0)
 
 
-def test_the_hash_is_of_the_content_not_of_the_place(tmp_path: Path) -> None:
-    folder = tiny_clip.save(tmp_path / "tiny")
-    source = resolve_clip(str(folder), "")
-    shutil.copytree(folder, tmp_path / "elsewhere")
-    assert resolve_clip(str(tmp_path / "elsewhere"), "").sha256 == source.sha256
-    for name in ("open_clip_config.json", "open_clip_model.safetensors", "tokenizer.json"):
-        shutil.copytree(folder, tmp_path / name)
-        file = tmp_path / name / name
-        data = file.read_bytes()
-        file.write_bytes(data[:-1] + b"\1" if name.endswith(".safetensors") else data + b" ")
-        assert resolve_clip(str(tmp_path / name), "").sha256 != source.sha256
-    hashes = {resolve_clip(name, "random").sha256 for name in ("ViT-B-16", "ViT-B-32", "ViT-B-16-quickgelu")}
-    assert len(hashes) == 3
-
-
 # --- an architecture of open_clip, made tiny ----------------------------------------------------------------------
 
 
 @pytest.fixture
 def tiny_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An architecture with open_clip's own tokenizer and a tag whose weights are in the local cache."""
-    from open_clip import factory, pretrained
-
-    described = tiny_clip.config(text={"context_length": 77, "vocab_size": 49408, "width": 16})
-    name = "ViT-tiny"
-    monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS, name: described})
-    file = tmp_path / f"{name}.json"
-    file.write_text(json.dumps(described))
-    monkeypatch.setattr(clip_source, "_architectures", lambda: {name: file})
-    tag = {"hf_hub": "someone/tiny/", "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7), "quick_gelu": True, "resize_mode": "squash"}  # fmt: skip
-    monkeypatch.setattr(pretrained, "_PRETRAINED", {name: {"openai": tag}})
+    saved = weights.two_architectures(tmp_path, monkeypatch)
+    shutil.copytree(saved.parent, tmp_path / "models--someone--tiny" / "snapshots" / "a")
+    tag = {"hf_hub": "someone/tiny/", "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)}
+    tag |= {"quick_gelu": True, "resize_mode": "squash"}
+    monkeypatch.setattr("open_clip.pretrained._PRETRAINED", {"ViT-tiny": {"openai": tag}})
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    snapshot = tmp_path / "models--someone--tiny" / "snapshots" / "a"
-    tiny_clip.save(snapshot, described)
-    return name
+    return "ViT-tiny"
 
 
 def clip_tokens(text: str) -> list[int]:
@@ -697,30 +604,25 @@ def test_a_tag_says_which_gelu_and_how_images_are_prepared(tiny_architecture: st
     found = clip.text(prompt, clip.classes(names, 4))
     texts = [f"a photo of a {n} ." for n in names]
     torch.testing.assert_close(found, encode_text(clip, texts, clip_tokens), atol=1e-5, rtol=0)
-    file = clip.source.weights
-    assert file is not None
-    plain = load(resolve_clip(tiny_architecture, str(file)))
+    plain = load(resolve_clip(tiny_architecture, str(clip.source.weights)))
     assert type(plain.model.transformer.resblocks[0].mlp.gelu).__name__ == "GELU"
     assert plain.source.sha256 != clip.source.sha256
 
 
 def test_weights_are_never_unpickled(tiny_architecture: str, tmp_path: Path) -> None:
-    source = resolve_clip(tiny_architecture, "openai")
-    assert source.weights is not None
-    state = load_file(source.weights)
+    state = load_file(resolve_clip(tiny_architecture, "openai").weights)
     torch.save(state, tmp_path / "plain.pt")
     found = load(resolve_clip(tiny_architecture, str(tmp_path / "plain.pt")))
     assert torch.equal(found.model.positional_embedding, state["positional_embedding"])
+    for name in ("evil.pt", "model.pth.tar-50"):
+        (tmp_path / name).write_bytes(pickle.dumps(Sly(tmp_path / "was here"), protocol=2))
+        with pytest.raises(InputError, match=rf"--weights {tmp_path / name}: {name} is truncated or damaged"):
+            load(resolve_clip(tiny_architecture, str(tmp_path / name)))
+        assert not (tmp_path / "was here").exists()
 
-    (tmp_path / "evil.pt").write_bytes(pickle.dumps(Sly(tmp_path / "was here"), protocol=2))
-    with pytest.raises(InputError, match=rf"--weights {tmp_path / 'evil.pt'}: evil.pt is truncated or damaged"):
-        load(resolve_clip(tiny_architecture, str(tmp_path / "evil.pt")))
-    assert not (tmp_path / "was here").exists()
 
-
-def test_random_weights_are_the_same_every_time_say_nothing_and_leave_the_global_generator_alone(
-    tiny_architecture: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_random_weights_are_the_same_every_time_and_leave_no_trace(tiny_architecture: str, capfd: Any) -> None:
+    """They say nothing, and the global generator stays as it is."""
     state = torch.get_rng_state()
     first, second = (load(resolve_clip(tiny_architecture, "random")) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
@@ -740,16 +642,14 @@ def test_full_size_models_give_open_clips_own_features(name: str, cache: Folder)
     prompt = clip.words("a photo of a")
     names = ["cat", "golden retriever", "Boeing 747-400", "car side"]
     found = clip.text(prompt, clip.classes(names, 4))
-    torch.testing.assert_close(
-        found, encode_text(clip, [f"a photo of a {n} ." for n in names], clip_tokens), atol=1e-5, rtol=0
-    )
+    texts = [f"a photo of a {n} ." for n in names]
+    torch.testing.assert_close(found, encode_text(clip, texts, clip_tokens), atol=1e-5, rtol=0)
     given = records(2, size=(240, 320))
     features = encoded(clip, given, cache, patches=True)
     transform = open_clip.image_transform(224, is_train=False)
     with torch.no_grad():
-        expected = clip.model.encode_image(
-            torch.stack([transform(Image.fromarray(r.image)) for r in given]), normalize=True
-        )
+        prepared = torch.stack([transform(Image.fromarray(r.image)) for r in given])
+        expected = clip.model.encode_image(prepared, normalize=True)
     torch.testing.assert_close(features.rows([r.id for r in given]), expected, atol=1e-5, rtol=0)
     assert features.patches(["r0-0"]).shape == (1, 196 if name == "ViT-B-16" else 49, clip.embed)
 

@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md are whole: written into a copy of the project, they pass its checks and run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -15,7 +13,7 @@ import pytest
 from tests.examples import EXAMPLES
 from tests.test_keys import copied
 from tests.warm import Started
-from tests.whole_runs import ROOT
+from tests.whole_runs import ROOT, report
 
 SMALL = "--rounds 2 --clients 3 --test 2 --threads 1"
 CODE = [name for name in EXAMPLES if name.endswith(".py")]
@@ -48,18 +46,21 @@ def test_examples_are_short_and_listed(place: Path) -> None:
 
 
 def test_there_are_methods_of_both_learners_and_attacks_on_both_kinds_of_records() -> None:
-    said = {
-        tuple(re.findall(r"^    (?:learner|records) = (.*)$", source, re.MULTILINE)) for source in EXAMPLES.values()
-    }
+    facts = re.compile(r"^    (?:learner|records) = (.*)$", re.MULTILINE)
+    said = {tuple(facts.findall(source)) for source in EXAMPLES.values()}
     assert said == {('"lora"',), ('"prompts"',), ('("texts",)',), ('("classes",)',), ()}
+
+
+def audit(place: Path, words: str, out: Path) -> Path:
+    """The folder of the report of a run of the command in `place`."""
+    done = Started([*words.split(), *SMALL.split(), "--out", str(out)], place, printing=False).finish()
+    assert done.returncode == 0, done.stderr
+    return report(done)
 
 
 @pytest.mark.slow  # in a whole run of an example; quick: what a method refuses (test_method_contracts)
 def test_a_refusal_is_shown_where_the_attack_did_not_run(place: Path, tmp_path: Path) -> None:
-    words = f"--method scaffold --attack decompose,cosine --epsilon none --train 12 {SMALL} --out {tmp_path}"
-    done = Started(words.split(), place, printing=False).finish()
-    assert done.returncode == 0, done.stderr
-    folder = Path(done.stdout.strip().rpartition("report: ")[2]).parent
+    folder = audit(place, "--method scaffold --attack decompose,cosine --epsilon none --train 12", tmp_path)
     rows = [line for line in (folder / "refused.csv").read_text().splitlines() if "decompose,server" in line]
     assert rows
     assert all("its control variate plus the server's" in row for row in rows)
@@ -67,10 +68,9 @@ def test_a_refusal_is_shown_where_the_attack_did_not_run(place: Path, tmp_path: 
 
 @pytest.mark.slow  # contracts and tests of all examples; quick: that of a prompt attack runs, below
 def test_they_pass_the_projects_checks(place: Path) -> None:
+    unused = shutil.ignore_patterns("node_modules")
     for folder in ("tests", "docs"):
-        shutil.copytree(
-            ROOT / folder, place / folder, ignore=shutil.ignore_patterns("node_modules"), dirs_exist_ok=True
-        )
+        shutil.copytree(ROOT / folder, place / folder, ignore=unused, dirs_exist_ok=True)
     shutil.copy(ROOT / "pyproject.toml", place)
     names = " ".join(CODE)
     run(place, f"-m ruff check {names}")
@@ -78,45 +78,32 @@ def test_they_pass_the_projects_checks(place: Path) -> None:
     run(place, "-m mypy " + " ".join(name for name in CODE if name.startswith(("audits", "reports"))))
     kinds = "plugins method_contracts inference_attacks text_attacks sections papers papers_run rooms".split()
     tests = [f"tests/test_{name}.py" for name in kinds]
-    stems = (Path(name).stem.replace("_table", ":table") for name in CODE)
-    said = run(
-        place, "-m pytest -n 0 -m", "not slow", *tests, "-k", f"({' or '.join(stems)}) and not trained_and_attacked"
-    )
+    stems = " or ".join(Path(name).stem.replace("_table", ":table") for name in CODE)
+    said = run(place, "-m pytest -n 0 -m", "not slow", *tests, "-k", f"({stems}) and not trained_and_attacked")
     assert int(re.findall(r"(\d+) passed", said)[0]) >= 60
 
 
+LORA = "--novel 8 --reference 8 --local-steps 2 --per-round 3"
+
+
 @pytest.mark.parametrize(
-    ("words", "method", "attack"),
+    ("method", "attack", "words"),
     [  # slow: the examples on adapters; quick: the one on prompts
-        pytest.param(
-            "--method fedmedian --records 6 --reference 8 --novel 8 --local-steps 2 --per-round 3",
-            "fedmedian",
-            "maxrenyi",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "--method fedavgm --attack loss,weakest --records 6 --reference 8 --novel 8 --local-steps 2 --per-round 3",
-            "fedavgm",
-            "loss,weakest",
-            marks=pytest.mark.slow,
-        ),
-        ("--method promptfl --epsilon none --attack margin --train 12 --prompt-length 4", "promptfl", "margin"),
+        pytest.param("fedmedian", "maxrenyi", f"--records 6 {LORA}", marks=pytest.mark.slow),
+        pytest.param("fedavgm", "loss,weakest", f"--records 6 {LORA}", marks=pytest.mark.slow),
+        ("promptfl", "margin", "--epsilon none --train 12 --prompt-length 4"),
     ],
 )
-def test_they_run_from_training_to_report(words: str, method: str, attack: str, place: Path, tmp_path: Path) -> None:
-    done = Started([*words.split(), *SMALL.split(), "--out", str(tmp_path)], place, printing=False).finish()
-    assert done.returncode == 0, done.stderr
-    findings = json.loads((Path(done.stdout.strip().rpartition("report: ")[2]).parent / "findings.json").read_text())
+def test_they_run_from_training_to_report(method: str, attack: str, words: str, place: Path, tmp_path: Path) -> None:
+    folder = audit(place, f"--method {method} --attack {attack} {words}", tmp_path)
+    findings = json.loads((folder / "findings.json").read_text())
     said = {(f["method"].partition(":")[0], f["attack"]) for f in findings if f["metric"] == "auroc"}
     assert said == {(method, name) for name in attack.split(",")}
 
 
 @pytest.mark.slow  # in a whole run of an example; quick: sections of made-up findings (test_sections)
 def test_an_audit_shows_its_table_by_its_section(place: Path, tmp_path: Path) -> None:
-    words = "--method fedavg --attack loss --records 10 --reference 8 --novel 8 --local-steps 2 --per-round 3"
-    done = Started([*words.split(), *SMALL.split(), "--out", str(tmp_path)], place, printing=False).finish()
-    assert done.returncode == 0, done.stderr
-    folder = Path(done.stdout.strip().rpartition("report: ")[2]).parent
+    folder = audit(place, f"--method fedavg --attack loss --records 10 {LORA}", tmp_path)
     (found,) = [f for f in json.loads((folder / "findings.json").read_text()) if f["metric"] == "members/top_tenth"]
     with (folder / "top_tenth.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -55,10 +55,8 @@ class TestEqualUtility:
         assert (b.rounds_to_target, b.sent_to_target, b.sent, b.utility) == (2, 60, 120, 48)
         assert (a.down, a.up, b.down, b.up) == (100, 50, 10, 5)
         assert (a.of_fedavg, b.of_fedavg) == (0.75, 0.075)
-
-    def test_of_losses_lower_is_better(self):
         found = rows(run("a", [3, 2, 1.5], metric="loss"), run("b", [3, 1.6, 1.0], metric="loss"))
-        assert found.target.tolist() == [1.5, 1.5]
+        assert found.target.tolist() == [1.5, 1.5], "of losses the lower is better"
         assert found.rounds_to_target.tolist() == [2, 2]
         assert found.utility_metric.unique().tolist() == ["loss"]
 
@@ -97,24 +95,18 @@ class TestEqualUtility:
         assert found.tables["costs"].target.isna().all()
         assert found.tables["costs"].down.tolist() == [100, 100]
         assert "no utility of every round" in found.sentences[0]
-        made = section(Page([], map, {"cost": found}))
-        assert not made.drawn
-        one = audit.cost([run("a", [1, 2], times=[("clients", 1.0), ("peak", 5e6)]), run("b", [1, 2])], audit.Params())
-        files = {}
-        build({"cost": one}, files.__setitem__, runs=2, asked={})
-        text = files["index.html"].decode()
-        assert "Seconds and memory" in text
-        assert {"costs.csv", "figures/cost-until.svg"} <= files.keys()
-        bare = audit.cost([run("a", [1, 2])], audit.Params())
-        build({"cost": bare}, files.__setitem__, runs=1, asked={})
-        assert "Seconds and memory" not in files["index.html"].decode()
+        assert not section(Page([], map, {"cost": found})).drawn
+        timed = run("a", [1, 2], times=[("clients", 1.0), ("peak", 5e6)])
+        for runs, shown in (([timed, run("b", [1, 2])], True), ([run("a", [1, 2])], False)):
+            files = {}
+            build({"cost": audit.cost(runs, audit.Params())}, files.__setitem__, runs=len(runs), asked={})
+            assert ("Seconds and memory" in files["index.html"].decode()) == shown
+            assert not shown or {"costs.csv", "figures/cost-until.svg"} <= files.keys()
 
     def test_worlds_are_numbered_task_by_task(self):
-        runs = [run("a", [1, 2]) for _ in range(4)]
-        settings = [
-            r.setting | {"task.name": task, "task.n": n} for r, task, n in zip(runs, "xyxy", (1, 1, 2, 2), strict=True)
-        ]
-        found = world_names(points(replace(r, setting=s) for r, s in zip(runs, settings, strict=True)))
+        one = run("a", [1, 2])
+        tasks = [{"task.name": task, "task.n": n} for task, n in zip("xyxy", (1, 1, 2, 2), strict=True)]
+        found = world_names(points(replace(one, setting=one.setting | task) for task in tasks))
         assert list(found.values()) == ["x 1", "y 1", "x 2", "y 2"]
 
     def test_what_is_missing_is_named(self):

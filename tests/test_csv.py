@@ -45,17 +45,14 @@ def test_text_and_numbers_that_stay_as_they_are() -> None:
 
 def hostile(e: Evidence) -> Evidence:
     """The same evidence with clients, records and tokens whose names would be computed."""
-    columns = [name for name in ("client", "record", "word") if name in {c for t in e.tables.values() for c in t}]
     tables = {
-        name: t.assign(**{c: EVIL + t[c].astype(str) for c in columns if c in t}) if len(t) else t
+        name: t.assign(**{c: EVIL + t[c].astype(str) for c in ("client", "record", "word") if len(t) and c in t})
         for name, t in e.tables.items()
     }
     return replace(e, tables=tables, task="@SUM(1)", findings=[f | {"task": "@SUM(1)"} for f in e.findings])
 
 
-PROMPTS = [
-    hostile(attacked(prompt_evidence("dpfpl", epsilon), "shadow", "lira")) for epsilon in (float("inf"), 0.1)
-]  # fmt: skip
+PROMPTS = [hostile(attacked(prompt_evidence("dpfpl", epsilon), "shadow", "lira")) for epsilon in (float("inf"), 0.1)]
 
 
 @pytest.mark.parametrize("given", [[hostile(evidence("fedrand", 0))], PROMPTS], ids=["adapters", "prompts"])
@@ -63,9 +60,8 @@ def test_every_csv_of_a_report(given: Sequence[Evidence]) -> None:
     files = {name: data for name, data in built(list(given)).items() if name.endswith(".csv")}
     seen = [cell for data in files.values() for cell in cells(data)]
     assert {"findings.csv", "figures/exposed.csv"} <= files.keys()
-    assert not [
-        cell for cell in seen if cell.startswith(tuple(COMPUTED)) and not re.fullmatch(r"-?[\d.e+-]+|-inf", cell)
-    ]
+    begun = [cell for cell in seen if cell.startswith(tuple(COMPUTED))]
+    assert [cell for cell in begun if not re.fullmatch(r"-?[\d.e+-]+|-inf", cell)] == []
     assert "'@SUM(1)" in seen
     assert any(cell.startswith(f"'{EVIL}client-0") for cell in seen)
 

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -14,8 +14,6 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 import fedaudit
-from fedaudit.attacks.facts import ATTACKS
-from fedaudit.attacks.settings import Adversary, NovelRows, RebuiltWays, ThriftyAdversary
 from fedaudit.audits import curves as audit
 from fedaudit.audits import run_comparison
 from fedaudit.audits.attack_labels import attack_labels
@@ -90,8 +88,7 @@ class TestFront:
             u, leak = np.random.default_rng(seed).integers(0, 5, (2, 12))  # with ties
             assert on_front(u, leak).tolist() == slow_front(u, leak)
         u, leak = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.7, 0.6])
-        found = front_probability(u, np.zeros(3), leak, np.zeros(3))
-        assert found.tolist() == on_front(u, leak).astype(float).tolist()
+        assert front_probability(u, np.zeros(3), leak, np.zeros(3)).tolist() == on_front(u, leak).tolist()
 
     def test_of_two_alike_each_is_off_the_front_a_quarter_of_the_time(self):
         """It is off where the other is better in both, with probability 1/4: 500 of 2,000 draws, sd 19."""
@@ -116,13 +113,12 @@ def runs(epsilons=(math.inf, 0.4, 0.1), seeds=2, methods=("dpfpl",), ranks=(8,),
 
 def varied(runs, entries, **renamed):
     """Every run with a setting of its own, the entries of `entries(i)`; findings of attacks under other names."""
-    return [
-        replace(
-            run, setting=run.setting | entries(i),
-            findings=[f | {"attack": renamed.get(f["attack"], f["attack"])} if "attack" in f else f for f in run.findings],
-        )
-        for i, run in enumerate(runs)
-    ]  # fmt: skip
+
+    def named(f):
+        return f | {"attack": renamed.get(f["attack"], f["attack"])} if "attack" in f else f
+
+    changed = [replace(run, findings=[*map(named, run.findings)]) for run in runs]
+    return [replace(run, setting=run.setting | entries(i)) for i, run in enumerate(changed)]
 
 
 def table(found, **params):
@@ -132,8 +128,7 @@ def table(found, **params):
 class TestPoints:
     def test_seeds_are_one_point_and_settings_differ(self):
         found = run_comparison.points(runs(ranks=(4, 8)))
-        assert len(found) == 6
-        assert {len(p.runs) for p in found} == {2}
+        assert [len(p.runs) for p in found] == 6 * [2]
         assert {p.swept for p in found} == {("method.rank", "privacy.epsilon")}
         assert found[0].name == "dpfpl rank=4 epsilon=none"
         found = run_comparison.points(runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf,)))
@@ -148,8 +143,7 @@ class TestPoints:
         found = [f | {"value": 0.9} if f["metric"] == "auroc" else f for f in one.findings]
         rows = table([one, *runs(epsilons=(0.4,)), replace(one, key="later", findings=found)])
         first = rows[rows.point == "dpfpl epsilon=none"]
-        assert set(first.auroc) == {0.9}
-        assert set(first.auroc_seeds) == {1}
+        assert {*zip(first.auroc, first.auroc_seeds, strict=True)} == {(0.9, 1)}
         few, noisy = runs(epsilons=(math.inf, 0.4), seeds=1)
         many = replace(few, key="many", setting=few.setting | {"adversary.shadows": 99})
         found = audit.curves([few, many, noisy], audit.Params())
@@ -158,41 +152,30 @@ class TestPoints:
         assert rows.best_of.dropna().unique().tolist() == [2]
 
     @pytest.mark.parametrize(
-        ("entry", "apart"),
+        ("entries", "apart"),
         [
-            ("adversary.shadows", {"lira"}),
-            ("adversary.shadow_kind", {"lira"}),
-            ("adversary.trajectory", {"lira"}),
-            ("adversary.shadow_trajectories", {"lira"}),
+            ("adversary.shadows adversary.shadow_kind adversary.trajectory adversary.shadow_trajectories", {"lira"}),
             ("adversary.observed_rounds", {"cosine", "decompose"}),
             ("adversary.solved_rounds", {"decompose"}),
-            ("adversary.targets", {"lira", "cosine", "decompose", "loss", "maxrenyi"}),
-            ("adversary.of_tomorrow", {"lira", "cosine", "decompose", "loss", "maxrenyi"}),
+            ("adversary.targets adversary.of_tomorrow", {"lira", "cosine", "decompose", "loss", "maxrenyi"}),
             ("attack.lira.variance", {"lira"}),
-            ("attack.maxrenyi.novel_rows", set()),
             ("attack.maxrenyi.order", {"maxrenyi"}),
             ("attack.loss.of_tomorrow", {"loss"}),
-            ("audit.membership.confidence", set()),
+            ("attack.maxrenyi.novel_rows audit.membership.confidence", set()),
         ],
     )
-    def test_an_attack_is_another_one_by_what_it_uses_only(self, entry, apart):
-        """At every point the entry has another value."""
+    def test_an_attack_is_another_one_by_what_it_uses_only(self, entries, apart):
+        """At every point each of the entries, one after the other, has another value."""
         names = ("lira", "cosine", "decompose", "loss", "maxrenyi")
         made = runs(seeds=1, attacks=("lira", "entropy", "rmia", "loss", "gradnorm"))
-        found = varied(made, lambda i: {entry: f"value {i}"}, entropy="cosine", rmia="decompose", gradnorm="maxrenyi")
-        labels = attack_labels(found)
-        assert {a for a in names if len({labels[run.key, a] for run in found}) > 1} == apart
-        rows = table(found).dropna(subset="best_of")
-        assert rows.empty == (apart == set(names))
-        assert set(rows.best_of) <= {len(names) - len(apart)}
-
-    def test_every_user_of_a_setting_is_a_fact_of_attacks_or_rows(self):
-        attacks = [*ATTACKS.values()]
-        classes = [Adversary, ThriftyAdversary, NovelRows, RebuiltWays, *(plugin.params for plugin in attacks)]
-        users = {f.metadata["used_by"] for cls in classes for f in fields(cls) if "used_by" in f.metadata}
-        assert users == {"shadows", "needs", "mixtures", "rows"}
-        assert all(hasattr(attacks[0].facts, user) for user in users - {"rows"})
-        assert not hasattr(attacks[0].facts, "rows")
+        other = {"entropy": "cosine", "rmia": "decompose", "gradnorm": "maxrenyi"}
+        for entry in entries.split():
+            found = varied(made, lambda i, entry=entry: {entry: f"value {i}"}, **other)
+            labels = attack_labels(found)
+            assert {a for a in names if len({labels[run.key, a] for run in found}) > 1} == apart, entry
+            rows = table(found).dropna(subset="best_of")
+            assert rows.empty == (apart == set(names)), entry
+            assert set(rows.best_of) <= {len(names) - len(apart)}, entry
 
     def test_what_labels_of_attacks_leave_out(self):
         for entry in ({"adversary.shadow_kind": "federations"}, {"adversary.trajectory": "observed"}):
@@ -206,8 +189,7 @@ class TestPoints:
         many = runs(epsilons=(math.inf,), attacks=("lira", "entropy", "loss"), seeds=1)
         found = audit.curves(many + runs(epsilons=(0.4,), attacks=("loss",), seeds=1), audit.Params())
         best = found.tables["curves"].dropna(subset="best_of")
-        assert set(best.attack) == {"loss"}
-        assert set(best.best_of) == {1}
+        assert {*zip(best.attack, best.best_of, strict=True)} == {("loss", 1)}
         said = [one for one in found.sentences if "those that ran at all settings" in one]
         assert len(said) == 4
         assert said[0].endswith("of 3 attacks those that ran at all settings are compared: loss")
@@ -220,8 +202,7 @@ class TestPoints:
 
     def test_worlds_are_apart(self):
         here = runs(seeds=1)
-        there = [replace(r, key="x", setting=r.setting | {"task.name": "digits"}) for r in here]
-        rows = table(here + there)
+        rows = table(here + [replace(r, key="x", setting=r.setting | {"task.name": "digits"}) for r in here])
         assert rows.world.unique().tolist() == ["glyphs", "digits"]
         own = rows[rows.world == "digits"].drop(columns="world").reset_index(drop=True)
         pd.testing.assert_frame_equal(own, rows[rows.world == "glyphs"].drop(columns="world"))
@@ -231,24 +212,23 @@ class TestCurves:
     def test_a_row_is_the_mean_of_its_seeds(self):
         row = table(runs()).iloc[0]
         e = [attacked(prompt_evidence("dpfpl", seed=s), "lira", pictures=False) for s in range(2)]
-        aurocs = [next(f["value"] for f in one.findings if f["metric"] == "auroc") for one in e]
-        assert row.auroc == pytest.approx(np.mean(aurocs))
-        local = [next(f["value"] for f in one.findings if f["metric"] == "accuracy/local") for one in e]
-        assert row.utility == pytest.approx(np.mean(local))
+        for metric, mean in (("auroc", row.auroc), ("accuracy/local", row.utility)):
+            values = [next(f["value"] for f in one.findings if f["metric"] == metric) for one in e]
+            assert mean == pytest.approx(np.mean(values)), metric
         assert (row.auroc_seeds, row.utility_seeds, row.utility_metric) == (2, 2, "local")
         unknown = {"value": None, "low": None, "high": None, "status": "not measurable (96)"}
         few = [replace(r, findings=[f | unknown if f["metric"] == "tpr@1%" else f for f in r.findings]) for r in runs()]
         assert set(table(few).tpr_1_status) == {"not measurable"}
         rest = [replace(r, findings=[f for f in r.findings if f["metric"] != "tpr@1%"]) for r in runs()]
         assert set(table(rest).tpr_1_seeds) == {0}
+        assert set(table(runs(), utility="neighbour").utility_metric) == {"neighbour"}
 
     def test_the_best_by_the_coins_has_an_interval_for_all(self):
         """The second attack has the lower AUROC and the larger statistic."""
         rows = table(runs(seeds=1, z={"lira": 1.0, "loss": 3.0}))
         some = rows[(rows.threat_model == "server") & (rows.point == "dpfpl epsilon=none")]
         lira, loss, best = some.to_dict("records")
-        assert best["attack"] == "loss"
-        assert best["best_of"] == 2
+        assert (best["attack"], best["best_of"]) == ("loss", 2)
         assert best["auroc"] == loss["auroc"] < lira["auroc"]
         wider = norm.ppf(1 - 0.025 / 2) / Z
         assert best["auroc_high"] - best["auroc"] == pytest.approx(wider * (loss["auroc_high"] - loss["auroc"]))
@@ -265,28 +245,24 @@ class TestCurves:
     def test_more_noise_may_not_leak_more(self):
         noisy = runs(seeds=1)
         usual = audit.curves(noisy, audit.Params()).sentences
-        assert len(usual) == 4
-        assert all("in none of 2 steps" in said for said in usual)
+        assert ["in none of 2 steps" in said for said in usual] == 4 * [True]
         high = {"value": 0.95, "low": 0.9, "high": 0.99}
         worse = [f | high if f["metric"] == "auroc" else f for f in noisy[-1].findings]
         said = audit.curves([*noisy[:-1], replace(noisy[-1], findings=worse)], audit.Params()).sentences
         assert all("leakage FALLS where noise does, from dpfpl epsilon=0.1 (0.950)" in one for one in said)
 
-    @pytest.mark.parametrize("name", ["neighbour", "overall"])
-    def test_another_utility(self, name):
-        assert set(table(runs(), utility=name).utility_metric) == {name}
-
     def test_what_is_missing_is_named(self):
-        with pytest.raises(InputError, match=r"no two points.*single setting was attacked, dpfpl"):
-            table(runs(epsilons=(0.4,)))
-        with pytest.raises(InputError, match="--utility cider: the runs on glyphs have local, neighbour, overall"):
-            table(runs(), utility="cider")
-        bare = [replace(r, findings=[f for f in r.findings if f["metric"] == "epsilon"]) for r in runs()]
-        with pytest.raises(InputError, match="nothing was attacked"):
-            table(bare)
-        blunt = [replace(r, findings=[f for f in r.findings if f["metric"] == "auroc"]) for r in runs()]
-        with pytest.raises(InputError, match="no utility in common"):
-            table(blunt)
+        def only(metric):
+            return [replace(r, findings=[f for f in r.findings if f["metric"] == metric]) for r in runs()]
+
+        for given, params, message in (
+            (runs(epsilons=(0.4,)), {}, "no two points.*single setting was attacked, dpfpl"),
+            (runs(), {"utility": "cider"}, "--utility cider: the runs on glyphs have local, neighbour, overall"),
+            (only("epsilon"), {}, "nothing was attacked"),
+            (only("auroc"), {}, "no utility in common"),
+        ):
+            with pytest.raises(InputError, match=message):
+                table(given, **params)
         with pytest.raises(ValueError, match="utility must be local, neighbour,"):
             audit.Params(utility="taste")
 
@@ -294,42 +270,37 @@ class TestCurves:
         """Of two settings that leak alike the one with the lower loss is on the front."""
         both = runs(epsilons=(math.inf, 0.4), seeds=1, attacks=("loss",))
         losses = pd.DataFrame([(-1, "global", 9.0), (0, "global", 1.0)], columns=["round", "model", "loss"])
-        high = losses.assign(loss=2.0)
-        alike = [[f | {"value": 0.6} for f in r.findings if f["metric"] == "auroc"] for r in both]
-        tables = [{"utility": t} for t in (high, losses)]
-        rows = table([replace(r, tables=t, findings=f) for r, t, f in zip(both, tables, alike, strict=True)])
+        alike = [replace(r, findings=[f | {"value": 0.6} for f in r.findings if f["metric"] == "auroc"]) for r in both]
+        of_run = zip(alike, (losses.assign(loss=2.0), losses), strict=True)
+        rows = table([replace(run, tables={"utility": own}) for run, own in of_run])
         assert rows.utility.unique().tolist() == [2.0, 1.0]
         fronts = dict(zip(rows.point, rows.front, strict=True))
         assert fronts == {"dpfpl epsilon=none": False, "dpfpl epsilon=0.4": True}
 
 
-class TestPage:
-    def test_section_figures_and_files(self):
-        some = runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf, 0.4), ranks=(4, 8), seeds=1)
-        found = audit.curves(some, audit.Params())
-        made = section(Page([], map, {"curves": found}))
-        assert set(made.drawn) == {"front", "over-method-name", "over-privacy-epsilon", "over-method-rank"}
-        files = {}
-        build({"curves": found}, files.__setitem__, runs=8, asked={"curves": {}})
-        text = files["index.html"].decode()
-        assert list(files)[-1] == "index.html"
-        assert text.count("<figure") == 4
-        assert "in none of" in text
-        assert len(json.loads(files["curves.json"])) == len(found.tables["curves"])
-        assert section(Page([], map)) is None
+def test_section_figures_and_files():
+    some = runs(methods=("promptfl", "dpfpl"), epsilons=(math.inf, 0.4), ranks=(4, 8), seeds=1)
+    found = audit.curves(some, audit.Params())
+    drawn = section(Page([], map, {"curves": found})).drawn
+    assert set(drawn) == {"front", "over-method-name", "over-privacy-epsilon", "over-method-rank"}
+    files = {}
+    build({"curves": found}, files.__setitem__, runs=8, asked={"curves": {}})
+    text = files["index.html"].decode()
+    assert list(files)[-1] == "index.html"
+    assert text.count("<figure") == 4
+    assert "in none of" in text
+    assert len(json.loads(files["curves.json"])) == len(found.tables["curves"])
+    assert section(Page([], map)) is None
 
 
 class TestCommand:
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            ("promptfl --epsilon none --attack loss --audit curves", "compares settings, and here is one, promptfl"),
-            ("dpfpl --epsilon none,1 --audit curves", "needs an attack"),
-        ],
-    )
-    def test_refused_before_anything_trains(self, words, said):
-        with pytest.raises(InputError, match=said):
-            cli.read_command(["--method", *words.split()])
+    def test_refused_before_anything_trains(self):
+        for words, said in (
+            ("promptfl --epsilon none --attack loss", "compares settings, and here is one, promptfl"),
+            ("dpfpl --epsilon none,1", "needs an attack"),
+        ):
+            with pytest.raises(InputError, match=said):
+                cli.read_command(["--audit", "curves", "--method", *words.split()])
 
     def test_it_is_in_no_analysis_but_in_the_page_of_several_settings(self):
         words = "--method dpfpl --epsilon none,1 --attack loss".split()
@@ -339,9 +310,9 @@ class TestCommand:
         assert list(asked.across) == ["curves", "differences"]
         assert list(plain.across) == ["differences"]  # by default
         assert "curves" not in asked.audits
-        for words, compared in (("dpfpl --epsilon none", False), ("dpfpl,promptfl", True)):
+        for words, across in (("dpfpl --epsilon none", False), ("dpfpl,promptfl", True)):
             plan = cli.read_command(f"--method {words} --attack loss --audit all".split()).plan
-            assert ("curves" in plan.across) == compared
+            assert ("curves" in plan.across) == across
 
     def test_which_words_ask_for_runs_on_disk(self):
         assert compare_runs.read("--audit curves --out x --utility local".split()).across["curves"].utility == "local"
@@ -360,22 +331,34 @@ def out(kept, tmp_path_factory):
     return out
 
 
+def compared(out, *words):
+    return cli.main(["--audit", "curves", "--out", str(out), *words])
+
+
+def without_reports(kept, place):
+    """The trainings and analyses of kept runs elsewhere."""
+    return shutil.copytree(kept.out, place, ignore=shutil.ignore_patterns("reports"), dirs_exist_ok=True)
+
+
 class TestOnDisk:
     def test_over_several_commands_without_training(self, out, capsys, monkeypatch):
         from fedaudit.pipeline import compute
 
         monkeypatch.setattr(compute, "compute", None)  # whatever trains would need it
-        assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
+        assert compared(out, "--quiet") == 0
         first = capsys.readouterr().out.splitlines()
         page = next(out.glob("comparisons/curves-*/index.html"))
         assert first[-1] == f"report: {page}"
         rows = pd.read_csv(page.with_name("curves.csv"))
         assert set(rows.point) == {"promptfl epsilon=none", "promptfl epsilon=5", "local epsilon=none"}
         before = {p: unnoted(p) for p in page.parent.rglob("*") if p.is_file()}
-        assert cli.main(["--audit", "curves", "--out", str(out), "--quiet"]) == 0
+        broken = out / "reports" / "broken"
+        broken.mkdir()
+        assert compared(out) == 0
+        broken.rmdir()
+        assert f"left out: {broken} is not finished" in capsys.readouterr().err
         assert {p: unnoted(p) for p in page.parent.rglob("*") if p.is_file()} == before
-        capsys.readouterr()
-        assert cli.main(["--audit", "curves", "--out", str(out), "--dry-run"]) == 0
+        assert compared(out, "--dry-run") == 0
         assert "4 runs of 3 settings" in capsys.readouterr().out
 
     def test_every_table_of_an_analysis_can_be_asked_for(self, out):
@@ -384,13 +367,6 @@ class TestOnDisk:
             assert {*run.tables} == {"times", *(path.stem for path in place.glob("*.parquet"))}
             assert len(run.tables["permutations"]) > 0
             assert run.tables.get("nonsense") is None
-
-    def test_what_cannot_be_read_is_named(self, out, capsys):
-        broken = out / "reports" / "broken"
-        broken.mkdir()
-        assert cli.main(["--audit", "curves", "--out", str(out)]) == 0
-        broken.rmdir()
-        assert f"left out: {broken} is not finished" in capsys.readouterr().err
 
     def test_in_one_command_after_another_that_trained(self, out, capsys):
         words = TINY | {"method": ["promptfl", "local"], "epsilon": "none", "attack": "loss"}
@@ -401,25 +377,24 @@ class TestOnDisk:
 
     def test_nothing_to_compare_ends_with_2_and_no_page(self, kept, tmp_path, capsys):
         """Of one method only the losses were attacked, of another only the entropies."""
-        shutil.copytree(kept.out, tmp_path, ignore=shutil.ignore_patterns("reports"), dirs_exist_ok=True)
-        few = {**TINY, "epsilon": "none", "out": tmp_path}
+        few = {**TINY, "epsilon": "none", "out": without_reports(kept, tmp_path)}
         with no_pages():
             fedaudit.audit(**few, method="promptfl", attack="entropy")
             fedaudit.audit(**few, method="local", attack="loss")
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 2
+        assert compared(tmp_path, "--quiet") == 2
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith("error: --audit curves: glyphs, ")
         assert "no attack ran with the same settings at all 2 points, so none are compared; entropy lacks 1: " in said
         assert not (tmp_path / "comparisons").exists()
         with no_pages():
             fedaudit.audit(**few, method="promptfl", attack="loss")
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path), "--quiet"]) == 0
+        assert compared(tmp_path, "--quiet") == 0
 
     def test_what_is_missing_ends_with_2(self, kept, tmp_path, capsys):
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
+        assert compared(tmp_path) == 2
         assert "no finished report" in capsys.readouterr().err
-        shutil.copytree(kept.out, tmp_path, ignore=shutil.ignore_patterns("reports"), dirs_exist_ok=True)
+        without_reports(kept, tmp_path)
         with no_pages():
             fedaudit.audit(**TINY, method="local", epsilon="none", out=tmp_path)
-        assert cli.main(["--audit", "curves", "--out", str(tmp_path)]) == 2
+        assert compared(tmp_path) == 2
         assert "no run under" in capsys.readouterr().err

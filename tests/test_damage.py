@@ -1,7 +1,5 @@
 """Every file of a finished run may be damaged or deleted: it is named, and computed again to the same bytes."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,10 +33,6 @@ def damaged(path: Path) -> None:
 
 def emptied(path: Path) -> None:
     path.write_bytes(b"")
-
-
-def deleted(path: Path) -> None:
-    path.unlink()
 
 
 def files(out: Path) -> dict[str, bytes]:
@@ -77,7 +71,7 @@ class Finished:
             folder = Path(name).parent
             while not (self.out / folder / "manifest.json").exists():
                 folder = folder.parent
-            left = [p for p in self.files if Path(p).is_relative_to(folder) and harms.get(p) is not deleted]
+            left = [p for p in self.files if Path(p).is_relative_to(folder) and harms.get(p) is not Path.unlink]
             # one file without a manifest is what a kill before the first manifest leaves: nothing to name
             if len(left) > 1 or f"{folder.as_posix()}/manifest.json" in left:
                 assert str(out / folder) in words, name
@@ -92,7 +86,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("turn", range(2))
 def test_every_file_there_is(finished: Finished, turn: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Half of the files damaged and half deleted, then the other way round."""
-    harms: list[Harm] = [damaged, deleted]
+    harms: list[Harm] = [damaged, Path.unlink]
     every = {name: harms[(i + turn) % 2] for i, name in enumerate(finished.files)}
     finished.check(every, tmp_path / "out", lambda: "".join(capfd.readouterr()))
 
@@ -113,5 +107,5 @@ def test_a_lost_answer_is_asked_again_when_it_is_needed(tmp_path: Path, capfd: p
     run = Finished(words, tmp_path / "out")
     (table,) = (name for name in run.files if name.startswith("analyses/") and name.endswith("/records.parquet"))
     models = [name for name in run.files if name.startswith("answers/") and "/model-" in name]
-    harms: dict[str, Harm] = {table: deleted, models[0]: deleted, models[-1]: damaged}
+    harms: dict[str, Harm] = {table: Path.unlink, models[0]: Path.unlink, models[-1]: damaged}
     run.check(harms, tmp_path / "copy", lambda: "".join(capfd.readouterr()))

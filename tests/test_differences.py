@@ -3,19 +3,21 @@ nothing can be paired."""
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import binomtest, ttest_rel
+from scipy.stats import binomtest, t, ttest_rel
 from sklearn.metrics import roc_auc_score
 
 from fedaudit.audits import differences as audit
 from fedaudit.audits.run_comparison import AuditedRun
 from fedaudit.audits.shared_records import Shared, shared_records
-from fedaudit.audits.statistics.intervals import quantile
+from fedaudit.audits.statistics.intervals import holm, quantile
 from fedaudit.audits.statistics.paired import LEAST, p_by_interval, rate_difference
 from tests.differing_runs import SIGNAL, World
+from tests.test_ranking import psi
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -66,17 +68,12 @@ def test_records_of_one_client_that_all_agree_count_as_one():
 
 
 def test_p_by_interval_is_that_of_the_law_of_the_interval():
-    from scipy.stats import t
-
     for value, se, dof in ((0.1, 0.05, 7), (-0.3, 0.1, 11), (0.01, 0.5, 3)):
         found = p_by_interval(lambda c, v=value, s=se, d=dof: (v - quantile(d, c) * s, v + quantile(d, c) * s))
         assert found == pytest.approx(2 * t.sf(abs(value) / se, dof), rel=1e-4)
     assert p_by_interval(lambda level: (-level, level)) == 1.0
     assert p_by_interval(lambda level: (0.0, 0.0)) == 1.0
     assert p_by_interval(lambda level: (0.5, 0.6)) == LEAST
-
-
-# AUROCs on the same records
 
 
 def test_paired_auroc_is_delongs_by_counting_placements():
@@ -88,7 +85,8 @@ def test_paired_auroc_is_delongs_by_counting_placements():
     for client in np.unique(c.client):
         rows = c.client == client
         members, others = (np.flatnonzero(rows & kind) for kind in (c.member, ~c.member))
-        wins = np.array([[wins_of(c, i, j, "b") - wins_of(c, i, j, "a") for j in others] for i in members])
+        first, second = (c.scores[name] for name in ("a", "b"))
+        wins = np.array([[psi(second[i], second[j]) - psi(first[i], first[j]) for j in others] for i in members])
         value += wins.mean() / 2
         variance += (wins.mean(axis=1).var(ddof=1) / len(members) + wins.mean(axis=0).var(ddof=1) / len(others)) / 4
     found, reach = one.auroc(), quantile(None, 0.95) * math.sqrt(variance)
@@ -97,16 +95,9 @@ def test_paired_auroc_is_delongs_by_counting_placements():
     assert found.ends(0.95) == pytest.approx((value - reach, value + reach))
 
 
-def wins_of(c, i, j, name):
-    a, b = c.scores[name][i], c.scores[name][j]
-    return float(a > b) + 0.5 * float(a == b)
-
-
 def test_paired_auroc_over_clients_is_students_and_its_p_near_that_of_every_exchange():
     a, b = World().run("a", 1, 0.2, spread=0.4), World().run("b", 2, 0.6, spread=0.4)
-    own = [
-        [roc_auc_score(rows.member, rows[SIGNAL]) for _, rows in candidates(run).groupby("client")] for run in (a, b)
-    ]
+    own = [by_client(a), by_client(b)]
     row = table(a, b).set_index("metric").loc["auroc"]
     assert row.p == pytest.approx(ttest_rel(*own).pvalue, rel=1e-4)
     assert (row.value_a, row.value_b) == pytest.approx([np.mean(x) for x in own])
@@ -114,19 +105,17 @@ def test_paired_auroc_over_clients_is_students_and_its_p_near_that_of_every_exch
     # the exact test of a difference that is symmetric in each client: all 2 ** 12 ways to exchange the two
     for noise in range(5):
         a, b = World(seed=noise).run("a", 1, 0.2), World(seed=noise).run("b", 2, 0.5)
-        own = [
-            [roc_auc_score(rows.member, rows[SIGNAL]) for _, rows in candidates(run).groupby("client")]
-            for run in (a, b)
-        ]
-        d = np.array(own[1]) - own[0]
+        d = np.subtract(by_client(b), by_client(a))
         every = np.array([*itertools.product((1, -1), repeat=len(d))]) @ d
         exact = (np.abs(every) >= abs(d.sum()) - 1e-12).mean()
         assert table(a, b).set_index("metric").p["auroc"] == pytest.approx(exact, rel=0.5, abs=0.004)
 
 
-def candidates(run):
+def by_client(run):
+    """The AUROC of every client."""
     records = run.tables["records"]
-    return records[records.kind.isin(["member", "held-out"])]
+    candidates = records[records.kind.isin(["member", "held-out"])]
+    return [roc_auc_score(rows.member, rows[SIGNAL]) for _, rows in candidates.groupby("client")]
 
 
 def test_tpr_and_named_records_by_hand():
@@ -172,8 +161,6 @@ def test_a_planted_difference_is_found_and_turned_round_its_negative():
 
 
 def test_p_values_are_corrected_for_all_differences_of_a_page():
-    from fedaudit.audits.statistics.intervals import holm
-
     found = table(*(World().run(name, i, 0.1 * i) for i, name in enumerate("abc")))
     assert len(found) == 9
     assert found.p_adjusted.tolist() == pytest.approx(holm(found.p).tolist())
@@ -187,44 +174,29 @@ def test_p_values_are_corrected_for_all_differences_of_a_page():
 def test_further_trainings_count_as_such():
     """With three seeds of each, trainings that differ among themselves widen the interval."""
     one = [World().run("a", 1, 0.3), World().run("b", 2, 0.7)]
-    alike = [World().run(name, noise, s, seed=i) for i in range(3) for name, noise, s in (("a", 1, 0.3), ("b", 2, 0.7))]
-    apart = [
-        World().run(name, 10 * i + n, s + (name == "b") * 0.5 * (i - 1), seed=i)
-        for i in range(3)
-        for name, n, s in (("a", 1, 0.3), ("b", 2, 0.7))
-    ]
+    alike = [run for i in range(3) for run in (World().run("a", 1, 0.3, seed=i), World().run("b", 2, 0.7, seed=i))]
+    apart = [World().run("a", 10 * i + 1, 0.3, seed=i) for i in range(3)]
+    apart += [World().run("b", 10 * i + 2, 0.7 + 0.5 * (i - 1), seed=i) for i in range(3)]
     widths = [(rows := table(*runs).iloc[0]).high - rows.low for runs in (one, alike, apart)]
     assert widths[0] == pytest.approx(widths[1])
     assert widths[2] > 1.3 * widths[1]
     assert table(*apart).seeds.tolist() == [3, 3, 3]
 
 
-def without(run: AuditedRun, **changed: object) -> AuditedRun:
-    from dataclasses import replace
-
-    return replace(run, **changed)
-
-
 def test_other_coins_and_other_thresholds_are_not_paired_and_other_tasks_not_compared():
     a, b = World().run("a", 1), World().run("b", 2)
-    records = b.tables["records"].copy()
-    candidate = records.kind.isin(["member", "held-out"])
-    records.loc[candidate, "member"] = ~records.member[candidate]
-    found = table(a, without(b, tables={"records": records}))
+    records = b.tables["records"]
+    coins = records.member != records.kind.isin(["member", "held-out"])  # of candidates the other side
+    found = table(a, replace(b, tables={"records": records.assign(member=coins)}))
     assert not found.paired.any()
     assert set(found.why) == {"their coins fell differently"}
     assert found.metric.tolist() == ["auroc", "tpr@10%"]  # named records need the same coins
-    a, b = World().run("a", 1), World().run("b", 2)
-    elsewhere = [
-        f | {"interval": f["interval"].replace("reference records", "models of the adversary")} for f in b.findings
-    ]
-    found = table(a, without(b, findings=elsewhere)).set_index("metric")
+    words = "reference records", "models of the adversary"
+    elsewhere = [f | {"interval": f["interval"].replace(*words)} for f in b.findings]
+    found = table(a, replace(b, findings=elsewhere)).set_index("metric")
     assert found.paired.to_dict() == {"auroc": True, "tpr@10%": False, "named@8": True}
     assert "adversaries' own models" in found.why["tpr@10%"]
-    b = World().run("b", 2)
-    found = audit.differences(
-        [World().run("a", 1), without(b, setting={**b.setting, "task.name": "vqa"})], audit.Params()
-    )
+    found = audit.differences([a, replace(b, setting={**b.setting, "task.name": "vqa"})], audit.Params())
     assert found.empty
     assert found.tables["differences"].columns.tolist() == audit.COLUMNS
 
@@ -241,7 +213,7 @@ def test_why_nothing_is_paired(change, why):
     a, b = World().run("a", 1), World().run("b", 2, value=0.9, low=0.8, high=0.95)
     if "population" in change:
         change = {"findings": [f | change for f in b.findings]}
-    found = table(a, without(b, **change)).set_index("metric")
+    found = table(a, replace(b, **change)).set_index("metric")
     assert set(found.why) == {why}
     auroc = found.loc["auroc"]  # by square-and-add of [.4, .5, .6] and [.8, .9, .95]
     assert auroc.difference == pytest.approx(0.4)

@@ -1,8 +1,7 @@
 """Folders that somebody damages or deletes while the command works on them: one sentence, exit code 2, and the same command puts it right."""
 
-from __future__ import annotations
-
 import importlib
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,11 +54,10 @@ MENDED: dict[str, tuple[str, int, str, Harm]] = {
 def disturb(place: str, times: int, folder: Path, harm: Harm, patch: pytest.MonkeyPatch) -> None:
     """Harm the only folder in `folder` before each of the first calls of a function, MODULE:NAME, once it is there."""
     module, _, name = place.partition(":")
-    real, left = getattr(importlib.import_module(module), name), [times]
+    real, calls = getattr(importlib.import_module(module), name), itertools.count()
 
     def harmed(*given: Any, **named: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
+        if next(calls) < times:
             (only,) = folder.iterdir()
             harm(only)
         return real(*given, **named)

@@ -1,10 +1,8 @@
-"""A training whose numbers are not finite any more stops before anything of that round is written, and says where and what to change."""
+"""A training whose numbers are not finite stops before anything of that round is written, and says what to change."""
 
-from __future__ import annotations
-
-import pickle
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -31,8 +29,6 @@ FAR = {"nan": float("nan"), "inf": float("inf")}
 
 
 class Sick(FedAvg):
-    """FedAvg in which one number of `where` is `value` from round 2 on."""
-
     where, value = "", float("nan")
 
     def _spoilt(self, state: dict[str, torch.Tensor], here: bool) -> dict[str, torch.Tensor]:
@@ -40,10 +36,8 @@ class Sick(FedAvg):
 
     def update(self, server: Any, own: Any, client: Any) -> Update:
         done, now = super().update(server, own, client), client.round == 2 and client.client == 1
-        return Update(
-            self._spoilt(done.upload, now and self.where == "upload"),
-            self._spoilt(done.private, now and self.where == "private"),
-        )
+        parts = {"upload": done.upload, "private": done.private}
+        return Update(*(self._spoilt(part, now and self.where == name) for name, part in parts.items()))
 
     def aggregate(self, server: Any, uploads: Any, site: Any) -> Any:
         return self._spoilt(super().aggregate(server, uploads, site), site.round == 2 and self.where == "aggregate")
@@ -70,34 +64,17 @@ def test_the_round_is_refused_by_name_and_leaves_nothing(where: str, words: str,
 
 
 def test_a_model_that_gives_no_finite_answer_has_diverged(tmp_path: Path) -> None:
-    class Lost:
-        def before(self, executor: Any, method: Any, start: Any) -> Any:
-            return EXAM.before(executor, method, start)
-
-        def after(self, *_: Any, **__: Any) -> Any:
-            return {"global": {"loss": float("inf")}}
-
+    lost = mock.Mock(before=EXAM.before, after=lambda *_, **__: {"global": {"loss": float("inf")}})
     with pytest.raises(Diverged, match=r"in round 0: the utility \(global\)"):
-        toy_run(tmp_path, FedAvg(Params()), schedule=SCHEDULE, evaluation=Lost())
+        toy_run(tmp_path, FedAvg(Params()), schedule=SCHEDULE, evaluation=lost)
     assert not [name for name in claim(tmp_path).names() if name.startswith("round")]
 
 
-def test_the_sentence_survives_the_way_out_of_a_worker() -> None:
-    error = Diverged("fedrand:rho=0.3", 1, 2, "the upload of client-03", "lower --learning-rate (now 10)")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    assert "fedrand:rho=0.3, seed 1, diverged in round 2: the upload of client-03" in str(error)
-
-
 def test_the_caller_says_what_the_training_is_called(tmp_path: Path) -> None:
-    training = [["x"], ["y"], ["z"]]
-    with (
-        Executor(lambda: Bench(ToyLearner(), training, ["x", "y"])) as executor,
-        pytest.raises(Diverged, match=r"^fedavg:a=1,"),
-    ):
-        train(
-            sick("upload"), SCHEDULE, EXAM, folder=claim(tmp_path), executor=executor, say=print,
-            advance=lambda: None, name="fedavg:a=1",
-        )  # fmt: skip
+    bench = Bench(ToyLearner(), [["x"], ["y"], ["z"]], ["x", "y"])
+    more = {"folder": claim(tmp_path), "say": print, "advance": lambda: None, "name": "fedavg:a=1"}
+    with Executor(lambda: bench) as executor, pytest.raises(Diverged, match=r"^fedavg:a=1,"):
+        train(sick("upload"), SCHEDULE, EXAM, executor=executor, **more)
 
 
 def test_a_learning_rate_that_is_too_high_end_to_end(capsys: Any, tmp_path: Path) -> None:
@@ -138,11 +115,15 @@ def test_prompts_end_to_end(threads: str, capsys: Any, tmp_path: Path, monkeypat
     assert threads != "1" or refuse(capsys, words) == first
 
 
+def shadowed(folder: Path) -> tuple[Bench, ShadowRecipe]:
+    method = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE)
+    recipe = ShadowRecipe(method, SCHEDULE, folder, None, False, True, 4, 1, 5, {})
+    return bench_of(prompt_toy.federation(), method), recipe
+
+
 def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The federation that the adversary simulates is well; its shadow models of client 1 are not."""
-    method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
-    bench = bench_of(world, method)
-    recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
+    bench, recipe = shadowed(tmp_path)
     simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, True, SCHEDULE.rounds, True))
     (others,) = recipe.others
     spoil(monkeypatch, lambda c: c.seed != others.schedule.seed)
@@ -150,13 +131,12 @@ def test_shadow_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"seed": 5, "shadows": range(4), "until": SCHEDULE.rounds, "say": print}
     said = r"shadow models of promptfl, seed 5, diverged in round 1: the upload of client-01"
     with pytest.raises(Diverged, match=said):
-        shadow_models.train_shadows(bench, method, [others], 1, folder, **asked)
+        shadow_models.train_shadows(bench, recipe.method, [others], 1, folder, **asked)
     assert folder.names() == []
 
 
 def test_the_adversarys_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    method, world = prompt_toy.made("promptfl", {}, prompt_toy.NONE, SCHEDULE), prompt_toy.federation()
-    recipe = ShadowRecipe(method, SCHEDULE, tmp_path, None, False, True, 4, 1, 5, {})
+    bench, recipe = shadowed(tmp_path)
     spoil(monkeypatch, lambda c: c.client == 0)
     with pytest.raises(Diverged, match=r"simulation of promptfl, seed .* the upload of client-00"):
-        simulate(bench_of(world, method).attack_bench, (recipe, shadow_models.SIMULATED, True, SCHEDULE.rounds, True))
+        simulate(bench.attack_bench, (recipe, shadow_models.SIMULATED, True, SCHEDULE.rounds, True))

@@ -4,8 +4,6 @@ read (`test_doc_commands`), files of an own run are one (`test_ownrun`), the exa
 What would train for minutes runs at `SMALL`: the block's own call, with fewer clients, records and steps beside its words.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -32,32 +31,24 @@ from fedaudit.machinery.errors import InputError
 from tests.doc_blocks import BLOCKS, PAGES, ROOT, Block, commands, shell_blocks
 from tests.examples import EXAMPLES
 from tests.kept_runs import KeptRuns
-from tests.small_run import adapter, small_run
+from tests.minidata import write
+from tests.small_run import adapter, put, small_run
 from tests.test_doc_commands import plan
 from tests.test_doc_commands import read as read_words
 from tests.test_tutorials import NOTEBOOKS
 
 AUDIT = fedaudit.audit
-SMALL = {
-    "rounds": 1, "clients": 4, "per_round": 4, "records": 4, "reference": 4, "novel": 2, "test": 1, "local_steps": 1, "threads": 1,
-    "quiet": True,
-}  # fmt: skip
-PYTHON = {
-    "README.md",
-    "docs/reference/attacks-outputs.md",
-    "docs/reference/attacks-shadow-models.md",
-    "docs/reference/backbones.md",
-    "docs/guides/own-runs.md",
-    "docs/guides/library.md",
-}  # all of whose blocks run here
+SMALL = {"clients": 4, "per_round": 4, "records": 4, "reference": 4, "novel": 2, "threads": 1, "quiet": True}
+SMALL |= {"rounds": 1, "test": 1, "local_steps": 1}
+PYTHON = {  # all of whose blocks run here
+    *("README.md", "docs/reference/attacks-outputs.md", "docs/reference/attacks-shadow-models.md"),
+    *("docs/reference/backbones.md", "docs/guides/own-runs.md", "docs/guides/library.md"),
+}
 EXAMPLE_PAGES = (
     "docs/guides/frameworks.md",
     "docs/tutorials/flower.md",
-)  # whose blocks are parts of examples/: tests/test_frameworks.py
-FILES = {
-    "docs/reference/data.md": ("coco/", "scienceqa/"),
-    "docs/reference/run-folder.md": ("my-run/",),
-}  # blocks that show which files a folder holds
+)  # parts of examples/: tests/test_frameworks.py
+FILES = {"docs/reference/data.md": ("coco/", "scienceqa/"), "docs/reference/run-folder.md": ("my-run/",)}  # of a folder
 
 
 def python_blocks(page: str) -> list[str]:
@@ -81,13 +72,9 @@ def has_a_test(block: Block) -> bool:
     return not block.language and (block in shell_blocks() or block.first in FILES.get(block.page, ()))
 
 
-def test_every_block_has_a_test() -> None:
+def test_every_block_has_a_test_and_a_fence_that_is_paired_and_not_indented() -> None:
     without = [f"{block.page}: {block.first}" for block in BLOCKS if not has_a_test(block)]
     assert not without, "write one, or add the page to PYTHON"
-
-
-def test_fences_are_paired_and_none_is_indented() -> None:
-    """Else a block is none for these tests."""
     for page, text in PAGES.items():
         assert text.count("```") == 2 * sum(block.page == page for block in BLOCKS), page
 
@@ -141,9 +128,8 @@ def test_attacks_md() -> None:
         "in_shadow": rng.random((s, n)) < 0.5, "shadow_log_probs": np.stack(shadows), "log_probs": target, "before": start,
         "labels": rng.integers(0, c, n), "reference": np.zeros(n, bool),
     }  # fmt: skip
-    (tokens,), (own,) = (
-        python_blocks(f"docs/reference/attacks-{family}.md") for family in ("outputs", "shadow-models")
-    )
+    (tokens,) = python_blocks("docs/reference/attacks-outputs.md")
+    (own,) = python_blocks("docs/reference/attacks-shadow-models.md")
     exec(tokens, given)
     assert max_renyi(given["signals"].renyi[2], k_percent=10) == given["signals"].renyi[2].max()
     *lines, last = own.strip().splitlines()
@@ -173,14 +159,15 @@ def test_canaries_md(capsys: pytest.CaptureFixture[str]) -> None:
     assert ceilings == pytest.approx([1.05, 3.49, 5.78], abs=0.006)
 
 
-def saved(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> Path:
     """A run by the script of docs/guides/own-runs.md, of clients that train the adapters of the built-in model."""
-    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+    from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForImageTextToText
 
     model = AutoModelForImageTextToText.from_pretrained(EMBEDDED)
     adapted = get_peft_model(model, LoraConfig(r=2, lora_alpha=16, target_modules=r".*language_model.*q_proj"))
-    rng = np.random.default_rng(0)
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("own")
     (folder / "my-run").mkdir()
     for i in range(16):
         Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / "my-run" / f"{i}.png")
@@ -197,13 +184,7 @@ def saved(folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         exec(script, given)
-    assert get_peft_model_state_dict(adapted)
     return folder / "my-run"
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, unsafe_but_quick: None) -> Path:
-    return saved(tmp_path_factory.mktemp("own"))
 
 
 def test_what_readme_records_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,38 +207,31 @@ class TestOwnRuns:
     def test_what_the_script_saves_is_audited(self, run: Path) -> None:
         """Its prompt ends with the image: all of an instruction's cells are empty, and no other."""
         audit = self.audit(run)
-        report = audit.report
-        assert {*audit.findings.measured.dropna()} == {
-            "not checked: no coins decided before the training who is a member"
-        }
-        cells = (report.parent / "cells.csv").read_text().splitlines()
-        head = cells[0].split(",")
-        values = {(row := line.split(","))[head.index("signal")]: row[head.index("auroc")] for line in cells[1:]}
-        assert len(values) > 100
-        assert {name.rpartition("/")[2] for name, auroc in values.items() if not auroc} == {"instruction"}
+        (measured,) = {*audit.findings.measured.dropna()}
+        assert measured == "not checked: no coins decided before the training who is a member"
+        cells = pd.read_csv(audit.report.parent / "cells.csv")
+        assert len({*cells.signal}) > 100
+        assert {name.rpartition("/")[2] for name in cells.signal[cells.auroc.isna()]} == {"instruction"}
 
-    def test_a_slice_that_no_record_has_is_refused(self, run: Path) -> None:
-        with pytest.raises(
-            InputError, match=r"^slice='instruction': no record has two tokens of it.*valid here: image, caption$"
-        ):
-            self.audit(run, slice="instruction")
-
-    def test_nobody_is_told_to_insert_canaries_into_it(self, run: Path) -> None:
-        with pytest.raises(
-            InputError,
-            match=r"nothing in this run can answer it \(the run in run=\.\.\. was trained elsewhere, without coins \(fedaudit\.split\)\)",
-        ):
-            self.audit(run, fail_if=["measured > 1"])
+    @pytest.mark.parametrize(
+        ("asked", "said"),
+        [
+            ({"slice": "instruction"}, "^slice='instruction': no record has two tokens.*valid here: image, caption$"),
+            ({"fail_if": ["measured > 1"]}, r"can answer it .*trained elsewhere, without coins \(fedaudit\.split\)"),
+        ],
+        ids=["a slice that no record has", "canaries"],
+    )
+    def test_what_it_cannot_have_is_refused(self, asked: dict[str, Any], said: str, run: Path) -> None:
+        with pytest.raises(InputError, match=said):
+            self.audit(run, **asked)
 
     def test_a_slice_that_some_records_have_is_measured_on_these(self, run: Path, tmp_path: Path) -> None:
         shutil.copytree(run, tmp_path / "my-run")
         for name in ("members", "nonmembers"):
             path = tmp_path / "my-run" / f"{name}.jsonl"
             lines = [json.loads(line) for line in path.read_text().splitlines()]
-            more = [
-                line | {"prompt": "<image> what is it ?"} if int(line["id"][1:]) % 4 > 1 else line for line in lines
-            ]
-            path.write_text("".join(json.dumps(line) + "\n" for line in more))
+            asked = [{"prompt": "<image> what is it ?"} if int(line["id"][1:]) % 4 > 1 else {} for line in lines]
+            put(path, [line | more for line, more in zip(lines, asked, strict=True)])
         findings = self.audit(tmp_path / "my-run", slice="instruction").findings
         rows = findings[(findings.metric == "auroc") & (findings.signal == "renyi/2/10/instruction")]
         assert rows.value.notna().all()
@@ -270,21 +244,17 @@ def test_the_workflow_of_ci_md() -> None:
     job = yaml.safe_load(block.text)
     steps = job["jobs"]["audit"]["steps"]
     scripts = [words for step in steps for words in commands(step.get("run", ""))]
-    (there,) = (
-        step["with"]["path"] for step in steps if "path" in step.get("with", {}) and "repository" in step["with"]
-    )
+    (there,) = (step["with"]["path"] for step in steps if {"path", "repository"} <= step.get("with", {}).keys())
     installs = [words for words in scripts if words[0].endswith("pip")]
     assert {words[words.index("-e") + 1] for words in installs if "-e" in words} == {there}
     assert [words[-1] for words in installs if "--index-url" in words] == ["$CPU_INDEX"] * 2
     assert job["env"].keys() == {"CPU_INDEX"}
-    taught = [
-        words for block in shell_blocks() if block.page == "docs/tutorials/flower.md" for words in commands(block.text)
-    ]
+    tutorial = (block.text for block in shell_blocks() if block.page == "docs/tutorials/flower.md")
+    taught = [words for text in tutorial for words in commands(text)]
     names = {"app": "examples/flower", f"{there}/fedaudit_recorder.py": "fedaudit_recorder.py"}
     mine = [[names.get(word, word).replace(f"$PWD/{there}/", "$PWD/") for word in words] for words in scripts]
-    assert [words for words in mine if words[0] in ("cp", "flwr")] == [
-        words for words in taught if words[0] in ("cp", "flwr")
-    ]
+    shared, expected = ([words for words in some if words[0] in ("cp", "flwr")] for some in (mine, taught))
+    assert shared == expected
     coins, audit = (words[1:] for words in scripts if words[0] == "fedaudit")
     assert ["python", "audit.py", *coins] in taught
     assert "my-run" in str(read_words(audit))  # it is not there
@@ -306,16 +276,12 @@ class TestNightly:
     @pytest.mark.parametrize("code", [exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED])
     def test_the_line_for_cron_mails_what_tonight_said(self, code: int, tmp_path: Path) -> None:
         """Whatever an earlier night left behind; nothing where all is well."""
-        (tmp_path / "nightly.log").write_text("an earlier night")
-        (tmp_path / "fedaudit-runs/nightly/matrix").mkdir(parents=True)
-        (tmp_path / "fedaudit-runs/nightly/matrix/summary.md").write_text("an earlier night")
         programs = tmp_path / "bin"
-        programs.mkdir()
-        (tmp_path / ".venv/bin").mkdir(parents=True)
-        (tmp_path / ".venv/bin/activate").write_text("")
-        for name, script in {"fedaudit": f"echo tonight >&2; exit {code}", "mail": "cat > mailed"}.items():
-            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-            (programs / name).chmod(0o755)
+        files = {"nightly.log": "an earlier night", "fedaudit-runs/nightly/matrix/summary.md": "an earlier night"}
+        files |= {".venv/bin/activate": "", "bin/mail": "#!/bin/sh\ncat > mailed\n"}
+        files |= {"bin/fedaudit": f"#!/bin/sh\necho tonight >&2; exit {code}\n"}
+        for name, text in files.items():
+            write(tmp_path / name, text.encode()).chmod(0o755)
         (line,) = (block.text for block in BLOCKS if block.text.startswith("17 2 * * * "))
         script = line.removeprefix("17 2 * * * ").replace("/srv/audits", shlex.quote(str(tmp_path)))
         subprocess.run(["sh", "-c", script], env={"PATH": f"{programs}:{os.environ['PATH']}"}, check=True)

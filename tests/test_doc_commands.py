@@ -4,8 +4,6 @@ Lines that need data, weights or a file which is not here run to their first ref
 others are read to their plans, and none is run. `--help` and `--list` are shown.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools
@@ -15,7 +13,7 @@ import runpy
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,12 +36,8 @@ OTHERS = {  # programs that are not ours, some in other environments: tests/test
     "pip", "pytest", "ray", "ruff", "source", "sphinx-build", "unset", "flower/bin/pip", "nvflare/bin/pip", "../../nvflare/bin/python",
 }  # fmt: skip
 MISSING = ("--backbone", "--weights", "--data-root", "--run", "--config")  # what may name something that is not here
-LINES = documented()
-LINES += [
-    ("--help", tuple(words))
-    for words in commands(re.sub(r"(?<=\S)  +\S.*$", "", cli.EXAMPLES, flags=re.MULTILINE))
-    if len(words) > 1
-]
+EXAMPLES = commands(re.sub(r"(?<=\S)  +\S.*$", "", cli.EXAMPLES, flags=re.MULTILINE))
+LINES = documented() + [("--help", tuple(words)) for words in EXAMPLES if len(words) > 1]
 LINES += [(".ci/run", tuple(words)) for words in commands((ROOT / ".ci" / "run").read_text()) if "audit.py" in words]
 
 
@@ -51,10 +45,8 @@ def audit_words(words: Sequence[str]) -> list[str] | None:
     """What a command line gives to the program; None where it starts another one."""
     if words[0] == "python" and words[1] != "-c":
         words = words[1:]
-    for start in (["audit.py"], ["fedaudit"], ["-m", "fedaudit"]):
-        if [*words[: len(start)]] == start:
-            return [*words[len(start) :]]
-    return None
+    starts = (["audit.py"], ["fedaudit"], ["-m", "fedaudit"])
+    return next(([*words[len(start) :]] for start in starts if [*words[: len(start)]] == start), None)
 
 
 AUDITS = list(dict.fromkeys(tuple(own) for _, words in LINES if (own := audit_words(words)) is not None))
@@ -91,16 +83,14 @@ def test_every_line_starts_a_program_that_is_known() -> None:
 def read(words: Sequence[str]) -> object:
     """What a command line asks for, or the InputError that refuses it."""
     try:
-        return (
-            nightly.read(words, plan) or compare_runs.read(words) or paper.read(words, plan) or cli.read_command(words)
-        )
+        night = nightly.read(words, plan)
+        return night or compare_runs.read(words) or paper.read(words, plan) or cli.read_command(words)
     except InputError as error:
         return error
 
 
 def test_lines_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = {shlex.join(words): why for words in AUDITS if (why := wrong_line([*words], capsys))}
-    assert wrong == {}
+    assert {shlex.join(words): why for words in AUDITS if (why := wrong_line([*words], capsys))} == {}
 
 
 def wrong_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -126,16 +116,11 @@ def wrong_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return "" if named else f"does not name what is missing: {refused}"
 
 
-TO_THE_PROGRAM = {
-    "benchmarks.main_job",
-    "benchmarks.messages",
-    "benchmarks.methods",
-}  # whose words are those of audit.py
+TO_THE_PROGRAM = ("benchmarks.main_job", "benchmarks.messages", "benchmarks.methods")
 
 
 def test_lines_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = {shlex.join(words): why for words in MODULES if (why := wrong_words(*words, patch=monkeypatch))}
-    assert wrong == {}
+    assert {shlex.join(words): why for words in MODULES if (why := wrong_words(*words, patch=monkeypatch))} == {}
 
 
 def wrong_words(name: str, *words: str, patch: pytest.MonkeyPatch) -> list[str]:
@@ -144,7 +129,7 @@ def wrong_words(name: str, *words: str, patch: pytest.MonkeyPatch) -> list[str]:
     source = ROOT.joinpath(*name.split("."))
     source = source / "__main__.py" if source.is_dir() else source.with_suffix(".py")
     text = source.read_text(encoding="utf-8")
-    if name in TO_THE_PROGRAM:
+    if name in TO_THE_PROGRAM:  # whose words are those of audit.py
         assert plan(words)
         return []
     if "Parser(" not in text:
@@ -195,28 +180,16 @@ def known_flags() -> set[str]:
     return names
 
 
-def of_modules() -> set[str]:
-    """The flags of benchmarks, pictures and recipes."""
-    paths = [
-        *ROOT.glob("benchmarks/*.py"),
-        ROOT / "docs/pictures/__main__.py",
-        *ROOT.glob("recipes/*.py"),
-    ]
-    return {
-        flag
-        for path in paths
-        for flag in re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", path.read_text(encoding="utf-8"))
-    }
-
-
-def said_flags(text: str) -> Iterator[str]:
-    yield from re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
+def said_flags(text: str) -> list[str]:
+    return re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
 
 
 def test_every_flag_of_a_page_is_one() -> None:
-    known = (
-        known_flags() | of_modules() | {"--compare", "--index-url", "--keep-going"}
-    )  # the last two of pip and Sphinx
+    """Of the program, of benchmarks, pictures and recipes, of pip and Sphinx."""
+    paths = [*ROOT.glob("benchmarks/*.py"), ROOT / "docs/pictures/__main__.py", *ROOT.glob("recipes/*.py")]
+    sources = " ".join(path.read_text(encoding="utf-8") for path in paths)
+    known = known_flags() | {*re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", sources)}
+    known |= {"--compare", "--index-url", "--keep-going"}
     for page, text in PAGES.items():
         own = re.findall(r"^ {4}(\w+): \w+ = (?:number|whole|text)\(", text, re.MULTILINE)  # of a method written there
         said = {flag for code in inline(page) for flag in said_flags(code)}
@@ -224,27 +197,25 @@ def test_every_flag_of_a_page_is_one() -> None:
 
 
 def test_every_flag_of_a_files_help_and_docstring_is_one() -> None:
-    known = known_flags()
-    for kind in KINDS.values():
-        for plugin in kind.values():
-            texts = [ast.get_docstring(ast.parse(plugin.path.read_text(encoding="utf-8"))) or ""]
-            texts += [field.metadata.get("help", "") for field in plugin.params.__dataclass_fields__.values()]
-            assert {flag for text in texts for flag in said_flags(text)} <= known, plugin.name
+    for plugin in (plugin for kind in KINDS.values() for plugin in kind.values()):
+        texts = [ast.get_docstring(ast.parse(plugin.path.read_text(encoding="utf-8"))) or ""]
+        texts += [field.metadata.get("help", "") for field in plugin.params.__dataclass_fields__.values()]
+        assert {flag for text in texts for flag in said_flags(text)} <= known_flags(), plugin.name
 
 
 CHOICES = {
-    "--preset": lambda: {*presets()},
-    "--method": lambda: {*METHODS},
-    "--attack": lambda: {*ATTACKS, "all", "none"},
-    "--audit": lambda: {*facts.AUDITS},
-    "--task": lambda: {*TASKS},
-    "--paper": lambda: {*paper_items.items(), "all", "list"},
+    "--preset": presets,
+    "--method": lambda: METHODS,
+    "--attack": lambda: (*ATTACKS, "all", "none"),
+    "--audit": lambda: facts.AUDITS,
+    "--task": lambda: TASKS,
+    "--paper": lambda: (*paper_items.items(), "all", "list"),
 }
 
 
 def test_what_a_page_gives_a_flag_is_there() -> None:
     """In pieces of a command, as `--preset memorising`; of names in capitals nothing is asked."""
-    choices = {flag: names() for flag, names in CHOICES.items()}
+    choices = {flag: {*names()} for flag, names in CHOICES.items()}
     for code in (code for page in PAGES for code in inline(page) if code.startswith("--")):
         for words in commands(code):
             for flag, value in itertools.pairwise(words):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import re
 from collections.abc import Iterable
 from typing import Any, get_type_hints
 
 import pytest
 
+from benchmarks import same_findings
 from docs import parameters
 from fedaudit.attacks import settings as adversaries
 from fedaudit.attacks.facts import ATTACKS
@@ -72,28 +72,18 @@ def test_each_has_a_row() -> None:
 
 # exit codes
 
-CODES = {exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED, exits.CLOSED} | {
-    128 + n for n in exits._SIGNALS
-}
+CODES = {exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED, exits.CLOSED}
+CODES |= {128 + n for n in exits._SIGNALS}
 
 
 def test_exit_codes_stand_once_and_are_all() -> None:
     said = [int(code) for row in table("docs/guides/gates.md", "exit code") for code in row[0].split(", ")]
     assert sorted(said) == sorted(CODES)
-
-
-def test_exit_codes_of_a_night() -> None:
-    said = [row[0] for row in table("docs/reference/nightly.md", "exit code")]
-    assert said[:3] == [str(code) for code in (exits.DONE, exits.CROSSED, exits.FAILED)]
-    assert said[3:] == [f"{exits.MENDABLE}, {exits.BROKEN}, and those of signals"]
-
-
-def test_an_exit_code_in_a_sentence_is_one() -> None:
+    night = [row[0] for row in table("docs/reference/nightly.md", "exit code")]
+    assert night[:3] == [str(code) for code in (exits.DONE, exits.CROSSED, exits.FAILED)]
+    assert night[3:] == [f"{exits.MENDABLE}, {exits.BROKEN}, and those of signals"]
     said = {page: {*map(int, re.findall(r"exit code (\d+)", text))} for page, text in PAGES.items()}
-    assert {page: codes - CODES for page, codes in said.items() if codes - CODES} == {}
-
-
-# attacks and adversaries
+    assert {page: codes - CODES for page, codes in said.items() if codes - CODES} == {}, "in sentences"
 
 
 def test_attacks_under_threat_models() -> None:
@@ -122,16 +112,12 @@ def test_what_runs_against_clients_on_shares_and_against_a_peer() -> None:
         fitting = {name: attack for name, attack in ATTACKS.items() if lacks(attack, learner) is None}
         return {name for name, attack in fitting.items() if refusal(attack, threat_model, learner) is None}
 
-    single = {
-        name
-        for name, attack in ATTACKS.items()
-        if lacks(attack, prompts) is None and not (MESSAGES | {"probes"}) & {*attack.facts.needs}
-    }
+    fitting = {name: {*attack.facts.needs} for name, attack in ATTACKS.items() if lacks(attack, prompts) is None}
+    single = {name for name, needs in fitting.items() if not (MESSAGES | {"probes"}) & needs}
     assert run_by("colluding-users", prompts) == single
     assert run_by("clustering-server", prompts) == single | {"decompose", "cosine"}
-    assert {name for name, attack in ATTACKS.items() if not lacks(attack, prompts) and lacks(attack, dual)} == {
-        "contents", "decompose", "scaled", "scatter", "whitebox"
-    }  # fmt: skip
+    of_one_prompt = {"contents", "decompose", "scaled", "scatter", "whitebox"}
+    assert {name for name in fitting if lacks(ATTACKS[name], dual)} == of_one_prompt
     assert run_by("peer", dual) == run_by("released-model", dual)
 
 
@@ -152,14 +138,10 @@ def test_every_attack_has_a_row_and_a_section() -> None:
 def test_the_order_of_all() -> None:
     rows = table("docs/reference/attacks.md", "strength", "attacks")
     said = {name: int(row[0]) for row in rows for name in codes(row[1])}
-    assert said == {
-        name: plugin.facts.strength for name, plugin in ATTACKS.items() if plugin.facts.strength or name in said
-    }
-    assert {*ATTACKS} == {*said}
+    assert said == {name: plugin.facts.strength for name, plugin in ATTACKS.items()}
 
 
 def test_what_the_adversary_may_be_told() -> None:
-    """Flags and defaults."""
     rows = table("docs/reference/attacks.md", "flag")
     names = [codes(row[0])[0].split()[0][2:].replace("-", "_") for row in rows]
     assert sorted(names) == sorted(field.name for field in dataclasses.fields(adversaries.Adversary))
@@ -167,34 +149,25 @@ def test_what_the_adversary_may_be_told() -> None:
     texts = dict(zip(names, (row[1] for row in rows), strict=True))
     assert f"{usual.shadows} as in DP-FPL, {thrifty.shadows} of dual prompts" in texts["shadows"]
     assert texts["observed_rounds"].endswith(f": {usual.observed_rounds}")
-    assert all(
-        getattr(usual, name) == 0 and "0 (default)" in texts[name]
-        for name in ("targets", "shadow_trajectories", "solved_rounds")
-    )
+    for name in ("targets", "shadow_trajectories", "solved_rounds"):
+        assert (getattr(usual, name), "0 (default)" in texts[name]) == (0, True), name
     for name in ("shadow_kind", "trajectory"):
         (value,) = (codes(row[0])[0].split()[1] for row, own in zip(rows, names, strict=True) if own == name)
         adversaries.Adversary(**{name: value})
         assert value != getattr(usual, name), "the table says what changes it"
 
 
-def test_ways_of_rebuilding() -> None:
+def test_ways_of_rebuilding_and_orders_and_slices_of_maxrenyi() -> None:
     ways = [row[0] for row in table("docs/reference/attacks-outputs.md", "way", "takes")]
     assert {*ways} <= {*AT_THE_END}
     for way in ways[1:]:
         RebuiltWays(ways=way)
-
-
-def test_orders_and_slices_of_maxrenyi() -> None:
-    said = PAGES["docs/reference/attacks-outputs.md"]
-    orders, parts = (
-        re.findall(r"`--order` ([\d., inf]+);.*`--slice` (\w+), (\w+) or (\w+)\.", said)[0][0],
-        re.findall(r"`--slice` (\w+), (\w+) or (\w+)\.", said)[0],
-    )
+    said, usual = PAGES["docs/reference/attacks-outputs.md"], MaxRenyi()
+    orders, *parts = re.findall(r"`--order` ([\d., inf]+);.*`--slice` (\w+), (\w+) or (\w+)\.", said)[0]
     for order in orders.split(", "):
         MaxRenyi(order=float(order))
     for part in parts:
         MaxRenyi(slice=part)
-    usual = MaxRenyi()
     assert f"Headline, fixed beforehand: order {usual.order:g}, K = {usual.k}, {usual.slice}." in said
 
 
@@ -214,23 +187,11 @@ def test_threat_models_have_a_row_each() -> None:
     for row in rows:
         (name,) = codes(row[0])
         having = [noun for noun, learner in of.items() if name in learner.threat_models]
-        only = re.findall(r"\((.*?)\)", row[0])
-        assert only == (
-            []
-            if len(having) == 3
-            else ["methods on secret shares"]
-            if not having
-            else [" and ".join(having) + " only" * (len(having) == 1)]
-        )
-
-
-def test_what_is_attacked_in_prompts() -> None:
-    rows = table("docs/understand/threat-models.md", "threat model", "way")
-    assert {name for row in rows for name in codes(row[0])} == {*THREAT_MODELS}
-    assert {row[1] for row in rows} <= {*AT_THE_END}
-
-
-# methods and tasks
+        only = " and ".join(having) + " only" * (len(having) == 1) if having else "methods on secret shares"
+        assert re.findall(r"\((.*?)\)", row[0]) == [only] * (len(having) < 3), name
+    attacked = table("docs/understand/threat-models.md", "threat model", "way")
+    assert {name for row in attacked for name in codes(row[0])} == {*THREAT_MODELS}
+    assert {row[1] for row in attacked} <= {*AT_THE_END}
 
 
 def test_parameters_are_those_of_the_files() -> None:
@@ -241,21 +202,14 @@ def test_parameters_are_those_of_the_files() -> None:
 def test_methods_of_prompts() -> None:
     (sentence,) = re.findall(r"^Prompt methods \((.*)\) have", PAGES["docs/reference/methods.md"], re.MULTILINE)
     assert {*codes(sentence)} == of_learner("prompts")
-    never = {
-        codes(row[0])[0]
-        for row in table("docs/reference/prompts.md", "method", "trained")
-        if row[3] in ("", "never noised")
-    }
+    rows = table("docs/reference/prompts.md", "method", "trained")
+    never = {codes(row[0])[0] for row in rows if row[3] in ("", "never noised")}
     assert never == {name for name in of_learner("prompts") if not private(METHODS[name].facts)}
 
 
 def test_every_method_has_a_section() -> None:
-    titles = {
-        title
-        for page in ("methods", "prompts")
-        for title in re.findall(r"^## (\w+)$", PAGES[f"docs/reference/{page}.md"], re.MULTILINE)
-    }
-    assert of_learner("lora") | of_learner("prompts") <= titles
+    text = PAGES["docs/reference/methods.md"] + PAGES["docs/reference/prompts.md"]
+    assert of_learner("lora") | of_learner("prompts") <= {*re.findall(r"^## (\w+)$", text, re.MULTILINE)}
 
 
 def test_partitions_and_data_sets() -> None:
@@ -270,13 +224,6 @@ def test_partitions_and_data_sets() -> None:
 
 def fields_of(*classes: Any) -> dict[str, Any]:
     return {field.name: field.default for own in classes for field in dataclasses.fields(own)}
-
-
-def test_defaults_of_data() -> None:
-    usual = fields_of(TASKS["coco"].params)
-    for row in table("docs/reference/data.md", "flag", "default"):
-        (flag,) = codes(row[0])
-        assert float(row[1]) == usual[flag[2:].replace("-", "_")], flag
 
 
 def test_flags_of_privacy() -> None:
@@ -297,25 +244,22 @@ def test_flags_of_privacy() -> None:
         assert str(value) == f"{getattr(own, flag[2:].replace('-', '_')):{'' if value.isalpha() else 'g'}}"
 
 
-def test_settings_of_learners() -> None:
+def test_settings_of_learners_and_defaults_of_data() -> None:
     """What a page calls the settings are the defaults of the learner, its methods and the schedule."""
-    for page, learner, begins in (
-        ("methods", "lora", "--rank 8 --alpha"),
-        ("prompts", "prompts", "--rounds 100 --clients"),
-    ):
+    pages = ("methods", "lora", "--rank 8 --alpha"), ("prompts", "prompts", "--rounds 100 --clients")
+    for page, learner, begins in pages:
         (words,) = (code for code in inline(f"docs/reference/{page}.md") if code.startswith(begins))
         path = plugins.package_folder("fedaudit.trainers") / f"{learner}.py"
-        known = fields_of(plugins.dataclass_of(path, "Settings")) | {
-            "rounds": facts(learner).rounds,
-            "clients": facts(learner).clients,
-        }
+        known = fields_of(plugins.dataclass_of(path, "Settings"))
+        known |= {name: getattr(facts(learner), name) for name in ("rounds", "clients")}
         flags = words.split()
         for flag, value in zip(flags[::2], flags[1::2], strict=True):
             usual = known[flag[2:].replace("-", "_")]
             assert (float(value) if isinstance(usual, (int, float)) else value) == usual, flag
-
-
-# canaries
+    usual = fields_of(TASKS["coco"].params)
+    for row in table("docs/reference/data.md", "flag", "default"):
+        (flag,) = codes(row[0])
+        assert float(row[1]) == usual[flag[2:].replace("-", "_")], flag
 
 
 def test_flags_and_kinds_of_canaries() -> None:
@@ -327,46 +271,33 @@ def test_flags_and_kinds_of_canaries() -> None:
         assert ("(default)" in row[0]) == (kind == Canaries().canary_kind)
 
 
-def test_how_many_canaries() -> None:
+def test_ceilings_of_canaries_and_guesses() -> None:
     for row in table("docs/reference/canaries.md", "canaries", "ceiling"):
         m = int(row[0].replace(",", ""))
         assert float(row[1]) == pytest.approx(one_run.ceiling(m, delta=1e-5), abs=0.0051), row
         for epsilon, cell in zip((0.1, 0.5, 1, 2), row[2:], strict=True):
             needed = one_run.needed_accuracy(m, epsilon=epsilon, delta=1e-5)
-            if needed is None or math.isnan(needed) or needed > 1:
-                assert cell == "never", row
-            else:
-                assert float(cell.rstrip(" %")) == pytest.approx(100 * needed, abs=0.051), row
-
-
-def test_ceilings_of_guesses() -> None:
+            never = needed is None or not needed <= 1
+            assert cell == "never" if never else float(cell.rstrip(" %")) == pytest.approx(100 * needed, abs=0.051), row
     for row in table("docs/reference/privacy.md", "canaries (delta 1e-5)", "guesses"):
         m, guesses = (int(cell.replace(",", "")) for cell in row[:2])
         found = [test.ceiling(n, canaries=m, delta=1e-5) for n in (guesses, m) for test in (one_run, trade_off)]
-        assert [float(cell) for cell in row[2:]] == pytest.approx(found, abs=0.0051)
+        assert [float(cell) for cell in row[2:]] == pytest.approx(found, abs=0.0051), row
 
 
-# runs, findings, gates
-
-
-def test_metrics_of_gates_and_schema_of_findings() -> None:
+def test_metrics_of_gates_schema_of_findings_and_families_of_rows() -> None:
     assert f"- `schema` is {SCHEMA}." in PAGES["docs/reference/results.md"]
-    assert {code for row in table("docs/guides/gates.md", "metric", "scale") for code in codes(row[0])} >= {
-        *gates.METRICS
-    }
+    assert {*first("docs/guides/gates.md", "metric", "scale")} >= {*gates.METRICS}
+    rows = {row[0]: row[2] for row in table("docs/reference/audits.md", "`family`")}
+    assert rows == {name: f"{5 * share:g} %" for name, share in SHARES.items()}
 
 
 def test_keys_of_an_own_run() -> None:
     said = first("docs/reference/run-folder.md", "key", section="run.json")
     keys = reading._OPTIONAL | reading._SINCE_2 | reading._OF_ADAPTERS | reading._OF_PROMPTS
     assert sorted(said) == sorted({**reading._NEEDED, **reading._NEEDED_OF_PROMPTS, **keys})
-    optional = {
-        name
-        for row in table("docs/reference/run-folder.md", "key", section="run.json")
-        if row[1].startswith("optional")
-        for name in codes(row[0])
-    }
-    assert optional == keys.keys()
+    rows = table("docs/reference/run-folder.md", "key", section="run.json")
+    assert {name for row in rows if row[1].startswith("optional") for name in codes(row[0])} == keys.keys()
     of_rounds = first("docs/reference/run-folder.md", "key", section="rounds.json")
     assert sorted(of_rounds) == sorted({**round_notes.ROUND, **round_notes.UPLOAD})
 
@@ -378,39 +309,18 @@ def test_hooks_of_a_backbone() -> None:
         assert parameters == [word for word in words.split(", ") if word], signature
 
 
-def test_words_of_a_night() -> None:
+def test_words_and_limits_of_a_night() -> None:
     said = {row[0]: row[2] for row in table("docs/reference/nightly.md", "word", "means")}
     assert said == {word: "no" if word == nights.SHOWN else "yes" for word in said}
     assert {*said} == {nights.CHANGED, nights.NEW_LEAK, nights.HEALED, nights.DRIFT, nights.SHOWN}
-
-
-def test_limits_of_a_night() -> None:
     assert all(gates.limit(limit, limit) for limit in first("docs/reference/nightly.md", "limit", "is crossed where"))
 
 
-def test_families_of_rows() -> None:
-    rows = {row[0]: row[2] for row in table("docs/reference/audits.md", "`family`")}
-    assert rows == {name: f"{5 * share:g} %" for name, share in SHARES.items()}
-
-
-# papers and presets
-
-
-def test_every_preset_stands_in_the_docs() -> None:
+def test_every_preset_and_benchmark_stands_in_the_docs() -> None:
     text = "\n".join(PAGES.values())
-    assert [
-        name for name in presets() if not re.search(rf"(?<![\w-]){name}(?![\w-])", text) and name not in OF_ITEMS
-    ] == []
-
-
-OF_ITEMS = {item.preset for item in paper_items.items().values()} | {
-    item.scale for item in paper_items.items().values()
-}  # `--paper` takes them
-
-
-def test_benchmarks_stand_in_the_docs() -> None:
-    """Each is named by some page: else nobody knows of its table."""
-    text = "\n".join(PAGES.values())
+    items = paper_items.items().values()  # `--paper` takes their presets
+    for name in {*presets()} - {item.preset for item in items} - {item.scale for item in items}:
+        assert re.search(rf"(?<![\w-]){name}(?![\w-])", text), name
     for path in ROOT.glob("benchmarks/*.py"):
         assert re.search(rf"benchmarks[./]{path.stem}\b", text), path.name
 
@@ -420,9 +330,6 @@ def test_tables_of_benchmarks_name_their_command() -> None:
         if page.startswith("docs/benchmarks/") and not page.endswith(("index.md", "claims.md")):
             for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
                 assert "|---" not in section or re.search(r"python |audit\.py|benchmarks[./]", section), section[:60]
-
-
-# contributing
 
 
 def test_slow_tests_say_why() -> None:
@@ -436,17 +343,15 @@ def test_slow_tests_say_why() -> None:
     assert silent == []
 
 
-def test_rooms_have_a_row_each() -> None:
+def test_rooms_have_a_row_each_and_small_runs_are_counted() -> None:
     said = {name.rstrip("/") for name in first("CONTRIBUTING.md", "room", "holds")}
-    folders = {
-        "fedaudit/" + path.name
-        for path in (ROOT / "fedaudit").iterdir()
-        if path.is_dir() and not path.is_symlink() and any(path.glob("*.py"))
-    }
+    rooms = [path for path in (ROOT / "fedaudit").iterdir() if path.is_dir() and not path.is_symlink()]
+    folders = {f"fedaudit/{path.name}" for path in rooms if any(path.glob("*.py"))}
     packages = {"attacks", "audits", "benchmarks", "recipes", "reports", "trainers", "docs/pictures"}
-    assert said == folders | packages | {
-        *("fedaudit/api.py", "keywords.py", "options.py", "__main__.py", "fedaudit_recorder.py", "recorder")
-    }
+    files = {"fedaudit/api.py", "keywords.py", "options.py", "__main__.py", "fedaudit_recorder.py", "recorder"}
+    assert said == folders | packages | files
+    (word,) = re.findall(r"makes (\w+) small runs", PAGES["CONTRIBUTING.md"])
+    assert NUMBERS[word] == len(same_findings.RUNS)
 
 
 def test_facts_and_constants_that_are_named_are_read() -> None:
@@ -460,10 +365,3 @@ def test_facts_and_constants_that_are_named_are_read() -> None:
         "ORDER", "FIGURES", "MOVED", "ON_TOY", "PAPER", "NAME", "FAULT", "OUTSIDE_KEYS", "STUBS", "ON_HOST",
         "TABLES", "THREAT_MODELS", "STRONGEST", "AT_THE_END", "FRESHEST",
     }  # fmt: skip
-
-
-def test_the_suite_of_small_runs_is_counted() -> None:
-    from benchmarks import same_findings
-
-    (word,) = re.findall(r"makes (\w+) small runs", PAGES["CONTRIBUTING.md"])
-    assert NUMBERS[word] == len(same_findings.RUNS)

@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -56,23 +57,19 @@ def pixels(path: Path, form: str, **options: object) -> bytes:
 
 def planted(folder: Folder, kind: str) -> None:
     first = folder.images / "Forest/0.png"
-    if kind == "listed twice":
-        folder.add("train", "Forest/0.png", "Forest")
-    elif kind == "train and test":
-        folder.add("test", "Forest/0.png", "Forest")
-    elif kind == "two classes":
-        folder.add("train", "River/else.png", "River", first.read_bytes())
-    elif kind == "two names":
-        folder.add("train", "Forest/else.png", "Forest", first.read_bytes())
-    else:
-        folder.add("train", "Forest/else.bmp", "Forest", pixels(first, "BMP"))
+    split, file, content = {
+        "listed twice": ("train", "Forest/0.png", None),
+        "train and test": ("test", "Forest/0.png", None),
+        "two classes": ("train", "River/else.png", first.read_bytes()),
+        "two names": ("train", "Forest/else.png", first.read_bytes()),
+        "two formats": ("train", "Forest/else.bmp", pixels(first, "BMP")),
+    }[kind]
+    folder.add(split, file, file.partition("/")[0], content)
 
 
 def left_out(training: int, across: int, copy: str) -> str:
-    return (
-        f"pictures left out as their pixels are those of another one: 1 (twice in training: {training}, in training and test: "
-        f"{across}, twice in test: 0), Forest/0.png = {copy}."
-    )
+    counts = f"twice in training: {training}, in training and test: {across}, twice in test: 0"
+    return f"pictures left out as their pixels are those of another one: 1 ({counts}), Forest/0.png = {copy}."
 
 
 TORN = "pictures left out as each stands under two classes, and no class is right for it: 2, Forest/0.png = River/else.png."
@@ -117,15 +114,10 @@ def test_without_copies_the_lists_are_not_touched(tmp_path):
     one, other = Folder(tmp_path / "one"), Folder(tmp_path / "other")
     planted(other, "two names")
     for kind in KINDS:
-        first, second = (
-            [
-                (r.id, r.image.tobytes(), used)
-                for c in folder.federation(**kind).clients
-                for r, used in c.labelled_candidates
-            ]
-            for folder in (one, other)
-        )
-        assert first == second
+        federations = [folder.federation(**kind) for folder in (one, other)]
+        dealt = [[pair for client in found.clients for pair in client.labelled_candidates] for found in federations]
+        first, second = ([(r.id, r.image.tobytes(), used) for r, used in pairs] for pairs in dealt)
+        assert first == second, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,10 +177,7 @@ def test_pixels_are_equal_across_formats_and_modes_and_not_across_shapes(tmp_pat
     same.append(same[1].read_bytes())
     same.append(pixels(same[1], "PNG", compress_level=0))
     turned = grey.reshape(4, 6)[..., None].repeat(3, -1)
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(same[-1][: len(same[-1]) // 2])
-    again = tmp_path / "again.png"
-    again.write_bytes(broken.read_bytes())
+    broken, again = (write(tmp_path / name, same[-1][: len(same[-1]) // 2]) for name in ("broken.png", "again.png"))
     found = duplicates.identities([*same, turned, broken, again, broken, tmp_path / "none.png"])
     assert len({*found[: len(same)]}) == 1
     assert len({*found[len(same) - 1 :]}) == 5, "a damaged or missing file equals itself only"
@@ -200,21 +189,20 @@ def test_only_pictures_of_equal_height_and_width_are_decoded_and_files_once(tmp_
     for n, side in enumerate((3, 4, 5, 5)):
         paths.append(tmp_path / f"{n}.png")
         Image.fromarray(np.full((side, 4, 3), n, np.uint8)).save(paths[-1])
-    decoded, original = [], duplicates.user_files.decode
-    monkeypatch.setattr(duplicates.user_files, "decode", lambda source: decoded.append(source.name) or original(source))
+    monkeypatch.setattr(duplicates.user_files, "decode", decode := Mock(wraps=duplicates.user_files.decode))
     monkeypatch.setattr(duplicates, "_known", {})
     monkeypatch.setattr(duplicates.user_files, "GRAIN_NS", 0)
     before = duplicates.identities(paths)
-    assert sorted(decoded) == ["2.png", "3.png"]
+    assert sorted(call.args[0].name for call in decode.mock_calls) == ["2.png", "3.png"]
     kept = json.loads(json.dumps(duplicates.known_pictures()))
     duplicates._known.clear()
     duplicates.remember(kept)
     assert duplicates.identities(paths) == before
-    assert len(decoded) == 2
+    assert decode.call_count == 2
     Image.fromarray(np.full((5, 4, 3), 3, np.uint8)).save(paths[2])
     found = duplicates.identities(paths)
     assert found[2] == found[3], "a file that changed is decoded again"
-    assert decoded[2:] == ["2.png"]
+    assert [call.args[0].name for call in decode.mock_calls[2:]] == ["2.png"]
 
 
 def test_undecoded_pictures_equal_their_file_until_pixels_are_known(tmp_path, monkeypatch):
@@ -244,9 +232,7 @@ def test_a_class_that_has_nothing_but_copies_is_refused_with_the_reason(tmp_path
     folder = Folder(tmp_path)
     folder.lists["test"] = [row for row in folder.lists["test"] if row[2] == "Forest"]
     folder.add("test", "River/0.png", "River")
-    with pytest.raises(
-        InputError, match=r"class 'River' has no test records that are left: pictures left out .*: 1 .*"
-    ):
+    with pytest.raises(InputError, match=r"class 'River' has no test records that are left: pictures left out .*: 1 "):
         folder.federation()
 
 
@@ -266,10 +252,8 @@ def test_copies_across_two_domains_stay_in_the_first():
 
 def captions(root: Path, pairs: list[tuple[int, str]], **changes: int) -> Federation:
     """COCO's federation of rows (number of the picture, caption) in a parquet file."""
-    rows = [
-        {"image": (picture(n), f"{i}.jpg"), "file_name": f"{i}.jpg", "caption": text}
-        for i, (n, text) in enumerate(pairs)
-    ]
+    named = ((f"{i}.jpg", n, text) for i, (n, text) in enumerate(pairs))
+    rows = [{"image": (picture(n), name), "file_name": name, "caption": text} for name, n, text in named]
     minidata.parquet(root / "train.parquet", rows)
     params = {"records": 4, "background": 0, "reference": 4, "test": 4} | changes
     return coco_task.coco(coco_task.Params(data_root=str(root), **params), clients=2, seed=0)

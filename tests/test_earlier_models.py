@@ -1,7 +1,5 @@
 """The control of a score that is constant on the public start: the released model before a client first took part, of prompts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

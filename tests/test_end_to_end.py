@@ -1,8 +1,6 @@
 """The command as a user runs it, on tiny settings: every kind of run ends with the same bytes after whatever happens to it, and reuses
 what is on disk. The quickest kind is the short version of the others, which are slow."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -136,9 +134,6 @@ def copied(run: Whole, to: Path) -> Path:
     return shutil.copytree(run.out, to, dirs_exist_ok=True)
 
 
-# --- what every kind promises ---------------------------------------------------------------------------------------
-
-
 @each
 def test_leaves_a_report_that_says_where_nothing_lies(kind: str, whole: Any) -> None:
     out, _, folder = whole(kind)
@@ -190,9 +185,6 @@ def test_two_processes_with_the_same_command_share_the_work(kind: str, whole: An
 @each_estimated
 def test_a_dry_run_says_what_would_happen_and_trains_nothing(kind: str, tmp_path: Path) -> None:
     KINDS[kind].job.check_dry_run(tmp_path, KINDS[kind].to_run, KINDS[kind].workers)
-
-
-# --- what each finds, and what it shares with others ----------------------------------------------------------------
 
 
 def test_the_quickest_has_utility_and_epsilon(whole: Any) -> None:

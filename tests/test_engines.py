@@ -1,7 +1,6 @@
 """The contract of engines: whoever runs the jobs, results come in order, once, and whatever happens to a worker."""
 
-from __future__ import annotations
-
+import functools
 import os
 import random
 import signal
@@ -9,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +29,13 @@ MIB = 2**20
 
 
 class Started:
-    """Makes executors of one engine, in a folder that workers see."""
-
     def __init__(self, engine: str, folder: Path) -> None:
         self.engine, self.folder, self.said = engine, folder, list[str]()
 
     def __call__(self, build: Callable[[], Any] | None = None) -> Executor[Path]:
-        options = {"folder": self.folder / "shared", "cpus": 1, "gpus": 0, "environment": nothing_to_compare}
-        return Executor(
-            build or Bench(self.folder), workers=2, engine=self.engine, say=self.said.append,
-            options=options if self.engine == "ray" else {},
-        )  # fmt: skip
-
-
-def nothing_to_compare() -> dict[str, str]:
-    return {}
+        of_ray = {"folder": self.folder / "shared", "cpus": 1, "gpus": 0, "environment": dict}
+        more = {"engine": self.engine, "say": self.said.append, "options": of_ray if self.engine == "ray" else {}}
+        return Executor(build or Bench(self.folder), workers=2, **more)
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +59,11 @@ def started(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     return Started("local", tmp_path)
 
 
+@dataclass
 class Bench:
     """Builds the bench: a folder, in which it leaves a mark of each building process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def __call__(self) -> Path:
         (self.folder / f"built-{os.getpid()}-{time.time_ns()}").touch()
@@ -83,25 +75,20 @@ def double(bench: Path, x: int) -> tuple[int, int]:
     return 2 * x, os.getpid()
 
 
-def fail(bench: Path, x: int) -> Any:
-    raise ValueError(f"job {x}")
-
-
-def miss(bench: Path, x: int) -> None:
-    raise Missing(bench / "file")
-
-
 class Odd(Exception):
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")
 
 
-def oddly(bench: Path, x: int) -> None:
-    raise Odd(1, 2)
-
-
-def unreadable(bench: Path, x: int) -> Callable[[], int]:
-    return lambda: x
+def fail(bench: Path, how: str) -> Any:
+    match how:
+        case "missing":
+            raise Missing(bench / "file")
+        case "odd":
+            raise Odd(1, 2)
+        case "unreadable":
+            return lambda: how
+    raise ValueError(f"job {how}")
 
 
 def die(bench: Path, x: int) -> None:
@@ -118,16 +105,14 @@ def die_once(bench: Path, x: int) -> bytes:
 
 
 def large(bench: Path, job: tuple[int, int]) -> bytes:
-    """As many bytes as the job says, from a worker that has left its number a moment before."""
+    """As many bytes as the job says, from a worker that has left its number a moment before; an error for none."""
     x, size = job
+    if not size:
+        fail(bench, str(x))
     data = random.Random(x).randbytes(size)
     if x == 0:
         (bench / "sends").write_text(str(os.getpid()))
     return data
-
-
-def large_or_fail(bench: Path, job: tuple[int, int]) -> bytes:
-    return large(bench, job) if job[1] else fail(bench, job[0])
 
 
 def half(bench: Path, x: int) -> bytes:
@@ -145,20 +130,15 @@ def half(bench: Path, x: int) -> bytes:
 
 
 def test_results_come_in_the_order_of_the_jobs_and_from_several_workers(started: Started) -> None:
+    """For each of which the bench is built once at most."""
     with started() as executor:
         found = list(executor.map(double, range(12)))
         again = list(executor.map(double, range(3)))
     assert [value for value, _ in found] == [2 * x for x in range(12)]
     assert [value for value, _ in again] == [0, 2, 4]
     assert len({pid for _, pid in found} - {os.getpid()}) == 2
-
-
-def test_the_bench_is_built_once_for_each_worker_at_most(started: Started) -> None:
-    with started() as executor:
-        list(executor.map(double, range(12)))
-    built = [path.name for path in started.folder.glob("built-*")]
-    assert 1 <= len(built) <= 2
-    assert len({name.split("-")[1] for name in built}) == len(built)
+    built = [path.name.split("-")[1] for path in started.folder.glob("built-*")]
+    assert 1 <= len({*built}) == len(built) <= 2
 
 
 def test_jobs_are_made_when_their_turn_is_near(started: Started) -> None:
@@ -195,16 +175,16 @@ def test_who_wants_no_more_results_starts_no_more_jobs(started: Started) -> None
 
 @pytest.mark.parametrize("kind", ["map", "chains"])
 def test_an_error_comes_back_as_it_is_if_it_can(started: Started, kind: str) -> None:
-    errors: list[tuple[Any, type[Exception], str]] = [
-        (fail, ValueError, "^job 4"),
-        (miss, Missing, "file is not there"),
-        (oddly, RuntimeError, "^Odd: 1 and 2$"),
-        (unreadable, Exception, "pickle"),
-    ]
+    errors: dict[str, tuple[type[Exception], str]] = {
+        "plain": (ValueError, "^job plain"),
+        "missing": (Missing, "file is not there"),
+        "odd": (RuntimeError, "^Odd: 1 and 2$"),
+        "unreadable": (Exception, "pickle"),
+    }
     with started() as executor:
-        for function, error, said in errors:  # and the workers go on
+        for how, (error, said) in errors.items():  # and the workers go on
             with pytest.raises(error, match=said):
-                list(getattr(executor, kind)(function, [4] if kind == "map" else [[4, 5]]))
+                list(getattr(executor, kind)(fail, [how] if kind == "map" else [[how, how]]))
         assert next(iter(executor.map(double, [1])))[0] == 2
 
 
@@ -247,10 +227,9 @@ def test_without_workers_left_all_jobs_end(started: Started, monkeypatch: pytest
     monkeypatch.setattr(local, "TRIES", 1)  # no spare one
     if started.engine == "local" and os.environ[local.START] == "fork":  # elsewhere there are always more
         with started() as executor:
-            with pytest.raises(WorkerDied):
-                list(executor.map(die, range(9)))
-            with pytest.raises(WorkerDied):
-                list(executor.map(double, range(9)))
+            for job in (die, double):
+                with pytest.raises(WorkerDied):
+                    list(executor.map(job, range(9)))
 
 
 @POSIX
@@ -262,34 +241,24 @@ def test_a_worker_that_dies_in_the_middle_of_a_message(started: Started) -> None
     assert started.said == [crew.AGAIN]
 
 
-def killed_while_sending(started: Started, size: int, delay: float) -> float:
-    """Seconds until all results are there, after the sender of the first one was killed."""
-    jobs, times = [(x, size) for x in range(3)], list[float]()
-    (started.folder / "sends").unlink(missing_ok=True)
+@POSIX
+def test_a_worker_that_is_killed_while_it_sends_a_large_result(started: Started) -> None:
+    sends, killed = started.folder / "sends", list[float]()
 
     def kill() -> None:
-        while not (text := _text(started.folder / "sends")):
+        while not (text := sends.read_text() if sends.exists() else ""):
             time.sleep(0.001)
-        time.sleep(delay)
-        times.append(time.monotonic())
+        time.sleep(0.001)
+        killed.append(time.monotonic())
         os.kill(int(text), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     with started() as executor:
         killer.start()
-        found = list(executor.map(large, jobs))
+        found = list(executor.map(large, [(x, 20 * MIB) for x in range(3)]))
         killer.join()
-    assert found == [random.Random(x).randbytes(size) for x in range(3)]
-    return time.monotonic() - times[0]
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
-
-
-@POSIX
-def test_a_worker_that_is_killed_while_it_sends_a_large_result(started: Started) -> None:
-    assert killed_while_sending(started, 20 * MIB, 0.001) < 60
+    assert found == [random.Random(x).randbytes(20 * MIB) for x in range(3)]
+    assert time.monotonic() - killed[0] < 60
 
 
 def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,24 +266,16 @@ def test_large_results_leave_no_file(started: Started, tmp_path: Path, monkeypat
     with started() as executor:
         assert len(next(executor.map(large, [(1, MIB)]))) == MIB
     with pytest.raises(ValueError, match="job 3"), started() as executor:
-        list(executor.map(large_or_fail, [(1, MIB), (2, MIB), (3, 0)]))
+        list(executor.map(large, [(1, MIB), (2, MIB), (3, 0)]))
     assert not list(tmp_path.glob("fedaudit-results-*")) + list(tmp_path.glob("shared/*"))
 
 
-class Informed(Bench):
-    """Brings parameters of a plugin's class."""
-
-    def __init__(self, folder: Path, params: Any) -> None:
-        super().__init__(folder)
-        self.params = params
-
-    def __call__(self) -> Any:
-        super().__call__()
-        return self.params
+def informed(folder: Path, params: Any) -> Any:
+    Bench(folder)()
+    return params
 
 
 def sees(params: Any, x: int) -> tuple[str | None, tuple[int, str, float]]:
-    """The GPU; and the process, the module of a plugin as it is found there, and a parameter of it."""
     time.sleep(0.1)
     return os.environ.get("CUDA_VISIBLE_DEVICES"), (os.getpid(), ATTACKS["odd_one"].load().__module__, params.weight)
 
@@ -335,16 +296,14 @@ class OddOne: ...
 
 @POSIX
 @pytest.mark.usefixtures("forgotten")
-def test_on_several_gpus_each_worker_is_spawned_sees_one_and_knows_plugins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_several_gpus_each_worker_is_spawned_sees_one_and_knows_plugins(tmp_path: Path, monkeypatch: Any) -> None:
     """And whoever comes after a dead one sees the same."""
     (tmp_path / "torch.py").write_text("def set_num_threads(n): ...\n")  # the real one takes each worker seconds
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "mine" / "attacks").mkdir(parents=True)
-    (tmp_path / "mine" / "attacks" / "odd_one.py").write_text(PLUGIN)
+    (attacks := tmp_path / "mine" / "attacks").mkdir(parents=True)
+    (attacks / "odd_one.py").write_text(PLUGIN)
     places.add([tmp_path / "mine"], "--plugins")
-    build = Informed(tmp_path, ATTACKS["odd_one"].params(weight=0.125))  # type: ignore[call-arg]
+    build = functools.partial(informed, tmp_path, ATTACKS["odd_one"].params(weight=0.125))  # type: ignore[call-arg]
     with Executor(build, workers=2, options={"gpus": ["3", "MIG-5"]}) as executor:
         found = dict(executor.map(sees, range(8)))
         assert sorted(found, key=str) == ["3", "MIG-5"]

@@ -1,7 +1,5 @@
 """--evaluate-every: which rounds are tested, and that the last one is tested as ever."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

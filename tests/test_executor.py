@@ -1,5 +1,6 @@
 """Jobs on this machine's workers: short ones beside long ones, signals, death of the parent. Else see test_engines."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -22,15 +23,19 @@ def times(bench, x):
     return bench * x, os.getpid()
 
 
+def waited_for(path):
+    """Whether it is there within half a minute."""
+    until = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    return path.exists()
+
+
 def meet(bench, job):
     path, x = job
     if x == 20:
         path.touch()
-    for _ in range(3000 if x == 0 else 0):
-        if path.exists():
-            break
-        time.sleep(0.01)
-    return x != 0 or path.exists()
+    return x != 0 or waited_for(path)
 
 
 def test_short_jobs_go_on_beside_a_long_one(tmp_path):
@@ -43,10 +48,7 @@ def follow(bench, job):
     """Wait for the mark of the chain that comes first here, then leave one's own."""
     folder, chain, x = job
     if chain == "a":
-        for _ in range(3000):
-            if (folder / "b2").exists():
-                break
-            time.sleep(0.01)
+        waited_for(folder / "b2")
     before = not x or (folder / f"{chain}{x - 1}").exists()
     (folder / f"{chain}{x}").touch()
     return before and (folder / "b2").exists() >= (chain == "a")
@@ -121,33 +123,27 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     )
     where = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     parent = subprocess.Popen([sys.executable, "-c", code], env=where, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     assert workers
     parent.kill()
     parent.wait()
-    for _ in range(100):
-        alive = [pid for pid in workers if os.path.exists(f"/proc/{pid}") and "Z" not in _state(pid)]
-        if not alive:
-            return
+    until = time.monotonic() + 10
+    while (alive := [*filter(_lives, workers)]) and time.monotonic() < until:
         time.sleep(0.1)
-    pytest.fail(f"workers {alive} outlived their parent")
+    assert not alive
 
 
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return "Z"
+def _lives(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
 
 
 def test_workers_see_no_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with Executor(lambda: None, workers=2) as executor:
-        assert not any(executor.map(_sees_gpu, range(4)))
-    with Executor(lambda: None) as executor:
-        assert all(executor.map(_sees_gpu, range(2)))
+    for workers in (2, 1):
+        with Executor(lambda: None, workers=workers) as executor:
+            assert {*executor.map(_sees_gpu, range(4))} == {workers == 1}
 
 
 def _sees_gpu(bench, job):

@@ -15,6 +15,7 @@ from fedaudit.audits.comparisons import ScoredModel, ScoredRun
 from fedaudit.audits.statistics.classification import accuracy_at
 from fedaudit.audits.tables.records import CLASSES, evidence
 from fedaudit.audits.tables.tokens import panels
+from fedaudit.machinery.store import claim
 from fedaudit.reports.evidence import TABLES
 from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
@@ -22,17 +23,16 @@ from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 PLACE = {"threat_model": "prompt-user", "way": "prompt", "client": "client-00"}
 
 
-def pictures(run):
-    image = np.full((300, 400, 3), 7, np.uint8)
-    return {r: Record(r, run.group[r], image, "<image>", run.group[r]) for asked in run.rows.values() for r in asked}
+IMAGE = np.full((300, 400, 3), 7, np.uint8)
 
 
 def tables(run):
-    return evidence(run, pictures(run), confidence=0.95)
+    pictures = {r: Record(r, label, IMAGE, f"<image> what is {r}?", f"a {label}") for r, label in run.group.items()}
+    return evidence(run, pictures, confidence=0.95)
 
 
 def by_hand(a, b, facts=None, held=HELD[0], names=("shadow", "loss")):
-    """One target: members m0 m1, held-out h0 h1, canary x0, left-out canary x1, reference r0, other client's o0; in that order."""
+    """One target: members m0 m1, held-out h0 h1, canary x0, left-out canary x1, reference r0, other client's o0."""
     records = ["m0", "m1", "h0", "h1", "x0", "x1", "r0", "o0"]
     group = dict(zip(records, ["cat", "dog", "cat", "dog", "cat", "dog", "cat", "cow"], strict=True))
     scores = pd.DataFrame(dict(zip(names, (a, b), strict=True)), pd.Index(records, name="record"), dtype=float)
@@ -53,9 +53,8 @@ LOSS = [5, 4, 1, 1, 6, math.nan, 100, 100]
 def test_records_by_hand():
     found = tables(by_hand(SHADOW, LOSS))["records"]
     assert found.columns.tolist() == [*TABLES["records"].split(), "shadow", "loss"]
-    assert found.kind.tolist() == [
-        "member", "member", "held-out", "held-out", "canary", "left-out canary", "reference", "other client",
-    ]  # fmt: skip
+    kinds = ["canary", "left-out canary", "reference", "other client"]
+    assert found.kind.tolist() == ["member"] * 2 + ["held-out"] * 2 + kinds
     assert found.member.tolist() == [True, True, False, False, True, False, False, False]
     assert found.label.tolist() == ["cat", "dog", "cat", "dog", "cat", "dog", "cat", "cow"]
     # shares ranked no higher: shadow 6 3 2 4 5 1 of 6; loss 4 3 1.5 1.5 5 of 5; means .9, .55, .317, .483, .917, .167
@@ -77,9 +76,8 @@ def test_classes_by_hand():
     found = tables(by_hand(SHADOW, LOSS))["classes"]
     assert found.columns.tolist() == TABLES["classes"].split() == CLASSES
     # cat: m0 at 9 is a member, h0 at -2 is none: both right; dog: m1 at -1 and h1 at 3: both wrong. Canaries do not count.
-    assert found[["label", "success", "members", "nonmembers"]].to_numpy().tolist() == [
-        ["cat", 1.0, 1, 1], ["dog", 0.0, 1, 1], ["mean", 0.5, 2, 2],
-    ]  # fmt: skip
+    rows = found[["label", "success", "members", "nonmembers"]].to_numpy().tolist()
+    assert rows == [["cat", 1.0, 1, 1], ["dog", 0.0, 1, 1], ["mean", 0.5, 2, 2]]
     assert (found[list(PLACE)] == list(PLACE.values())).all(axis=None)
     assert (found.signal == "shadow").all()
     zero = tables(by_hand([0, *SHADOW[1:]], LOSS))["classes"]
@@ -147,9 +145,8 @@ FACTS = {
 def test_exposed_members_and_the_reason():
     found = tables(by_hand(SHADOW, LOSS, FACTS))["exposed"]
     assert found.columns.tolist() == TABLES["exposed"].split()
-    assert found[["rank", "record", "client", "label"]].to_numpy().tolist() == [
-        [1, "m0", "client-00", "cat"], [2, "m1", "client-00", "dog"],
-    ]  # fmt: skip
+    rows = found[["rank", "record", "client", "label"]].to_numpy().tolist()
+    assert rows == [[1, "m0", "client-00", "a cat"], [2, "m1", "client-00", "a dog"]]
     assert found.score.tolist() == pytest.approx([(6 / 6 + 4 / 5) / 2, (3 / 6 + 3 / 5) / 2])
     assert found.percentile.tolist() == [100, 100]
     assert found.reason.tolist() == [
@@ -208,8 +205,6 @@ def test_changing_the_truth_changes_no_rank_and_tables_survive_the_disk(tmp_path
     run = made_up(5, leak=4.0, held=HELD[:1])
     swapped = changed(run, truth={r: not used for r, used in run.truth.items()})
     assert tables(run)["records"]["rank"].equals(tables(swapped)["records"]["rank"])
-    from fedaudit.machinery.store import claim
-
     folder = claim(tmp_path)
     for name, table in tables(made_up(6, canaries=6, held=HELD[:1])).items():
         folder.write_table(f"{name}.parquet", table)
@@ -220,18 +215,15 @@ def test_records_that_are_neither_members_nor_held_out_count_nowhere():
     """A training record that was in no batch is left out of `records`; every model was asked about it all the same."""
     run = made_up(7, leak=4.0, each=30, held=HELD[:1])
     gone = {r for k in run.records for r in run.records[k][:20]}
-    records, others = (
-        {k: [r for r in own if r not in gone] for k, own in part.items()} for part in (run.records, run.others)
-    )
-    less = rest = changed(run, records=records, others=others)
+    parts = {"records": run.records, "others": run.others}
+    left = {name: {k: [r for r in own if r not in gone] for k, own in part.items()} for name, part in parts.items()}
+    less = rest = changed(run, **left)
     for part in ("scores", "shadow_targets"):
         rest = with_scores(rest, lambda t: t[~t.index.isin(gone)], part)
     for name, table in tables(less).items():
         pd.testing.assert_frame_equal(table, tables(rest)[name])
-    names = {"run": "r", "method": "m", "task": "t", "seed": 0}
-    one, other = (
-        membership.findings(made, membership.Params(), names=names, epsilon=lambda _: {}) for made in (less, rest)
-    )
+    about = {"names": {"run": "r", "method": "m", "task": "t", "seed": 0}, "epsilon": lambda _: {}}
+    one, other = (membership.findings(made, membership.Params(), **about) for made in (less, rest))
     assert one == other
 
 
@@ -254,38 +246,27 @@ def together(ways=(("released-model", "final"),), extra=None):
 NOVEL = pd.DataFrame({"loss": [5.0, 6.0]}, ["n0", "n1"])
 
 
-def pictured(run):
-    image = np.full((30, 40, 3), 7, np.uint8)
-    return {r: Record(r, "cat", image, f"<image> what is {r}?", f"a {r}") for r in run.group}
-
-
 def test_one_model_for_all_clients_ranks_each_clients_records_among_themselves():
-    run = together(extra=[])
-    found = evidence(run, pictured(run), confidence=0.95)
+    found = tables(together(extra=[]))
     by_record = found["records"].set_index("record")
-    assert by_record["rank"].to_dict() == {
-        "m00": 1, "m01": 4, "h00": 3, "h01": 2, "m10": 1, "m11": 4, "h10": 3, "h11": 2,
-    }  # fmt: skip
+    of_client = {"m{}0": 1, "m{}1": 4, "h{}0": 3, "h{}1": 2}
+    assert by_record["rank"].to_dict() == {r.format(k): rank for k in (0, 1) for r, rank in of_client.items()}
     assert by_record.client.tolist() == ["client-00"] * 4 + ["client-01"] * 4
     # of two that are first among their own the one with the higher score is shown first
     shown = found["exposed"]
     assert shown.record.tolist() == ["m10", "m00", "m11", "m01"]
     assert shown.score.tolist() == [1.0, 1.0, 0.25, 0.25]
-    assert shown[["asked", "label"]].iloc[0].tolist() == ["what is m10?", "a m10"]
+    assert shown[["asked", "label"]].iloc[0].tolist() == ["what is m10?", "a cat"]
     assert found["scores"].set_index("record").kind[["m00", "h00", "n0"]].tolist() == ["member", "held-out", "novel"]
     assert (found["scores"].kind == "novel").sum() == 2
-    run = changed(together(extra=[]), cohorts=[[0], [0]])
-    found = evidence(run, pictured(run), confidence=0.95)
-    assert set(found["records"].client) == {"client-00"}
-    run = together(extra=[])
-    found = evidence(run, pictured(run), confidence=0.95)
     assert panels(found) == {"member": "m10", "non-member": "h10"}
     assert panels({}) == {}
+    of_one = tables(changed(together(extra=[]), cohorts=[[0], [0]]))
+    assert set(of_one["records"].client) == {"client-00"}
 
 
 def test_the_freshest_way_that_reaches_half_of_the_clients_is_shown():
     new, fill, own = ("server", "newest"), ("server", "server-fill"), ("owner", "true state")
     both = ((fill, (0, 1)), (own, (0, 1)))
     for ways, way in ((both, "server-fill"), (((new, (1,)), *both), "newest")):
-        run = changed(together(ways=ways), novel=[])
-        assert set(evidence(run, pictured(run), confidence=0.95)["exposed"].way) == {way}
+        assert set(tables(changed(together(ways=ways), novel=[]))["exposed"].way) == {way}

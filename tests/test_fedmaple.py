@@ -1,7 +1,5 @@
 """FedMaPLe: a round against plain steps of each client on its own, alone with one record, what attacks run on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,8 @@ from fedaudit.attacks.threats import lacks
 from fedaudit.command.cli import read_command
 from fedaudit.contracts import maple_toy
 from fedaudit.pipeline import permitted
+from fedaudit.trainers import dp2fl
 from fedaudit.trainers.base import Participation, Schedule, State
-from fedaudit.trainers.dp2fl import DP2FL
-from fedaudit.trainers.dp2fl import Params as ParamsOfDP2FL
 from fedaudit.trainers.fedmaple import FedMaPLe, Params
 from fedaudit.trainers.learners import facts
 from fedaudit.trainers.maple import Learner, Settings, visual_prompts
@@ -46,10 +43,7 @@ def slow_client(learner: Learner, start: State, client: Participation) -> State:
         records = [client.records[i] for i in rows]
         logits = learner.logits(Pt[None], Pd[None], learner.pictures(records)[None])[0]
         in_Pt, in_Pd = torch.autograd.grad(F.cross_entropy(logits, learner.labels(records)), (Pt, Pd))
-        Pt, Pd = (
-            (tensor - settings.rate * gradient).detach().requires_grad_()
-            for tensor, gradient in ((Pt, in_Pt), (Pd, in_Pd))
-        )
+        Pt, Pd = ((p - settings.rate * g).detach().requires_grad_() for p, g in ((Pt, in_Pt), (Pd, in_Pd)))
     return {"Pt": Pt.detach(), "Pd": Pd.detach()}
 
 
@@ -78,25 +72,17 @@ def test_a_round_is_plain_steps_and_a_mean_by_records(tmp_path: Path, local_epoc
 def test_clients_release_the_global_model_and_owners_hold_what_they_sent(tmp_path: Path) -> None:
     seen = run(tmp_path, Settings(prompt_length=4, batch=2, local_epochs=1, rate=0.1))
     for k in range(3):
-        assert_equal(seen.released(k), seen.broadcast(2))
-        assert_equal(seen.own_model(1, k), seen.upload(1, k))
+        torch.testing.assert_close(seen.released(k), seen.broadcast(2), rtol=0, atol=0)
+        torch.testing.assert_close(seen.own_model(1, k), seen.upload(1, k), rtol=0, atol=0)
 
 
-def assert_equal(one: State, other: State) -> None:
-    assert one.keys() == other.keys() == {"Pt", "Pd"}
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
-def test_everything_is_trained_on_and_nothing_is_given_away() -> None:
+def test_everything_is_trained_on_and_nothing_is_given_away_and_the_model_of_a_state_is_its_prompts() -> None:
+    """In layers of their own, with the coupling that `visual_prompts` applies."""
     records = [f"r{i}" for i in range(7)]
     assert METHOD.divided(records, 2, 0) == (records, [])
     assert METHOD.messages.shared_records(records, client=2, seed=0) == set()
     used = METHOD.messages.used_records(records, client=2, seed=0, rounds=[1], settings=Settings(batch=1))
     assert used == set(records)
-
-
-def test_the_model_of_a_state_is_its_prompts() -> None:
-    """In layers of their own, with the coupling that `visual_prompts` applies."""
     start = METHOD.start(maple_toy.learner().initial(torch.Generator().manual_seed(0)))
     Pt, Pd = (METHOD.model(start)[name] for name in ("Pt", "Pd"))
     one: Tensor = visual_prompts(Pt[None], Pd[None])[0, 1, 0]
@@ -104,22 +90,15 @@ def test_the_model_of_a_state_is_its_prompts() -> None:
 
 
 def test_the_attacks_on_dp2fl_run_on_it() -> None:
-    """By whom they do, but that no client is sent a part of another."""
-    words = ["--method", "dp2fl,fedmaple", "--attack"]
-    for attack in (
-        name
-        for name, plugin in ATTACKS.items()
-        if "classes" in plugin.facts.records and not lacks(plugin, facts("maple"))
-    ):
-        dual, mean = read_command([*words, attack]).plan.cells
+    """By whom they do, but that no client is sent a part of another; a command trains it beside soft prompts."""
+    able = [p for p in ATTACKS.values() if "classes" in p.facts.records and not lacks(p, facts("maple"))]
+    for attack in (plugin.name for plugin in able):
+        dual, mean = read_command(["--method", "dp2fl,fedmaple", "--attack", attack]).plan.cells
         for threat_model in ("prompt-user", "released-model", "server", "owner"):
             reasons = [permitted.refusal_reasons(cell, threat_model)[attack] for cell in (mean, dual)]
             assert reasons[0] == reasons[1]
         assert permitted.refusal_reasons(mean, "peer")[attack]
-    assert not METHOD.by_client
-    assert DP2FL(ParamsOfDP2FL()).by_client
-
-
-def test_a_command_trains_it_beside_soft_prompts() -> None:
     plan = read_command(["--method", "fedmaple,dp2fl,promptfl"]).plan
     assert (plan.learner, list(plan.methods)) == ("maple", ["fedmaple", "dp2fl", "promptfl"])
+    assert not METHOD.by_client
+    assert dp2fl.DP2FL(dp2fl.Params()).by_client

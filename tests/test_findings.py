@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.judged_rows import contradictory
 from tests.kept_runs import KeptRuns
 from tests.pages import held
 from tests.prompt_evidence import prompt_evidence
+from tests.whole_runs import contents
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -40,7 +40,6 @@ FIELDS = {  # of schema 4: who takes one away or renames it raises SCHEMA, and l
 
 @pytest.fixture
 def copy(kept: KeptRuns, tmp_path: Path) -> Path:
-    """The reports in a folder where they may be harmed."""
     shutil.copytree(kept.out / "reports", tmp_path / "reports")
     return tmp_path
 
@@ -53,11 +52,10 @@ def lines(found: pd.DataFrame) -> list[str]:
 
 class TestEveryFinding:
     def test_says_schema_and_run_wherever_it_stands(self, kept: KeptRuns) -> None:
-        out, found = kept.out, kept.audits
-        keys = {path.name.rpartition("-")[2] for path in (out / "analyses").iterdir()}
+        keys = {path.name.rpartition("-")[2] for path in (kept.out / "analyses").iterdir()}
         assert len(keys) == 3
         seen = set()
-        for one in found.values():
+        for one in kept.audits.values():
             folder = one.report.parent
             table = pd.read_csv(folder / "findings.csv", dtype={"run": str})
             listed = pd.DataFrame(json.loads((folder / "findings.json").read_text()))
@@ -86,37 +84,34 @@ class TestEveryFinding:
 
 class TestRuns:
     def test_a_row_per_run_says_what_it_was_made_of(self, kept: KeptRuns) -> None:
-        out, found = kept.out, kept.audits
-        table = fedaudit.runs(out).set_index("run")
+        table = fedaudit.runs(kept.out).set_index("run")
         assert table.index.is_unique
         assert sorted(table.method) == ["local", "promptfl", "promptfl"]
         two = table[table.method == "promptfl"]  # attacks on one training
         assert (sorted(two.attacks), two["keys.training"].nunique()) == (["entropy", "loss"], 1)
-        row = table.loc[found["entropy"].findings.run[0]]
+        row = table.loc[kept.audits["entropy"].findings.run[0]]
         plain = {"schema": SCHEMA, "task": "glyphs", "seed": 0, "attacks": "entropy", "fedaudit": fedaudit.__version__}
         plain |= {"task.train": 12, "schedule.rounds": 2, "schedule.clients": 3, "schedule.per_round": 3}
         plain |= {"method.name": "promptfl", "privacy.epsilon": "inf", "backbone.name": "symbols-clip"}
         plain["adversary.targets"] = 0
         assert {name: row[name] for name in plain} == plain
         assert row["versions.pandas"] == pd.__version__
-        (training,) = (out / "runs").glob(f"promptfl-seed0-{row['keys.training']}")
-        assert training.is_dir()
+        assert (kept.out / "runs" / f"promptfl-seed0-{row['keys.training']}").is_dir()
         assert row["keys.analysis"] == row.name
         assert re.fullmatch("[0-9a-f]{16}", row.code)
         nested = {"a": 1, "b": {"c": [2, 3], "d": {"e": None}}, "f": {}}
         assert entries(nested) == {"a": 1, "b.c": [2, 3], "b.d.e": None}
 
     def test_the_files_of_a_report_hold_its_runs_and_no_path(self, kept: KeptRuns) -> None:
-        out, found = kept.out, kept.audits
-        folder = found["both"].report.parent
+        page = kept.audits["both"].report
+        folder = page.parent
         listed = json.loads((folder / "runs.json").read_text())
         assert [row["method"] for row in listed] == ["promptfl", "local"]
         table = pd.read_csv(folder / "runs.csv", dtype={"run": str})
         assert list(table) == list(dict.fromkeys(name for row in listed for name in row))
         assert table.run.tolist() == [row["run"] for row in listed]
-        assert str(out) not in (folder / "runs.json").read_text() + (folder / "findings.json").read_text()
-        names = {"findings.json", "findings.csv", "runs.json", "runs.csv"}
-        assert names <= held(found["both"].report.read_bytes()).keys()
+        assert str(kept.out) not in (folder / "runs.json").read_text() + (folder / "findings.json").read_text()
+        assert {"findings.json", "findings.csv", "runs.json", "runs.csv"} <= held(page.read_bytes()).keys()
 
 
 class TestAllFindings:
@@ -130,14 +125,6 @@ class TestAllFindings:
         assert lines(fedaudit.findings(out).assign(**said)) == lines(pd.DataFrame(list(once.values())))
         assert lines(fedaudit.findings(str(out))) == lines(fedaudit.findings(out))
 
-    def test_of_runs_under_each_other_are_told_apart(self, kept: KeptRuns) -> None:
-        found = kept.audits
-        own = [found[name].findings for name in ("loss", "entropy")]
-        parts = dict(list(pd.concat(own, ignore_index=True).groupby("run")))
-        assert len(parts) == 2
-        for one in own:
-            assert lines(parts[one.run[0]]) == lines(one)
-
     def test_joined_with_runs_have_one_row_each(self, kept: KeptRuns) -> None:
         found, table = fedaudit.findings(kept.out), fedaudit.runs(kept.out)
         for on in ("run", None):
@@ -149,28 +136,26 @@ class TestAllFindings:
             assert set(attacked.attack) == {"loss", "entropy"}
         assert set(found) & set(table) == {"schema", "run", "method", "task", "seed"}  # and mean the same in both
 
-    def test_are_joined_as_the_docs_do(self, kept: KeptRuns, capsys: pytest.CaptureFixture[str]) -> None:
-        out, audits = kept.out, kept.audits
+    def test_are_joined_as_the_docs_do(self, kept: KeptRuns) -> None:
         text = (Path(__file__).parent.parent / "docs" / "guides" / "library.md").read_text("utf-8")
         (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fedaudit.runs(" in block)
-        *lines, last = block.replace('"fedaudit-runs"', repr(str(out))).strip().splitlines()
+        *lines, last = block.replace('"fedaudit-runs"', repr(str(kept.out))).strip().splitlines()
         given: dict[str, Any] = {"fedaudit": fedaudit}
         exec("\n".join(lines), given)
         means = eval(last, given)
-        own = pd.concat([audits["both"].findings, audits["entropy"].findings])
+        own = pd.concat([kept.audits[name].findings for name in ("both", "entropy")])
         own = own[own.headline.eq(True)].query("metric == 'auroc' and threat_model == 'owner' and method == 'promptfl'")
         assert {*own.nonmembers} > {"held-out"}, "there are rows to leave out"
-        kept = own[(own.nonmembers == "held-out") & (own.signal == "loss")]
+        shown = own[(own.nonmembers == "held-out") & (own.signal == "loss")]
         place = ("owner", "true state", "own members", "loss", 2, "promptfl")
-        assert means[place] == pytest.approx(kept.value.mean())
+        assert means[place] == pytest.approx(shown.value.mean())
 
     def test_of_two_folders_are_those_of_one_and_reading_changes_nothing(self, kept: KeptRuns, copy: Path) -> None:
-        """As the docs put them under each other."""
         both = pd.concat([fedaudit.findings(kept.out), fedaudit.findings(copy)]).drop_duplicates()
         assert lines(both) == lines(fedaudit.findings(copy))
-        before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+        before = contents(copy)
         fedaudit.findings(copy)
-        assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+        assert contents(copy) == before
 
     def test_of_a_run_under_two_labels_have_the_first(self, tmp_path: Path) -> None:
         first = prompt_evidence("dpfpl", 0.1)
@@ -191,17 +176,9 @@ def test_a_report_has_findings_of_one_run_for_each_method_and_seed() -> None:
             build([mixed], lambda *_: pytest.fail("written"))
 
 
-def unfinished(report: Folder) -> None:
-    report.remove(COMPLETE)
-
-
 def flipped(report: Folder) -> None:
     path = report.path / "findings.json"
     path.write_bytes(path.read_bytes().replace(b'"value": 0.', b'"value": 1.', 1))
-
-
-def lost(report: Folder) -> None:
-    (report.path / "runs.json").unlink()
 
 
 def another_schema(report: Folder) -> None:
@@ -213,22 +190,24 @@ def before_schemas(report: Folder) -> None:
     finish(report)
 
 
-BAD: dict[Callable[[Folder], None], str] = {
-    unfinished: "is not finished", flipped: "was damaged since it was written",
-    lost: "was damaged since it was written", another_schema: f"findings of schema {SCHEMA + 1}, not {SCHEMA}",
-    before_schemas: f"findings of schema none, not {SCHEMA}",
-}  # fmt: skip
+BAD: dict[str, Any] = {
+    "unfinished": (lambda report: report.remove(COMPLETE), "is not finished"),
+    "flipped": (flipped, "was damaged since it was written"),
+    "lost": (lambda report: (report.path / "runs.json").unlink(), "was damaged since it was written"),
+    "another schema": (another_schema, f"findings of schema {SCHEMA + 1}, not {SCHEMA}"),
+    "before schemas": (before_schemas, f"findings of schema none, not {SCHEMA}"),
+}
 
 
 class TestBadFolders:
-    @pytest.mark.parametrize("harm", BAD)
-    def test_a_report_that_cannot_be_read_is_left_out(self, harm: Any, kept: KeptRuns, copy: Path) -> None:
+    @pytest.mark.parametrize(("harm", "words"), BAD.values(), ids=BAD)
+    def test_a_report_that_cannot_be_read_is_left_out(self, harm: Any, words: str, kept: Any, copy: Path) -> None:
         """It is named; if all are such that is an error."""
         victim = Folder(copy / kept.audits["entropy"].report.parent.relative_to(kept.out))
         before = fedaudit.findings(copy)
         harm(victim)
         for read in (fedaudit.findings, fedaudit.runs):
-            with pytest.warns(UserWarning, match=BAD[harm]) as said:
+            with pytest.warns(UserWarning, match=words) as said:
                 found = read(copy)
             (warning,) = said
             assert str(victim.path) in str(warning.message)
@@ -236,7 +215,7 @@ class TestBadFolders:
             assert set(before.run) - set(found.run) == set(kept.audits["entropy"].findings.run)
         for place in {*(copy / "reports").iterdir()} - {victim.path}:
             harm(Folder(place))
-        all_bad = pytest.raises(InputError, match=f"no finished report.*{BAD[harm]}")
+        all_bad = pytest.raises(InputError, match=f"no finished report.*{words}")
         with warnings.catch_warnings(record=True) as said, all_bad:
             fedaudit.findings(copy)
         assert not said
@@ -256,9 +235,7 @@ class TestBadFolders:
 
 
 def test_importing_is_light() -> None:
-    code = (
-        "import sys, fedaudit; fedaudit.findings, fedaudit.runs\n"
-        "print({'torch', 'transformers', 'numpy', 'pandas', 'matplotlib', 'sklearn', 'scipy'} & set(sys.modules))"
-    )
+    heavy = {"torch", "transformers", "numpy", "pandas", "matplotlib", "sklearn", "scipy"}
+    code = f"import sys, fedaudit; fedaudit.findings, fedaudit.runs; print({heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.stdout == "set()\n", done.stderr

@@ -1,12 +1,11 @@
 """A finished run: shown without writing anything, and pinned by the digests of its manifests."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -25,9 +24,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_it_is_shown_on_a_disk_that_nobody_can_write(
-    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_shown_on_a_disk_that_nobody_can_write(out: Path, monkeypatch: Any, capsys: Any) -> None:
     real = os.open
 
     def read_only(path: Any, flags: int, *more: Any, **named: Any) -> int:
@@ -35,11 +32,8 @@ def test_it_is_shown_on_a_disk_that_nobody_can_write(
             raise OSError(30, "Read-only file system", str(path))
         return real(path, flags, *more, **named)
 
-    def refused(*_: Any) -> None:
-        raise OSError(30, "Read-only file system")
-
     monkeypatch.setattr(os, "open", read_only)
-    monkeypatch.setattr(os, "replace", refused)
+    monkeypatch.setattr(os, "replace", mock.Mock(side_effect=OSError(30, "Read-only file system")))
     user_files._digests.clear()
     assert cli.main([*WORDS.split(), f"--out={out}"]) == 0
     said = capsys.readouterr()
@@ -59,9 +53,7 @@ def test_the_page_names_the_digests_of_the_manifests(out: Path) -> None:
     assert hashlib.sha256(each.encode()).hexdigest() in text
 
 
-def test_a_report_outlives_the_training_that_somebody_threw_away(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_outlives_the_training_that_somebody_threw_away(out: Path, tmp_path: Path, capsys: Any) -> None:
     copy = shutil.copytree(out, tmp_path / "copy")
     for part in ("runs", "shadows", "cache"):
         shutil.rmtree(copy / part)

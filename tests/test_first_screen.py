@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from tests.evidence import built, evidence, plain_page
 from tests.pages import Reader
 from tests.prompt_evidence import prompt_evidence
 from tests.test_headline import ONE, auroc
-from tests.visible import Visible, visible_words
 
 WORDS, PIXELS = 1500, 8000  # of LoRA's default page, without opening anything
 POWER = " would have been found with a power of 80 %"
@@ -75,17 +75,21 @@ def test_a_strip_says_what_the_verdict_says_and_never_no_leak_alone(case: str) -
             assert strip["clients"] == "7 of 12 clients"
 
 
+def test_what_could_have_been_shown_and_the_number_of_clients_may_be_unknown() -> None:
+    quiet = WHOLE | auroc(0.5, NO_LEAK_FOUND, detectable=None)
+    (strip,) = strips({"A": {"server": [quiet]}}, {"A": None})
+    assert (strip["reading"], strip["clients"]) == ("what could have been shown is not known", "7 clients")
+
+
 def test_marks_stand_on_the_scale_and_need_no_colour() -> None:
     assert [place(x) for x in (0.4, 0.7, 1.0, 0.1)] == [2.0, 50.0, 98.0, 2.0]
     (strip,) = drawn("a leak")
     at = strip["at"]
     assert (at["value"], at["low"], at["high"], at["base"]) == (place(0.731), place(0.6), place(0.8), place(0.52))
-    assert strip["label"] == (
-        "Leak: AUROC 0.73, 95 % interval 0.60 to 0.80; on the untrained model 0.52; guessing is 0.50, certain 1.00"
-    )
+    said = "Leak: AUROC 0.73, 95 % interval 0.60 to 0.80; on the untrained model 0.52; guessing is 0.50, certain 1.00"
+    assert strip["label"] == said
     (turned,) = drawn("a reversed score")
-    assert turned["at"]["value"] == place(0.8)
-    assert turned["at"]["low"] == place(1 - WHOLE["high"])
+    assert (turned["at"]["value"], turned["at"]["low"]) == (place(0.8), place(1 - WHOLE["high"]))
     page = plain_page([replace(evidence("fedrand", 0), tables={})]).decode()
     for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
         assert 'role="img" aria-label="' in svg
@@ -95,46 +99,31 @@ def test_marks_stand_on_the_scale_and_need_no_colour() -> None:
     assert {word.lower() for _, word in rows} <= {*LEAKS, NO_LEAK_FOUND, "confounded", "inconclusive"}
 
 
-def test_what_could_have_been_shown_may_be_unknown_and_words_in_sight_are_outside_of_closed_details() -> None:
-    quiet = WHOLE | auroc(0.5, NO_LEAK_FOUND, detectable=None)
-    (strip,) = strips({"A": {"server": [quiet]}}, {"A": None})
-    assert strip["reading"] == "what could have been shown is not known"
-    assert strip["clients"] == "7 clients"
-
-
-def lines(name: str, *, of: Page) -> list[tuple[str | None, str, str]]:
-    card = next(card for card in cards(of.runs) if card["name"] == name)
+def lines(name: str, of: Page) -> list[tuple[str | None, str, str]]:
+    (card,) = (card for card in cards(of.runs) if card["name"] == name)
     return [(line["run"], line["value"], line["note"]) for line in card["lines"]]
 
 
 def test_cards_say_against_whom_an_epsilon_holds_and_what_would_fill_an_empty_one() -> None:
     elsewhere = Page([evidence("fedrand", 0)], map)
-    assert lines("Claimed", of=elsewhere) == [(None, "none", "by the run's own word")]
-    assert lines("Provable", of=elsewhere) == [(None, "∞", "by the run's own word")]
-    ((_, value, note),) = lines("Measured", of=elsewhere)
+    assert lines("Claimed", elsewhere) == [(None, "none", "by the run's own word")]
+    assert lines("Provable", elsewhere) == [(None, "∞", "by the run's own word")]
+    ((_, value, note),) = lines("Measured", elsewhere)
     assert (value, note.startswith("not measured: coins")) == ("–", True)
     prompts = Page([prompt_evidence("fedotp")], map)
-    claims = prompts.runs[0].claims
-    assert claims
-    assert {line[1] for line in lines("Provable", of=prompts)} == {
-        "∞" if np.isinf(c.provable) else f"{c.provable:.3g}" for c in claims if c.whose == "own"
-    }
-
-
-def answers(before: float, after: float) -> pd.DataFrame:
-    return pd.DataFrame(
-        [(-1, "global", before, 1.0), (0, "global", before, 0.9), (9, "global", after, 0.8)],
-        columns="round model cider loss".split(),
-    )
+    own = [claim.provable for claim in prompts.runs[0].claims if claim.whose == "own"]
+    assert own
+    assert {line[1] for line in lines("Provable", prompts)} == {"∞" if np.isinf(x) else f"{x:.3g}" for x in own}
 
 
 @pytest.mark.parametrize(("after", "worse"), [(3.0, ""), (1.0, "the trained model is worse than untrained in CIDEr")])
 def test_utility_before_and_after_and_in_words_where_it_fell(after: float, worse: str) -> None:
-    run = Page([replace(evidence("fedrand", 0), tables={"utility": answers(2.0, after)})], map).runs[0]
-    assert before_and_after(run) == {
-        "text": f"CIDEr 2.0 before training, {after:.1f} after; loss 1.00 before training, 0.80 after", "worse": worse,
-    }  # fmt: skip
-    assert before_and_after(Page([replace(evidence("fedrand", 0), tables={})], map).runs[0]) is None
+    rows = [(-1, "global", 2.0, 1.0), (0, "global", 2.0, 0.9), (9, "global", after, 0.8)]
+    utility = pd.DataFrame(rows, columns="round model cider loss".split())
+    some, none = (Page([replace(evidence("fedrand", 0), tables=t)], map).runs[0] for t in ({"utility": utility}, {}))
+    text = f"CIDEr 2.0 before training, {after:.1f} after; loss 1.00 before training, 0.80 after"
+    assert before_and_after(some) == {"text": text, "worse": worse}
+    assert before_and_after(none) is None
 
 
 def test_the_paragraph_says_what_was_found_and_what_not() -> None:
@@ -151,33 +140,47 @@ def test_the_paragraph_says_what_was_found_and_what_not() -> None:
     assert "Nothing was attacked" in dict(paragraphs(page, None, [], []))["What was tested"]
 
 
-def test_words_in_sight_are_those_outside_of_closed_details() -> None:
-    page = (
-        b"<html><head><title>not me</title></head><body><p>one two</p><details><summary>three</summary>no no"
-        b"<details><summary>no</summary>no</details></details><details open><summary>four</summary>five</details>"
-        b"<svg><title>no</title><text>six</text></svg></body></html>"
-    )
-    assert Visible(page).words == "one two three four five six".split()
+class Visible(HTMLParser):
+    """`words` of a page's body outside of closed details; of these the summary counts, and of figures the labels."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self._path: list[tuple[str, bool]] = []  # open elements, and whether what is inside is hidden
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("meta", "link", "img", "br", "hr", "input", "wbr", "col"):  # which are never closed
+            return
+        closed = tag == "details" and "open" not in dict(attrs)
+        self._path.append((tag, closed or tag in ("head", "style", "script", "title", "metadata")))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._path and self._path.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        hidden = [i for i, (_, inside) in enumerate(self._path) if inside]
+        in_summary = len(hidden) == 1 and [tag for tag, _ in self._path[hidden[0] + 1 :]][:1] == ["summary"]
+        if not hidden or in_summary:
+            self.words += data.split()
 
 
 def test_the_page_keeps_its_budget_of_words(tmp_path: Path) -> None:
     """Of made-up evidence with every part of LoRA's page; figures with their labels."""
-    files = built([evidence("fedavg", 0)], printing=True)
-    assert visible_words(files["index.html"]) <= WORDS
-    assert "impact assessment" in Reader(files["index.html"]).text
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        return
-    (tmp_path / "index.html").write_bytes(files["index.html"])
-    assert height(chromium, tmp_path / "index.html", tmp_path / "page.png") <= PIXELS
+    page = built([evidence("fedavg", 0)], printing=True)["index.html"]
+    assert WORDS / 2 < len(Visible(page).words) <= WORDS
+    assert "impact assessment" in Reader(page).text
+    if chromium := shutil.which("chromium") or shutil.which("chromium-browser"):
+        (tmp_path / "index.html").write_bytes(page)
+        assert height(chromium, tmp_path / "index.html", tmp_path / "page.png") <= PIXELS
 
 
 def height(chromium: str, page: Path, picture: Path) -> int:
     """Pixels of a page at a width of 1,280: down to the last row that differs from the empty ones below."""
     options = "--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,16000".split()
-    subprocess.run(
-        [chromium, *options, f"--screenshot={picture}", page.as_uri()], capture_output=True, check=True, timeout=300
-    )
+    command = [chromium, *options, f"--screenshot={picture}", page.as_uri()]
+    subprocess.run(command, capture_output=True, check=True, timeout=300)
     with Image.open(picture) as shot:
         rows = np.asarray(shot.convert("L"))
     return int(np.flatnonzero((rows != rows[-1, 0]).any(axis=1))[-1]) + 1

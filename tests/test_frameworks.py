@@ -33,9 +33,7 @@ A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" f
 
 def loaded() -> Any:
     """fedaudit_flower.py, which needs no Flower."""
-    spec = importlib.util.spec_from_file_location("fedaudit_flower", CODE)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.spec_from_file_location("fedaudit_flower", CODE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -46,10 +44,8 @@ class Arrays(dict[str, Any]):
 
     @classmethod
     def of(cls, value: float) -> Arrays:
-        state = {A: torch.full((2, 3), value), B: torch.full((4, 2), value)}
-        return cls(
-            {name: SimpleNamespace(tensor=tensor, data=tensor.numpy().tobytes()) for name, tensor in state.items()}
-        )
+        tensors = ((A, torch.full((2, 3), value)), (B, torch.full((4, 2), value)))
+        return cls({name: SimpleNamespace(tensor=t, data=t.numpy().tobytes()) for name, t in tensors})
 
     def to_torch_state_dict(self) -> dict[str, torch.Tensor]:
         return {name: array.tensor for name, array in self.items()}
@@ -117,9 +113,7 @@ class TestRecordingGrid:
             "uploads/round-001/client-00": 11, "uploads/round-001/client-01": 12,
         }  # fmt: skip
 
-    def test_clients_that_fail_and_rounds_in_which_all_do(
-        self, recorder: Recorder, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_clients_that_fail_and_rounds_in_which_all_do(self, recorder: Recorder, caplog: Any) -> None:
         inner = Grid()
         grid = loaded().RecordingGrid(inner, recorder)
         inner.broken = {100, 101}
@@ -148,34 +142,25 @@ class TestRecordingGrid:
         inner.broken = {101}
         ask(grid, 1.0, 101)
         grid.close(None)
-        assert recorded(Path(recorder.folder)).keys() == {
-            "models/round-000",
-            "models/round-001",
-            "uploads/round-000/client-00",
-        }
+        files = {"models/round-000", "models/round-001", "uploads/round-000/client-00"}
+        assert recorded(Path(recorder.folder)).keys() == files
 
     def test_what_is_refused(self, recorder: Recorder) -> None:
-        grid = loaded().RecordingGrid(Grid(), recorder)
+        make = loaded().RecordingGrid
         with pytest.raises(ValueError, match="round 0: clients are sent different models"):
-            grid.send_and_receive([message(100, 0.0), message(101, 1.0)])
-        grid = loaded().RecordingGrid(Grid(), recorder, client="site")
+            make(Grid(), recorder).send_and_receive([message(100, 0.0), message(101, 1.0)])
         with pytest.raises(ValueError, match="has no metric 'site'"):
-            ask(grid, 0.0, 100)
-        grid = loaded().RecordingGrid(Grid(**{"partition-id": 3}), recorder)
+            ask(make(Grid(), recorder, client="site"), 0.0, 100)
         with pytest.raises(ValueError, match=r"two replies have the same partition-id: \[3, 3\]"):
-            ask(grid, 0.0, 100, 101)
+            ask(make(Grid(**{"partition-id": 3}), recorder), 0.0, 100, 101)
 
 
 @pytest.mark.parametrize("page", [FLOWER, FLARE])
 def test_python_of_a_page_is_part_of_the_example(page: str) -> None:
     files = [path.read_text() for path in ROOT.glob("examples/**/*.py")]
     for block in (block for block in BLOCKS if (block.page, block.language) == (page, "python")):
-        assert any(textwrap.dedent(block.text) in textwrap.dedent(text) or block.text in text for text in files), (
-            block.first
-        )
-
-
-# The commands of the pages, in a folder as a checkout
+        bare = textwrap.dedent(block.text)
+        assert any(bare in textwrap.dedent(text) or block.text in text for text in files), block.first
 
 
 @pytest.fixture
@@ -280,15 +265,11 @@ def test_flower(checkout: Path) -> None:
         server = checkout / "examples/flower/fedlora/server_app.py"
         plain = "FedAvg(fraction_evaluate=0.0, min_available_nodes=3)"
         clipping = f"DifferentialPrivacyServerSideFixedClipping({plain}, 0.01, 0.1, 3)"
-        text = (
-            server.read_text().replace(plain, clipping).replace("FedAvg\n", f"FedAvg, {clipping.partition('(')[0]}\n")
-        )
+        text = server.read_text().replace(plain, clipping)
+        text = text.replace("FedAvg\n", f"FedAvg, {clipping.partition('(')[0]}\n")
         server.write_text(text.replace('method="fedavg"', 'method="fedavg", aggregation="noise"'))
-        run = shell(
-            train.replace("/my-run'\"", "/noised'\"").replace("photos=", "local-epochs=1 photos="),
-            checkout,
-            **variables,
-        )
+        train = train.replace("/my-run'\"", "/noised'\"").replace("photos=", "local-epochs=1 photos=")
+        run = shell(train, checkout, **variables)
         assert (checkout / "noised/models/round-003.safetensors").is_file(), run.stdout + run.stderr
     for name in ("members.jsonl", "nonmembers.jsonl", "reference.jsonl", "coins.json"):
         shutil.copy(checkout / "my-run" / name, checkout / "noised")

@@ -23,10 +23,7 @@ def auroc(value: float | None, verdict: str | None, **more: Any) -> dict[str, An
 
 
 def one(**threats: list[dict[str, Any]]) -> Headline:
-    """The headline of a page of FedAvg alone."""
-    found = headline({"FedAvg": {name.replace("_", "-"): rows for name, rows in threats.items()}})
-    assert found is not None
-    return found
+    return headline({"FedAvg": {name.replace("_", "-"): rows for name, rows in threats.items()}})
 
 
 def elsewhere(value: float, verdict: str, **more: Any) -> dict[str, Any]:
@@ -34,10 +31,8 @@ def elsewhere(value: float, verdict: str, **more: Any) -> dict[str, Any]:
     return auroc(value, verdict, family=None, t=None, part=None, detectable_named=None, **more)
 
 
-COULD = (
-    "a score that picks the member out of a pair 67 times in 100, or names 8 members, would have been found with a "
-    "power of 80 %"
-)
+COULD = "a score that picks the member out of a pair 67 times in 100, or names 8 members, would have been found with a"
+COULD += " power of 80 %"
 QUIET = auroc(0.52, NO_LEAK)
 
 
@@ -149,20 +144,15 @@ def test_the_first_sentence_of_one_run(case: str) -> None:
 
 def several(**runs: dict[str, Any]) -> Headline:
     """The headline of a page of several runs, each with one finding about the server."""
-    found = headline({run: {"server": [row]} for run, row in runs.items()})
-    assert found is not None
-    return found
+    return headline({run: {"server": [row]} for run, row in runs.items()})
 
 
 def test_the_first_sentence_of_several_runs() -> None:
     some = several(FedAvg=auroc(0.81, LEAK), FedRand=QUIET, FedPer=auroc(0.7, LEAK))
-    assert some.sentence == (
-        "2 of 3 runs leak; at most, in FedAvg, the server picks the member out of a pair 81 times in 100 (guessing: 50)."
-    )
+    said = "in FedAvg, the server picks the member out of a pair 81 times in 100 (guessing: 50)."
+    assert some.sentence == f"2 of 3 runs leak; at most, {said}"
     assert some.rest == [BEFORE, f"No leak found: FedRand; {COULD}."]
-    assert several(FedAvg=auroc(0.81, LEAK), FedRand=QUIET).sentence == (
-        "1 of 2 runs leaks: in FedAvg, the server picks the member out of a pair 81 times in 100 (guessing: 50)."
-    )
+    assert several(FedAvg=auroc(0.81, LEAK), FedRand=QUIET).sentence == f"1 of 2 runs leaks: {said}"
     assert several(A=auroc(0.6, LEAK), B=auroc(0.7, LEAK)).sentence.startswith("Both runs leak; at most, in B, ")
     assert several(A=auroc(0.53, LEAK, part=EIGHT), B=QUIET).sentence == (
         "1 of 2 runs leaks: in A, the server can name members: of the 8 highest within clients, 8 were members, where "
@@ -170,21 +160,15 @@ def test_the_first_sentence_of_several_runs() -> None:
     )
     quiet = several(A=QUIET, B=QUIET, C=auroc(0.9, CONFOUNDED), D=auroc(None, None))
     assert quiet.sentence == f"Nobody was shown to tell members from others in any of 4 runs; {COULD}."
-    assert quiet.rest == [
-        f"C: nothing can be said, as {DIFFER}.", f"D: {NOT_MEASURED}, as no headline score has a number.",
-    ]  # fmt: skip
+    nothing, number = f"C: nothing can be said, as {DIFFER}.", f"D: {NOT_MEASURED}, as no headline score has a number."
+    assert quiet.rest == [nothing, number]
     found = headline({run: {"server": [QUIET], "owner": [auroc(v, LEAK)]} for run, v in (("A", 0.7), ("B", 0.8))})
-    assert found is not None
-    assert found.sentence.startswith(
-        "Only the holder of a client's true model (the upper bound) was shown to tell members"
-    )
+    assert found.sentence.startswith("Only the holder of a client's true model (the upper bound) was shown to tell")
     assert ", in 2 of 2 runs; in B, " in found.sentence
     assert headline({"FedAvg": {}}) is None
 
 
 def test_names_and_values_in_words() -> None:
     assert all(words.short[0].islower() and not words.short.endswith((".", ",")) for words in SENTENCES.values())
-    assert [times(v) for v in (0.5, 0.504, 0.731, 0.996, 1.0, 0.0, 0.002)] == [
-        "50 times in 100", "50.4 times in 100", "73 times in 100", "over 99 times in 100", "100 times in 100",
-        "0 times in 100", "under 1 times in 100",
-    ]  # fmt: skip
+    values = {0.5: "50", 0.504: "50.4", 0.731: "73", 0.996: "over 99", 1.0: "100", 0.0: "0", 0.002: "under 1"}
+    assert {value: times(value) for value in values} == {v: f"{said} times in 100" for v, said in values.items()}

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
@@ -22,10 +22,7 @@ from fedaudit.machinery.errors import InputError
 from tests.page_kinds import DRAWN, INDEXES, KINDS, QUICK
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-    from playwright.sync_api import Page as Tab
-
+Browser, Tab = playwright.Browser, playwright.Page
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
 WIDTHS = (360, 400, 768, 1280)  # pixels: phones, a tablet, a laptop
 SCHEMES = ("light", "dark")
@@ -73,9 +70,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def opened(
-    chromium: Browser, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Opened]:
+def opened(chromium: Browser, tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[Opened]:
     """A page alone in a folder, by day."""
     file = tmp_path_factory.mktemp("sent") / "index.html"
     file.write_bytes(content(request.param))
@@ -90,17 +85,13 @@ def opened(
 
 
 @each
-def test_nothing_is_asked_for_and_nothing_fails(opened: Opened) -> None:
-    opened.tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+def test_a_page_asks_for_nothing_fails_nowhere_and_has_no_dead_link(opened: Opened) -> None:
+    tab = opened.tab
+    tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     for scheme in SCHEMES:
-        opened.tab.emulate_media(color_scheme=scheme)
+        tab.emulate_media(color_scheme=scheme)
     assert [url for url in opened.asked_for if not url.startswith("data:")] == [opened.address]
     assert opened.errors == []
-
-
-@each
-def test_a_page_alone_has_no_dead_link(opened: Opened) -> None:
-    tab = opened.tab
     links: list[str] = tab.eval_on_selector_all("a[href]", "all => all.map(a => a.getAttribute('href'))")
     for link in links:
         if link.startswith("#"):
@@ -125,7 +116,7 @@ def test_its_files_are_saved_from_it(opened: Opened) -> None:
 
 
 @each
-def test_nothing_is_wider_than_the_screen(opened: Opened) -> None:
+def test_nothing_is_wider_than_the_screen_and_a_phone_shows_the_first_words(opened: Opened) -> None:
     """Unfolded, and on phones folded too; what is wide itself scrolls in its own box."""
     tab = opened.tab
     for unfolded, widths in ((True, WIDTHS), (False, WIDTHS[:1])):
@@ -133,15 +124,9 @@ def test_nothing_is_wider_than_the_screen(opened: Opened) -> None:
         for width in widths:
             tab.set_viewport_size({"width": width, "height": 900})
             assert tab.evaluate("document.documentElement.scrollWidth") == width, (width, unfolded)
-
-
-@each
-def test_the_first_words_are_in_sight_on_a_phone(opened: Opened) -> None:
-    tab = opened.tab
     tab.set_viewport_size({"width": 360, "height": 640})
     box = tab.locator("h1").first.bounding_box()
-    assert box is not None
-    assert box["y"] + box["height"] < 640
+    assert box["y"] + box["height"] < 640, "the first words are in sight"
 
 
 @each
@@ -153,7 +138,6 @@ def test_contents_stay_in_sight_on_wide_screens_alone(opened: Opened) -> None:
         tab.set_viewport_size({"width": width, "height": 600})
         tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
         box = tab.locator("body > nav").bounding_box()
-        assert box is not None
         assert (0 <= box["y"] < 300) == stays
     tab.evaluate("window.scrollTo(0, 0)")
 
@@ -165,7 +149,6 @@ def test_the_first_key_skips_to_the_content(opened: Opened) -> None:
     tab.keyboard.press("Tab")
     skip = tab.locator(":focus")
     box = skip.bounding_box()
-    assert box is not None
     assert min(box["x"], box["y"]) >= 0
     assert skip.evaluate("it => getComputedStyle(it).outlineStyle") == "solid"
     tab.keyboard.press("Enter")
@@ -227,10 +210,5 @@ def test_lora_fits_on_eleven_sheets(chromium: Browser) -> None:
 
 def unfold(tab: Tab, everything: bool) -> None:
     """Open all that is folded, or fold it again; what was open from the start stays open."""
-    tab.evaluate(
-        """everything => document.querySelectorAll('details').forEach(it => {
-        it.dataset.open ??= it.open;
-        it.open = everything || it.dataset.open == 'true';
-    })""",
-        everything,
-    )
+    keep = "it.dataset.open ??= it.open; it.open = everything || it.dataset.open == 'true'"
+    tab.evaluate(f"everything => document.querySelectorAll('details').forEach(it => {{ {keep} }})", everything)

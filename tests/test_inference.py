@@ -1,7 +1,5 @@
 """Attacks on prompts of a small federation: the truth never reaches them, equal models are attacked once, and what is learnt by heart is found."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pickle
@@ -45,7 +43,6 @@ from fedaudit.terms.threat_models import ACTIVE_SERVER
 from fedaudit.trainers import maple
 from fedaudit.trainers.base import Schedule
 from fedaudit.trainers.learners import METHODS
-from fedaudit.trainers.promptfl import PromptFL
 from fedaudit.trainers.prompts import Facts, PromptMethod, Settings
 from fedaudit.trainers.protocols import Bench
 from tests import asking_toy, prompt_toy
@@ -75,9 +72,14 @@ class Lab:
     def federation(self) -> Any:
         return self.workshop.federation
 
-    def trained(self, seed: int = 0, **changes: Any) -> Cell:
-        """The cell under a plan with changes on the same records, with its shadow models."""
-        cell = Cell(dataclasses.replace(self.cell.plan, **changes), self.cell.method, seed)
+    def trained(self, seed: int = 0, attacks: str = "", adversary: Any = None, **changes: Any) -> Cell:
+        """The cell of a changed plan (attacks by name, fields of the adversary) on these records, with its shadows."""
+        plan = self.cell.plan
+        changes |= {"attacks": {name: ATTACKS[name].params() for name in attacks.split()}} if attacks else {}
+        changes |= (
+            {} if adversary is None else {"adversary": dataclasses.replace(plan.adversary, targets=1, **adversary)}
+        )
+        cell = Cell(dataclasses.replace(plan, **changes), self.cell.method, seed)
         train_all([cell], self.workshop, QUIET)
         train_banks([cell], self.workshop, QUIET)
         return cell
@@ -106,20 +108,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield made
 
 
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """What an attack on the cell found, and what it computed for that."""
-
-    found: Found
-    lira: Counter[bytes]  # attacked models, each with its shadows
-    messages: list[str]  # threat models whose messages were read
-
-
 @pytest.fixture(scope="module")
-def watched(lab: Lab) -> Watched:
-    lira: Counter[bytes] = Counter()
-    messages: list[str] = []
-    honest = LiRA.score
+def watched(lab: Lab) -> Any:
+    """What an attack on the cell found, models that LiRA attacked, each with its shadows, and who read messages."""
+    lira, messages, honest = Counter[bytes](), list[str](), LiRA.score
 
     def score(attack: LiRA, seen: Any) -> Any:
         lira[seen.log_probs.tobytes() + seen.shadows.confidence.tobytes()] += 1
@@ -132,11 +124,11 @@ def watched(lab: Lab) -> Watched:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LiRA, "score", score)
         patch.setattr(classes, "ReplayedMessages", read)
-        return Watched(lab.attack(lab.cell), lira, messages)
+        return SimpleNamespace(found=lab.attack(lab.cell), lira=lira, messages=messages)
 
 
 @pytest.fixture(scope="module")
-def found(watched: Watched) -> Found:
+def found(watched: Any) -> Found:
     return watched.found
 
 
@@ -164,17 +156,12 @@ class TestTruth:
         for federation in (lab.federation, inverted(lab.federation)):
             asking = QuestionPlan.of(lab.cell, federation)
             for source in asking.sources:
-                clients = [Rebuilt(k, "rebuilt", None, None, None, None) for k in range(3)]
-                source.rebuilt["server"] = [
-                    dataclasses.replace(one, state={"prompt": torch.zeros(1)}) for one in clients
-                ]
+                prompt = {"prompt": torch.zeros(1)}
+                source.rebuilt["server"] = [Rebuilt(k, "rebuilt", prompt, None, None, None) for k in range(3)]
             asked = [question_set for target in asking.targets for question_set in asking.question_sets(target)]
             assert [question_set.threat_model for question_set in asked] == 2 * [*ADVERSARIES]
             views = [view for source in asking.sources for view in source.views.values()]
-            questions = [
-                *asking.replay_questions(asking.training),
-                *(q for question_set in asked for q in question_set.questions()),
-            ]
+            questions = [*asking.replay_questions(asking.training)], [[*one.questions()] for one in asked]
             held.append(pickle.dumps([views, questions, scoring_jobs(asking, asked)]))
         assert held[0] == held[1]
 
@@ -182,7 +169,7 @@ class TestTruth:
 class TestOnce:
     """What several attacks, adversaries or targets need is computed once."""
 
-    def test_equal_models_are_attacked_once(self, watched: Watched) -> None:
+    def test_equal_models_are_attacked_once(self, watched: Any) -> None:
         """A target's prompt as its user and its owner have it, as the server rebuilds it, and the released one; with the shadows of
         either kind also the start of training and four shadows."""
         assert watched.lira.total() == 2 * (2 + 1 + 2 * (1 + 4))
@@ -190,7 +177,7 @@ class TestOnce:
         for tables in watched.found.values():
             pd.testing.assert_frame_equal(tables["prompt-user"]["scores"], tables["owner"]["scores"])
 
-    def test_messages_are_read_once_for_all_targets(self, watched: Watched) -> None:
+    def test_messages_are_read_once_for_all_targets(self, watched: Any) -> None:
         assert watched.messages == ["server", "server"]  # of the training, and of its twin
 
 
@@ -210,14 +197,9 @@ class TestTables:
         recipe = recipe_of(lab.cell, lab.federation)
         for asked in targets.targets_of(lab.cell, lab.federation):
             shadows = shadows_of(lab.bench, recipe, asked.client).member
-            simulated = shadow_models.members(
-                lab.bench,
-                recipe.method,
-                recipe.simulated(shadow_models.SIMULATED),
-                asked.client,
-                seed=recipe.seed,
-                shadows=[shadow_models.SIMULATED],
-            )
+            number, method, client = shadow_models.SIMULATED, recipe.method, asked.client
+            whole, seed = recipe.simulated(number), recipe.seed
+            simulated = shadow_models.members(lab.bench, method, whole, client, seed=seed, shadows=[number])
             own = [*asked.candidates, *asked.reference]
             for view, tables in found[asked.client].items():
                 shadow_targets = tables["shadow_targets"]
@@ -228,10 +210,7 @@ class TestTables:
 
     def test_the_last_loss_of_a_trajectory_is_that_of_the_owners_prompt(self, lab: Lab, found: Found) -> None:
         """All clients take part in every round, so the last one's aggregate is in it; the first is of the public start."""
-        one = dataclasses.replace(lab.cell.plan.adversary, targets=1)
-        attack = attack_training(
-            lab.trained(attacks={"loss": ATTACKS["loss"].params()}, adversary=one), lab.workshop, QUIET
-        )
+        attack = attack_training(lab.trained(attacks="loss", adversary={}), lab.workshop, QUIET)
         table = attack.tables()["trajectories"].query("client == 'client-00' and record == 'mean'")
         asked, owner, kinds = attack.question_plan.targets[0], found[0]["owner"]["facts"], attack.run.kinds(0)
         for kind in ("member", "held-out"):
@@ -244,8 +223,7 @@ class TestTables:
 
 class TestShadowKinds:
     def test_whole_federations_take_the_shadow_clients_place(self, lab: Lab) -> None:
-        more = dataclasses.replace(lab.cell.plan.adversary, shadow_kind="federations", targets=1)
-        cell = lab.trained(rounds=2, adversary=more)
+        cell = lab.trained(rounds=2, adversary={"shadow_kind": "federations"})
         assert {path.name for path in cell.bank_folder.iterdir()} == {f"federation-00{s}" for s in range(4)}
         found = lab.attack(cell)[0]
         assert found.keys() == set(ADVERSARIES)
@@ -259,62 +237,52 @@ class TestShadowKinds:
 
     def test_only_the_server_observes_messages(self, lab: Lab) -> None:
         """The others' attacks need no shadows, or are refused; there is no federation to compare attacks on messages with."""
-        more = dataclasses.replace(lab.cell.plan.adversary, trajectory="observed", targets=1)
-        cell = lab.trained(rounds=2, adversary=more)
+        cell = lab.trained(rounds=2, adversary={"trajectory": "observed"})
         assert {path.name for path in cell.bank_folder.iterdir()} == {"client-000-from-000"}
         found = lab.attack(cell)[0]
         assert found.keys() == {"server"}
         assert list(found["server"]["scores"]) == ["lira/online", "lira/offline", "cosine/mean", "cosine/max"]
         assert list(found["server"]["base"]) == ["lira/online", "lira/offline"]
         assert "cosine/mean" not in found["server"]["shadow_targets"]
-        recipe = recipe_of(cell, lab.federation)
-        assert recipe.others[0].folder.path == cell.training_folder
+        assert recipe_of(cell, lab.federation).others[0].folder.path == cell.training_folder
 
 
-class TestTogether:
-    def test_attacks_beside_others_score_as_they_do_alone(self, lab: Lab) -> None:
-        """Of the same shadows some adversaries learn the outputs only, others also confidences over rounds and
-        parameters."""
-        few = dataclasses.replace(lab.cell.plan.adversary, targets=1, shadows=4)
-        params = {name: ATTACKS[name].params() for name in ("lira", "trajectory", "outputfree")}
-        together = lab.attack(lab.trained(rounds=2, adversary=few, attacks=params))[0]
-        for name, own in params.items():
-            alone = lab.attack(lab.trained(rounds=2, adversary=few, attacks={name: own}))[0]
-            assert alone.keys() <= together.keys()
-            for view, tables in alone.items():
-                for kind in ("scores", "base"):
-                    columns = list(tables[kind])
-                    pd.testing.assert_frame_equal(together[view][kind][columns], tables[kind], check_exact=True)
+def test_attacks_beside_others_score_as_they_do_alone(lab: Lab) -> None:
+    """Of the same shadows some adversaries learn the outputs only, others also confidences over rounds and
+    parameters."""
+    names = "lira trajectory outputfree"
+    together = lab.attack(lab.trained(rounds=2, attacks=names, adversary={"shadows": 4}))[0]
+    for name in names.split():
+        alone = lab.attack(lab.trained(rounds=2, attacks=name, adversary={"shadows": 4}))[0]
+        assert alone.keys() <= together.keys()
+        for view, tables in alone.items():
+            for kind in ("scores", "base"):
+                columns = list(tables[kind])
+                pd.testing.assert_frame_equal(together[view][kind][columns], tables[kind], check_exact=True)
 
 
-class TestBatches:
-    def test_the_first_message_names_its_batch_and_the_twin_is_its_control(self, lab: Lab) -> None:
-        """Without canaries of weight 0 it would be exact; the base column and the thresholds are of a federation that was simulated."""
-        plan = cli.read_command(
-            [*WORDS.replace("lira,cosine", "decompose,lira").split(), "--out", str(lab.cell.plan.out)]
-        ).plan
-        cell = lab.trained(
-            attacks=plan.attacks, adversary=dataclasses.replace(plan.adversary, solved_rounds=1, targets=1)
-        )
-        method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
-        (asked,) = targets.targets_of(cell, lab.federation)
-        assert not asked.complete  # some canaries weigh 0
-        tables, client = found[asked.client]["server"], lab.federation.clients[asked.client]
-        scores, listed = tables["scores"].decompose, [record.id for record in client.training_records]
-        batch = method.messages.used_records(listed, client=asked.client, seed=cell.seed, rounds=[0], settings=None)
-        first = batch - client.left_out
-        assert set(scores.sort_values(ascending=False).index[: len(first)]) == first
-        assert scores[list(asked.others)].isna().all()
-        assert scores[list(asked.own)].notna().all()
-        assert tables["batches"]["round"].tolist() == [0]
-        assert tables["batches"].residual[0] < 1e-4
-        twin = tables["base"].decompose[list(asked.own)]
-        assert twin.notna().all()
-        assert set(twin[twin > 0.5].index) != first
-        shadow_targets = tables["shadow_targets"].dropna(subset=["decompose"])
-        assert len(shadow_targets) == len(asked.own)
-        # of the simulated federation the adversary knows who
-        assert shadow_targets.member[shadow_targets.decompose > 0.5].all()
+def test_the_first_message_names_its_batch_and_the_twin_is_its_control(lab: Lab) -> None:
+    """Exact but for canaries of weight 0; base column and thresholds are of a federation that was simulated."""
+    cell = lab.trained(attacks="decompose lira", adversary={"solved_rounds": 1})
+    method, found = method_of(cell, lab.federation.sizes), lab.attack(cell)
+    (asked,) = targets.targets_of(cell, lab.federation)
+    assert not asked.complete  # some canaries weigh 0
+    tables, client = found[asked.client]["server"], lab.federation.clients[asked.client]
+    scores, listed = tables["scores"].decompose, [record.id for record in client.training_records]
+    batch = method.messages.used_records(listed, client=asked.client, seed=cell.seed, rounds=[0], settings=None)
+    first = batch - client.left_out
+    assert set(scores.sort_values(ascending=False).index[: len(first)]) == first
+    assert scores[list(asked.others)].isna().all()
+    assert scores[list(asked.own)].notna().all()
+    assert tables["batches"]["round"].tolist() == [0]
+    assert tables["batches"].residual[0] < 1e-4
+    twin = tables["base"].decompose[list(asked.own)]
+    assert twin.notna().all()
+    assert set(twin[twin > 0.5].index) != first
+    shadow_targets = tables["shadow_targets"].dropna(subset=["decompose"])
+    assert len(shadow_targets) == len(asked.own)
+    # of the simulated federation the adversary knows who
+    assert shadow_targets.member[shadow_targets.decompose > 0.5].all()
 
 
 SEES = {
@@ -348,36 +316,17 @@ REFUSED = {
 def test_what_does_not_run_says_why(words: str) -> None:
     (cell,) = cli.read_command([*words.split(), "--attack", ",".join(ATTACKED), "--epsilon", "none"]).plan.cells
     for threat_model, why in REFUSED[words].items():
-        found = permitted.refusal_reasons(cell, threat_model)
-        for attack in ATTACKED:
-            expected = why.get(attack)
-            sees = expected in SEES.values()
-            said = f"the threat model {threat_model} {expected}" if sees else expected
-            assert found[attack] == said, (threat_model, attack)
-
-
-def test_messages_that_are_no_sums_of_gradients_are_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A method that refuses to explain its messages says why; attacks that solve none run."""
-    monkeypatch.setattr(PromptFL, "refuses", {"explains": "its messages hold control variates"})
-    plan = cli.read_command("--method promptfl --attack decompose,cosine --epsilon none".split()).plan
-    found = permitted.refusal_reasons(plan.cells[0], "server")
-    assert found == {"decompose": "its messages hold control variates", "cosine": None}
-    (row,) = permitted.refused_table(plan.cells[0]).query("threat_model == 'server'").itertuples()
-    assert (row.attack, row.why) == ("decompose", "its messages hold control variates")
+        sees = {text: f"the threat model {threat_model} {text}" for text in SEES.values()}
+        expected = {attack: sees.get(text, text) for attack, text in (dict.fromkeys(ATTACKED) | why).items()}
+        assert permitted.refusal_reasons(cell, threat_model) == expected, threat_model
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--attack loss", [0, 1, 2, 3, 4]),
-        ("--attack loss,lira", [0, 1]),
-        ("--attack loss,lira --targets 3", [0, 1, 2]),
-        ("--attack loss --targets 1", [0]),
-    ],
+    ("words", "targets"), [("loss", 5), ("loss,lira", 2), ("loss,lira --targets 3", 3), ("loss --targets 1", 1)]
 )
-def test_two_clients_are_attacked_where_each_takes_shadow_models(words: str, expected: list[int]) -> None:
-    plan = cli.read_command(["--method", "dpfpl", "--clients", "5", "--no-twin", *words.split()]).plan
-    assert plan.cells[0].targets == expected
+def test_two_clients_are_attacked_where_each_takes_shadow_models(words: str, targets: int) -> None:
+    plan = cli.read_command(f"--method dpfpl --clients 5 --no-twin --attack {words}".split()).plan
+    assert plan.cells[0].targets == [*range(targets)]
 
 
 def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others(lab: Lab) -> None:
@@ -385,9 +334,9 @@ def test_questions_are_about_own_candidates_reference_and_a_sample_of_the_others
     asked = targets.targets_of(lab.cell, federation)
     assert [question.client for question in asked] == [0, 1]
     for question in asked:
-        own, others = federation.clients[question.client], set()
-        for k, client in enumerate(federation.clients):
-            others |= {r.id for r in (*client.records, *client.reference)} if k != question.client else set()
+        own = federation.clients[question.client]
+        strangers = [client for client in federation.clients if client is not own]
+        others = {r.id for client in strangers for r in (*client.records, *client.reference)}
         assert list(question.candidates) == [r.id for r in (*own.records, *own.canaries)]
         assert list(question.reference) == [r.id for r in own.reference]
         assert set(question.others) <= others
@@ -405,21 +354,17 @@ class TestOneRound:
     """A training of one round takes one batch: the other training records are neither members nor held out."""
 
     @staticmethod
-    def audited(lab: Lab, batch: int, path: Path, seed: int = 0) -> tuple[Cell, list[Any], dict[str, pd.DataFrame]]:
-        plan = lab.cell.plan
-        loss, source = (ATTACKS[name].params() for name in ("loss", "source"))
-        cell = lab.trained(
-            seed, rounds=1, settings=dataclasses.replace(plan.settings, batch=batch), attacks={"loss": loss, "source": source},
-            adversary=dataclasses.replace(plan.adversary, targets=1),
-        )  # fmt: skip
+    def audited(lab: Lab, batch: int, seed: int = 0) -> tuple[Cell, list[Any], dict[str, pd.DataFrame]]:
+        settings = dataclasses.replace(lab.cell.plan.settings, batch=batch)
+        cell = lab.trained(seed, "loss source", {}, rounds=1, settings=settings)
         attack = attack_training(cell, lab.workshop, QUIET)
         subject = subject_of(cell, attack.run, lab.workshop)
         for name in sort_audits(cell):
             subject = dataclasses.replace(subject, before={**subject.before, name: audit(cell, name, subject)})
         return cell, list(subject.before["membership"].findings), attack.tables()
 
-    def test_members_are_those_of_the_coin_whatever_a_batch_held(self, lab: Lab, tmp_path: Path) -> None:
-        cell, findings, tables = self.audited(lab, 8, tmp_path)
+    def test_members_are_those_of_the_coin_whatever_a_batch_held(self, lab: Lab) -> None:
+        cell, findings, tables = self.audited(lab, 8)
         client = lab.federation.clients[0]
         seen = targets.trained_records(cell, lab.federation, 0)
         members = {r.id for r, inside in client.labelled_candidates if inside}
@@ -433,39 +378,29 @@ class TestOneRound:
         assert kinds.get("canary", set()) == members & canaries
         assert kinds.get("left-out canary", set()) == out & canaries
         held_out = [f for f in findings if f.metric == "auroc" and f.nonmembers == "held-out"]
-        assert {f.population: f.members for f in held_out} == {
-            "own members": len(members & candidates),
-            "members that trained": len(seen & candidates),
-        }
+        expected = {"own members": len(members & candidates), "members that trained": len(seen & candidates)}
+        assert {f.population: f.members for f in held_out} == expected
         assert {f.nonmembers_n for f in held_out} == {len(out & candidates)}
         for f in held_out:
             assert (f.z is None) == (f.population == "members that trained")
             assert f.verdict is None  # the report's, and of what depends on the coins none
             assert not (f.headline and f.z is None)
 
-    def test_members_that_trained_are_not_measurable_where_no_batch_held_any(self, lab: Lab, tmp_path: Path) -> None:
+    def test_members_that_trained_are_not_measurable_where_no_batch_held_any(self, lab: Lab) -> None:
         """Its batch is a single record, a canary."""
-        client, method = lab.federation.clients[0], batches_of(lab, 1)
+        plan, client = lab.cell.plan, lab.federation.clients[0]
+        single = dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, batch=1))
         records, canaries = ([r.id for r in part] for part in (client.training_records, client.canaries))
-        seed = next(
-            s
-            for s in range(99)
-            if method.messages.used_records(records, client=0, seed=s, rounds=[0], settings=None) <= {*canaries}
-        )
-        _, findings, tables = self.audited(lab, 1, tmp_path, seed=seed)
+        used = method_of(Cell(single, lab.cell.method, 0), lab.federation.sizes).messages.used_records
+        asked: dict[str, Any] = {"client": 0, "rounds": [0], "settings": None}
+        seed = next(s for s in range(99) if used(records, seed=s, **asked) <= {*canaries})
+        _, findings, tables = self.audited(lab, 1, seed=seed)
         table = tables["records"]
         assert set(table.kind) == {"member", "held-out", "canary", "left-out canary", "reference", "other client"}
         own = [f for f in findings if f.metric == "auroc" and f.population == "members that trained"]
         assert own
         assert all(f.status.startswith("not measurable") and f.value is None and f.verdict is None for f in own)
         assert list(tables["attribution"].kind) == ["member", "held-out"]
-
-
-def batches_of(lab: Lab, size: int) -> Any:
-    """The method with batches of that size."""
-    settings = dataclasses.replace(lab.cell.plan.settings, batch=size)
-    cell = Cell(dataclasses.replace(lab.cell.plan, settings=settings), lab.cell.method, 0)
-    return method_of(cell, [len(client.training_records) for client in lab.federation.clients])
 
 
 RECORDS, KNOWN = 20, 6  # of each client
@@ -514,24 +449,18 @@ def learnt_by_heart(name: str, path: Path) -> tuple[Bench, QuestionPlan]:
 def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ScoredRun:
     bench, job = learnt_by_heart(request.param, tmp_path_factory.mktemp("leak"))
     found = asking_toy.attacked(bench, job)
-    parts = {k: views["owner"] for k, views in found.items()}
-    trained = {
-        k: job.method.messages.used_records(
-            bench.training[k], client=k, seed=1, rounds=[0, 1], settings=bench.learner.settings
-        )
-        for k in found
-    }
+    used, rounds = job.method.messages.used_records, job.transcript.schedule.rounds
+    same: dict[str, Any] = {"seed": 1, "rounds": [0, 1], "settings": bench.learner.settings}
+    trained = {k: used(bench.training[k], client=k, **same) for k in found}
     run = ScoredRun(
-        models=[
-            ScoredModel("owner", "true state", k, job.transcript.schedule.rounds, **part) for k, part in parts.items()
-        ],
+        models=[ScoredModel("owner", "true state", k, rounds, **views["owner"]) for k, views in found.items()],
         signals={SCORES[request.param]: "attack"},
         headlines={"attack": (SCORES[request.param],)},
         few=True,
         blind={},
         records={asked.client: asked.candidates for asked in job.targets},
         reference={asked.client: asked.reference for asked in job.targets},
-        others={k: [] for k in parts},
+        others={k: [] for k in found},
         truth={r: r in trained[asked.client] for asked in job.targets for r in asked.candidates},
         group=dict.fromkeys((r for asked in job.targets for r in asked.records), "any"),
     )
@@ -556,19 +485,15 @@ class TestPlantedLeak:
 
     def test_it_is_not_found_in_other_labels(self, attacked: ScoredRun) -> None:
         right = self.row(attacked)
-        wrong = self.row(labelled(attacked, {r: not m for r, m in attacked.truth.items()}))
+        swapped = {r: not m for r, m in attacked.truth.items()}
+        wrong = self.row(blindly(dataclasses.replace(attacked, truth=swapped)))
         assert wrong.value == pytest.approx(1 - right.value)
         assert wrong.high < 0.5
         rng = np.random.default_rng(0)
-        chance = [
-            self.row(labelled(attacked, {r: bool(rng.random() < 0.5) for r in attacked.truth})) for _ in range(12)
-        ]
+        coins = [{r: bool(rng.random() < 0.5) for r in attacked.truth} for _ in range(12)]
+        chance = [self.row(blindly(dataclasses.replace(attacked, truth=truth))) for truth in coins]
         assert abs(np.mean([row.value for row in chance]) - 0.5) < 0.1
         assert sum(row.low > 0.5 for row in chance) <= 2
-
-
-def labelled(run: ScoredRun, truth: dict[str, bool]) -> ScoredRun:
-    return blindly(dataclasses.replace(run, truth=truth))
 
 
 def blindly(run: ScoredRun) -> ScoredRun:
@@ -579,14 +504,11 @@ def blindly(run: ScoredRun) -> ScoredRun:
 
 def test_shadows_of_the_twins_own_federation_do_not_judge_it() -> None:
     knowledge, member = toy_seen(leak=1.0)
-    assert knowledge.shadows is not None
     trajectory = np.arange(len(knowledge.shadows.member)) % 3
     knowledge = dataclasses.replace(knowledge, shadows=dataclasses.replace(knowledge.shadows, trajectory=trajectory))
     questions: Any = SimpleNamespace(
         twin=SimpleNamespace(knowledge=lambda: knowledge), drawn=SimpleNamespace(read=lambda _: {"member": member}),
         target=SimpleNamespace(of_records=lambda values: values),
     )  # fmt: skip
-    twin = Scorer._twin(None, questions, knowledge)  # type: ignore[arg-type]
-    assert twin is not None
-    assert twin[0].shadows is not None
+    twin = Scorer._twin(None, questions, knowledge)
     assert {*twin[0].shadows.trajectory.tolist()} == {1, 2}

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 INF, NAN = math.inf, math.nan
 
 
-def with_shadows(seen, **changes):
-    """The same with other fields of what is known of its shadows."""
-    return dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, **changes))
+def with_shadows(seen, shadows, **changes):
+    """The same with other fields of its own, and of what is known of its shadows."""
+    return dataclasses.replace(seen, shadows=dataclasses.replace(seen.shadows, **shadows), **changes)
 
 
 def some_seen(target, shadows, member, labels, known=None):
@@ -55,18 +55,14 @@ def grids():
 GRIDS = grids()
 
 
-# --- the contract of every attack on prompts --------------------------------------------------------------------------
-
 EVERY = [(plugin, contract) for plugin in ATTACKS.values() for contract in attack_contracts.contracts_of(plugin)]
-KEPT = [(plugin, contract) for plugin, contract in EVERY if "text" not in contract.__name__]
 
 
-@pytest.mark.parametrize(("plugin", "contract"), KEPT, ids=attack_contracts.named)
+@pytest.mark.parametrize(
+    ("plugin", "contract"), [pair for pair in EVERY if "text" not in pair[1].__name__], ids=attack_contracts.named
+)
 def test_every_attack_keeps_its_contracts(plugin, contract):
     contract(plugin)
-
-
-# --- loss, entropy, gradient norm -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [0.5, 1, 2, INF])
@@ -83,28 +79,21 @@ def test_the_renyi_entropy_of_a_prediction_by_hand(order):
     np.testing.assert_allclose(found, -np.array(by_hand[order]), atol=1e-14)
 
 
-def test_the_gradient_norm_is_asked_for():
+def test_the_gradient_norm_is_taken_as_it_is():
     seen, _ = toy_seen(leak=0.0)
-    attack = gradnorm.GradNorm(gradnorm.Params())
-    np.testing.assert_array_equal(attack.score(seen)["gradnorm"], -seen.gradient_norms)
-    with pytest.raises(ValueError, match="gradient norms"):
-        attack.score(dataclasses.replace(seen, gradient_norms=None))
-
-
-# --- LiRA -------------------------------------------------------------------------------------------------------------
+    np.testing.assert_array_equal(gradnorm.GradNorm(gradnorm.Params()).score(seen)["gradnorm"], -seen.gradient_norms)
 
 
 @pytest.mark.parametrize("variance", ["prior", "fixed", "per-record"])
 def test_lira_equals_the_loop_over_records(variance):
     for case, seen in GRIDS.items():
         found = lira.LiRA(lira.Params(variance)).score(seen)
-        target, shadows = (
-            np.array([[oracle.phi(row, y) for row, y in zip(rows, seen.labels, strict=True)] for rows in stack])
-            for stack in (seen.log_probs[None], log_probs_of(seen.shadows))
+        target, *shadows = (
+            [oracle.phi(row, y) for row, y in zip(rows, seen.labels, strict=True)]
+            for rows in (seen.log_probs, *log_probs_of(seen.shadows))
         )
-        expected = oracle.lira(target[0], shadows, seen.shadows.member, variance=variance)
-        for score, slow in zip(found.values(), expected, strict=True):
-            np.testing.assert_allclose(score, slow, rtol=1e-8, atol=1e-8, err_msg=case)
+        expected = oracle.lira(np.array(target), np.array(shadows), seen.shadows.member, variance=variance)
+        np.testing.assert_allclose([*found.values()], expected, rtol=1e-8, atol=1e-8, err_msg=case)
 
 
 def test_lira_with_a_prior_by_hand():
@@ -171,16 +160,12 @@ def test_a_prior_is_as_good_as_the_better_of_one_variance_and_of_many(freedom, s
     variance = np.ones(n) if math.isinf(freedom) else freedom / rng.chisquare(freedom, n)
     member = rng.random((shadows + 1, n)) < 0.5
     values = 3 * rng.standard_normal(n) + member + np.sqrt(variance) * rng.standard_normal((shadows + 1, n))
-    found = {}
+    found = []
     for how in ("prior", "fixed", "per-record"):
         online, offline = likelihood_ratios(values[0], values[1:], member[1:], variance=how)
         said = ~np.isnan(online + offline)
-        found[how] = [roc_auc_score(member[0][said], score[said]) for score in (online, offline)]
-    assert found["prior"][0] > max(found["fixed"][0], found["per-record"][0]) - 0.006
-    assert found["prior"][1] > max(found["fixed"][1], found["per-record"][1]) - 0.006
-
-
-# --- one scale for all models -----------------------------------------------------------------------------------------
+        found.append([roc_auc_score(member[0][said], score[said]) for score in (online, offline)])
+    assert (np.array(found[0]) > np.max(found[1:], axis=0) - 0.006).all()
 
 
 def federations(rng, *, records, trajectories, each, level, spread):
@@ -189,11 +174,8 @@ def federations(rng, *, records, trajectories, each, level, spread):
     hard = 3 * rng.standard_normal(records)
     along = np.array([-1, *np.repeat(np.arange(trajectories), each)])
     wide = np.exp(spread * rng.standard_normal(trajectories + 1))[along, None]
-    values = (
-        hard
-        + level * rng.standard_normal(trajectories + 1)[along, None]
-        + wide * rng.standard_normal((len(along), records))
-    )
+    values = hard + level * rng.standard_normal(trajectories + 1)[along, None]
+    values += wide * rng.standard_normal((len(along), records))
     return values, rng.random(values.shape) < 0.5, along
 
 
@@ -211,9 +193,8 @@ def test_one_scale_equals_the_loop_over_models():
         spreads.append(math.sqrt(sum((x - sum(seen) / 24) ** 2 for x in seen) / 24))
         rows.append([x - sum(seen) / 24 for x in off])
     usual = sum(spreads[1:]) / 12
-    slow = np.array(
-        [[out[i] + x * usual / spread for i, x in enumerate(row)] for row, spread in zip(rows, spreads, strict=True)]
-    )
+    scaled = ([out[i] + x * usual / own for i, x in enumerate(row)] for row, own in zip(rows, spreads, strict=True))
+    slow = np.array([*scaled])
     target, shadows = likelihood.on_one_scale(values[0], values[1:], member[1:], known)
     np.testing.assert_allclose(np.vstack([target, shadows]), slow, rtol=0, atol=1e-12)
     assert np.isnan(slow[:, 5]).all()
@@ -271,11 +252,9 @@ def test_nor_does_it_change_what_rounds_and_vectors_say(name, factor, more):
         expected = np.stack([likelihood.Values.of(one, ~seen.shadows.member).mean for one in shadows])
         return expected + factor * (target - expected) + more
 
-    other = dataclasses.replace(
-        seen,
-        sequence=strayed(seen.sequence, seen.shadows.sequence.transpose(1, 0, 2)),
-        projections=strayed(seen.projections[None], seen.shadows.projections[None])[0],
-    )
+    sequence = strayed(seen.sequence, seen.shadows.sequence.transpose(1, 0, 2))
+    projections = strayed(seen.projections[None], seen.shadows.projections[None])[0]
+    other = dataclasses.replace(seen, sequence=sequence, projections=projections)
     one, same = (scores_of(ATTACKS[name], each) for each in (seen, other))
     for signal in one:
         np.testing.assert_allclose(same[signal], one[signal], rtol=1e-7, atol=1e-7)
@@ -309,17 +288,13 @@ def test_thresholds_of_shadows_transfer_to_a_model_of_another_federation():
     assert np.std(realised[True]) < np.std(realised[False]) / 2
 
 
-# --- RMIA -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("gamma", "a"), [(1.0, 0.0), (2.0, 0.3), (0.5, 1.0)])
 def test_rmia_equals_the_double_loop(gamma, a):
     for case, seen in GRIDS.items():
         found = rmia.RMIA(rmia.Params(gamma, a)).score(seen)
         target, shadows = (own_class(stack, seen.labels) for stack in (seen.log_probs, log_probs_of(seen.shadows)))
         expected = oracle.rmia(target, shadows, seen.shadows.member, seen.known, gamma=gamma, a=a)
-        for score, slow in zip(found.values(), expected, strict=True):
-            np.testing.assert_allclose(score, slow, rtol=0, atol=1e-10, err_msg=case)
+        np.testing.assert_allclose([*found.values()], expected, rtol=0, atol=1e-10, err_msg=case)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, math.e])
@@ -348,9 +323,6 @@ def test_sorting_holds_no_matrix_of_ratios():
     np.testing.assert_allclose(share[:20], oracle.share_dominated(x[:20], z, 2.0), rtol=0, atol=1e-10)
 
 
-# --- quantile ---------------------------------------------------------------------------------------------------------
-
-
 def test_quantile_equals_the_loop_over_records():
     for case, seen in GRIDS.items():
         found = quantile.Quantile(quantile.Params()).score(seen)["quantile"]
@@ -361,18 +333,14 @@ def test_quantile_equals_the_loop_over_records():
 
 def test_quantile_and_difficulty_by_hand():
     """p = .5 among .2, .5 and .8 of the shadows without the record: rank (1 + 1/2) / 3; the one with it, .9, does not count."""
-    shadows = np.array([[0.2], [0.5], [0.8], [0.9]])
-    seen = some_seen(
-        np.array([[0.5, 0.5]]), np.stack([shadows, 1 - shadows], -1), [[False], [False], [False], [True]], [0]
-    )
+    p = np.array([0.5, 0.2, 0.5, 0.8, 0.9])
+    p = np.stack([p, 1 - p], -1)[:, None]
+    seen = some_seen(p[0], p[1:], [[False], [False], [False], [True]], [0])
     found = quantile.Quantile(quantile.Params()).score(seen)
     assert found["quantile"][0] == 0.5
     assert found["quantile/difficulty"][0] == pytest.approx(math.log(0.5) - math.log(0.2 * 0.5 * 0.8) / 3)
-    always = with_shadows(seen, member=np.ones((4, 1), bool))
+    always = with_shadows(seen, {"member": np.ones((4, 1), bool)})
     assert all(np.isnan(score).all() for score in quantile.Quantile(quantile.Params()).score(always).values())
-
-
-# --- shadow networks --------------------------------------------------------------------------------------------------
 
 
 def test_networks_trained_together_equal_those_trained_one_by_one():
@@ -397,9 +365,7 @@ def test_who_a_record_is_tells_the_networks_nothing():
     """Records that no model tells apart but by themselves: one was in 9 of 10 shadows, one in 1 of 10; both are even."""
     rng = np.random.default_rng(0)
     member = np.array([[s != 0, s == 0] for s in range(10)])
-    p = np.repeat(np.array([[0.7, 0.2, 0.1], [0.2, 0.1, 0.7]])[None], 11, 0) * np.exp(
-        1e-3 * rng.standard_normal((11, 2, 3))
-    )
+    p = np.array([[0.7, 0.2, 0.1], [0.2, 0.1, 0.7]]) * np.exp(1e-3 * rng.standard_normal((11, 2, 3)))
     p /= p.sum(-1, keepdims=True)
     found = shadow.Shadow(shadow.Params()).score(some_seen(p[0], p[1:], member, [0, 0]))["shadow"]
     assert (abs(found) < 0.2).all()  # the share of shadows alone would give +-2.2
@@ -410,11 +376,11 @@ def test_classes_without_shadows_of_both_kinds_are_nan_and_change_nothing():
     found = shadow.Shadow(shadow.Params()).score(seen)["shadow"]
     member = seen.shadows.member & (seen.labels != 2)
     member |= seen.labels == 3
-    fewer = with_shadows(seen, member=member)
+    fewer = with_shadows(seen, {"member": member})
     again = shadow.Shadow(shadow.Params()).score(fewer)["shadow"]
     assert np.isnan(again[seen.labels >= 2]).all()
     np.testing.assert_allclose(again[seen.labels < 2], found[seen.labels < 2], rtol=0, atol=1e-3)
-    nobody = with_shadows(seen, member=np.zeros_like(member))
+    nobody = with_shadows(seen, {"member": np.zeros_like(member)})
     assert np.isnan(shadow.Shadow(shadow.Params()).score(nobody)["shadow"]).all()
 
 
@@ -427,9 +393,6 @@ def test_the_control_before_training_trains_no_second_time():
     assert shadow.fit.cache_info().misses == trained
     attack.score(seen.leave_out(0))
     assert shadow.fit.cache_info().misses == trained + 1
-
-
-# --- the trajectory of broadcasts -------------------------------------------------------------------------------------
 
 
 def test_the_trajectory_is_judged_by_fishers_weights():
@@ -453,14 +416,12 @@ def test_the_trajectory_is_judged_by_fishers_weights():
     weights /= np.linalg.norm(weights)
     np.testing.assert_allclose(trajectory.discriminant(values, member), weights, rtol=1e-9)
     found = scores_of(ATTACKS["trajectory"], seen)
-    weighed = np.array([[sum(weights * values[s, :, i]) for i in range(n)] for s in range(S)])
-    target = np.array([sum(weights * seen.sequence[:, i]) for i in range(n)])
-    online, offline = oracle.lira(target, weighed, member, variance="prior")
+    online, offline = oracle.lira(weights @ seen.sequence, weights @ values, member, variance="prior")
     np.testing.assert_allclose(found["trajectory"], online, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(found["trajectory/offline"], offline, rtol=1e-7, atol=1e-7)
     times = np.arange(T) - (T - 1) / 2
-    slopes = np.array([[np.polyfit(np.arange(T), values[s, :, i], 1)[0] for i in range(n)] for s in range(S)])
-    own = np.array([np.polyfit(np.arange(T), seen.sequence[:, i], 1)[0] for i in range(n)])
+    slopes = np.array([np.polyfit(np.arange(T), value, 1)[0] for value in values])
+    own = np.polyfit(np.arange(T), seen.sequence, 1)[0]
     slow, _ = oracle.lira((times @ times) * own, (times @ times) * slopes, member, variance="prior")
     np.testing.assert_allclose(found["trajectory/slope"], slow, rtol=1e-6, atol=1e-6)
 
@@ -474,17 +435,17 @@ def test_more_rounds_tell_more_than_the_last_one():
 
 
 @pytest.mark.parametrize(
-    "attack", [trajectory.Trajectory(trajectory.Params()), outputfree.OutputFree(outputfree.Params())]
+    ("name", "missing", "message"),
+    [
+        ("gradnorm", "gradient_norms", "gradient norms"),
+        *(("trajectory", name, "of shadow models too") for name in ("shadows", "sequence")),
+        *(("outputfree", name, "of shadow models too") for name in ("shadows", "projections")),
+    ],
 )
-def test_what_an_attack_needs_of_shadows_is_asked_for(attack):
+def test_what_an_attack_needs_is_asked_for(name, missing, message):
     seen, _ = toy_seen(leak=0.0)
-    with pytest.raises(ValueError, match="of shadow models too"):
-        attack.score(dataclasses.replace(seen, shadows=None))
-    with pytest.raises(ValueError, match="of shadow models too"):
-        attack.score(dataclasses.replace(seen, sequence=None, projections=None))
-
-
-# --- the released vectors ---------------------------------------------------------------------------------------------
+    with pytest.raises(ValueError, match=message):
+        scores_of(ATTACKS[name], dataclasses.replace(seen, **{missing: None}))
 
 
 def test_the_released_vectors_are_judged_as_a_confidence_is():
@@ -499,31 +460,16 @@ def test_the_released_vectors_are_judged_as_a_confidence_is():
 
 def test_a_record_without_gradient_has_no_score_and_moves_none():
     seen, _ = toy_seen(leak=1.0)
-    gone = seen.projections.copy()
-    gone[3] = NAN
-    of_shadows = seen.shadows.projections.copy()
-    of_shadows[:, 3] = NAN
-    kept = np.arange(len(gone)) != 3
+    kept = np.arange(len(seen.projections)) != 3
+    member, own, others = seen.shadows.member, seen.projections, seen.shadows.projections
+    of_shadows = {"member": member[:, kept], "projections": others[:, kept]}
+    fewer = with_shadows(seen, of_shadows, known=seen.known[kept], projections=own[kept])
+    blank = with_shadows(seen, {"projections": np.where(kept, others, NAN)}, projections=np.where(kept, own, NAN))
     attack = outputfree.OutputFree(outputfree.Params())
-    part = attack.score(
-        dataclasses.replace(
-            seen,
-            known=seen.known[kept],
-            projections=seen.projections[kept],
-            shadows=dataclasses.replace(
-                seen.shadows, member=seen.shadows.member[:, kept], projections=seen.shadows.projections[:, kept]
-            ),
-        )
-    )
-    whole = attack.score(
-        dataclasses.replace(seen, projections=gone, shadows=dataclasses.replace(seen.shadows, projections=of_shadows))
-    )
-    for name, score in whole.items():
+    part = attack.score(fewer)
+    for name, score in attack.score(blank).items():
         assert np.isnan(score[3])
         np.testing.assert_allclose(score[kept], part[name], rtol=1e-9, atol=1e-9)
-
-
-# --- shadows along several trajectories -------------------------------------------------------------------------------
 
 
 def test_a_shadow_in_the_targets_place_has_none_of_its_trajectory_beside_it():
@@ -532,13 +478,10 @@ def test_a_shadow_in_the_targets_place_has_none_of_its_trajectory_beside_it():
     shadows = dataclasses.replace(seen.shadows, trajectory=along)
     left = dataclasses.replace(seen, shadows=shadows).leave_out(4)
     kept = along != along[4]
-    np.testing.assert_array_equal(left.shadows.member, shadows.member[kept])
-    np.testing.assert_array_equal(left.shadows.confidence, shadows.confidence[kept])
-    np.testing.assert_array_equal(left.shadows.sequence, shadows.sequence[kept])
-    np.testing.assert_array_equal(left.shadows.projections, shadows.projections[kept])
-    np.testing.assert_array_equal(left.answers.confidence, shadows.confidence[4])
-    np.testing.assert_array_equal(left.sequence, shadows.sequence[4])
-    np.testing.assert_array_equal(left.projections, shadows.projections[4])
+    for name in ("member", "confidence", "sequence", "projections"):
+        np.testing.assert_array_equal(getattr(left.shadows, name), getattr(shadows, name)[kept], err_msg=name)
+    for name, own in (("confidence", left.answers), ("sequence", left), ("projections", left)):
+        np.testing.assert_array_equal(getattr(own, name), getattr(shadows, name)[4], err_msg=name)
     for alone in (None, np.zeros(12, int)):  # each its own, or all on one: only the shadow itself goes
         one = dataclasses.replace(shadows, trajectory=alone).without(4)
         np.testing.assert_array_equal(one.member, shadows.member[np.arange(12) != 4])

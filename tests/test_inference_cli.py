@@ -1,7 +1,5 @@
 """The command line of attacks on prompts: what may be combined, what is refused in one sentence, which key what changes, and the dry run."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re
@@ -26,7 +24,7 @@ from fedaudit.pipeline.workers import federation_of, make_bench
 from fedaudit.reports import paper_items
 from fedaudit.terms.threat_models import THREAT_MODELS
 from tests.small_run import small_run
-from tests.test_cli import check_bad, refuse
+from tests.test_cli import check_bad
 
 PROMPTS = [name for name, plugin in ATTACKS.items() if "classes" in plugin.facts.records]
 LORA = [name for name, plugin in ATTACKS.items() if "texts" in plugin.facts.records]
@@ -75,68 +73,45 @@ def test_bad_input(case: str, capsys: Any, tmp_path: Path) -> None:
     check_bad((words + usual, wanted), capsys, tmp_path)
 
 
-def test_the_number_of_canaries_that_is_named_is_valid(capsys: Any, tmp_path: Path) -> None:
-    words = f"--method promptfl --clients 3 --train 4 --test 1 --out {tmp_path}".split()
-    sentence = refuse(capsys, [*words, "--canaries", "999"])
-    most = int(sentence.split("valid here are 0 to ")[1])
-    assert str(most + 1) in refuse(capsys, [*words, "--canaries", str(most + 1)])
-    plan = plan_of(f"{' '.join(words)} --canaries {most}")
-    assert sum(len(client.canaries) for client in federation_of(plan).clients) == most
-
-
 def plan_of(words: str) -> Any:
     return cli.read_command(words.split()).plan
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["dpfpl ", "dpfpl none", "dpfpl shadow,lira,cosine", "dpfpl cosine,shadow", "fedavg ", "fedavg loss,reconstruct"],
+    ("words", "expected"),
+    [
+        ("dpfpl", []),
+        ("dpfpl --attack none", []),
+        ("dpfpl --attack shadow,lira,cosine", ["shadow", "lira", "cosine"]),
+        ("fedavg", ["maxrenyi"]),
+        ("fedavg --attack loss,reconstruct", ["loss", "reconstruct"]),
+    ],
 )
-def test_attacks_by_their_names(words: str) -> None:
-    method, names = words.split(" ")
-    plan = plan_of(f"--method {method} {names and f'--attack {names}'}")
-    expected = {"": ["maxrenyi"] if method == "fedavg" else [], "none": []}.get(names, names.split(","))
-    assert list(plan.attacks) == expected
-    assert plan.attack == (",".join(expected) or None)
+def test_attacks_by_their_names(words: str, expected: list[str]) -> None:
+    plan = plan_of(f"--method {words}")
+    assert (list(plan.attacks), plan.attack) == (expected, ",".join(expected) or None)
     assert ("membership" in plan.audits) == bool(expected)
 
 
-@pytest.mark.parametrize(
-    ("method", "known"),
-    [
-        ("dpfpl", STRONGEST_FIRST),
-        ("fedavg", "lira rmia loss cosine fedmia maxrenyi projres quantile shadow slope source entropy".split()),
-    ],
-)
-def test_of_all_the_strongest_come_first(method: str, known: list[str]) -> None:
+def test_of_all_the_strongest_come_first() -> None:
     """A new attack takes its place among those that are known."""
-    found = plan_of(f"--method {method} --attack all").attacks
-    assert [name for name in found if name in known] == known
-    strengths = [ATTACKS[name].facts.strength for name in found]
-    assert strengths == sorted(strengths, reverse=True)
+    adapters = "lira rmia loss cosine fedmia maxrenyi projres quantile shadow slope source entropy".split()
+    for method, known in {"dpfpl": STRONGEST_FIRST, "fedavg": adapters}.items():
+        found = plan_of(f"--method {method} --attack all").attacks
+        assert [name for name in found if name in known] == known
+        strengths = [ATTACKS[name].facts.strength for name in found]
+        assert strengths == sorted(strengths, reverse=True)
 
 
-def test_the_order_of_attacks_names_headlines_and_so_moves_the_key() -> None:
-    first, second = (plan_of(f"--method dpfpl --attack {words}").cells[-1] for words in ("loss,lira", "lira,loss"))
-    assert first.training_key == second.training_key
-    assert first.analysis_key != second.analysis_key
-
-
-def test_the_adversary_of_a_configuration_file(tmp_path: Path) -> None:
+def test_the_adversary_of_a_configuration_file_and_by_default_the_papers(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(
-        "method: fedotp\nattack: [lira, shadow]\nshadows: 8\ntrajectory: observed\nhidden: 16\ntargets: 3\n"
-    )
+    file.write_text("method: fedotp\nattack: [lira, shadow]\nshadows: 8\ntrajectory: observed\nhidden: 16\ntargets: 3")
     plan = plan_of(f"--config {file} --targets 1")
     assert list(plan.attacks) == ["lira", "shadow"]
     assert plan.adversary == Adversary(targets=1, shadows=8, trajectory="observed")
     assert plan.attacks["shadow"].hidden == 16
-
-
-def test_defaults_of_the_adversary_are_those_of_the_paper() -> None:
-    assert plan_of("--method dpfpl --attack shadow").adversary == Adversary(
-        targets=0, shadows=50, shadow_kind="clients", trajectory="simulated", observed_rounds=20
-    )
+    papers = Adversary(targets=0, shadows=50, shadow_kind="clients", trajectory="simulated", observed_rounds=20)
+    assert plan_of("--method dpfpl --attack shadow").adversary == papers
 
 
 USUAL = "--attack shadow"
@@ -172,7 +147,9 @@ class TestKeys:
         observed = f"{USUAL} --trajectory observed"
         assert self.keys(observed)[2] != self.keys(f"{observed} --seeds 2")[2]
 
-    def test_who_is_attacked_is_no_matter_of_a_utility_audit(self) -> None:
+    def test_the_order_of_attacks_moves_the_analysis_and_who_is_attacked_no_utility_audit(self) -> None:
+        first, second = (self.keys(f"--attack {names}") for names in ("loss,lira", "lira,loss"))
+        assert (first[0] == second[0], first[1] == second[1]) == (True, False)
         cell = plan_of("--method dpfpl --epsilon none").cells[0]
         plan = dataclasses.replace(cell.plan, adversary=Adversary(targets=1))
         assert plan.cells[0].analysis_key == cell.analysis_key
@@ -194,19 +171,7 @@ LIGHT = (
     "--list", "--list attacks", "--help", "--method dpfpl --attack all --help", "--paper dpfpl:figure3 --help",
     "--method dpfpl --attack lira,shdow", "--method dpfpl --attack lira --shadows 1", "--paper dpfpl:figure99",
 )  # fmt: skip
-HEAVY = {
-    "torch",
-    "transformers",
-    "rich",
-    "jinja2",
-    "PIL",
-    "open_clip",
-    "numpy",
-    "pandas",
-    "matplotlib",
-    "sklearn",
-    "scipy",
-}
+HEAVY = {*"torch transformers rich jinja2 PIL open_clip numpy pandas matplotlib sklearn scipy".split()}
 
 
 def test_words_are_answered_without_anything_heavy() -> None:
@@ -240,9 +205,8 @@ class TestPictures:
 
     def test_a_batch_is_kept_and_the_rest_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dry_run, "SILENT", 0.0)
-        plan = plan_of(
-            f"--method promptfl --epsilon none --clients 3 --train 12 --test 2 --rounds 1 --threads 1 --out {tmp_path}"
-        )
+        words = "--method promptfl --epsilon none --clients 3 --train 12 --test 2 --rounds 1 --threads 1"
+        plan = plan_of(f"{words} --out {tmp_path}")
         assert "of it for encoding the pictures" in dry_run.estimate(plan, Progress(quiet=True))
         (file,) = (tmp_path / "cache").glob("clip-*.safetensors")
         with safe_open(file, framework="pt") as opened:
@@ -279,49 +243,37 @@ class TestDryRun:
         """DP-FPL without noise and with 8 shadows, but for what the words say."""
         said = {*words.split()}
         usual = "--method dpfpl" * ("--method" not in said) + " --epsilon none" * (not {"--method", "--epsilon"} & said)
-        return plan_of(f"{self.TINY} {usual} {words} {'--shadows 8' if 'lira' in words else ''} --out {out}")
+        shadows = "--shadows 8" if "lira" in words and "--shadows" not in said else ""
+        return plan_of(f"{self.TINY} {usual} {words} {shadows} --out {out}")
 
-    def test_shadow_clients_are_named_and_counted(self, tmp_path: Path) -> None:
-        """30 rounds of 4 s, the simulated ones of 3 s, and 8 shadows as 2 federations of four for each target side by side: 390 s.
+    CLIENTS = "shadow models to train, 8 for each target client and method"
 
-        Then each target's records are put to 4 models and the public start, 12 more for a curve, and twice 8 shadows, side by side: 165 s.
-        """
-        said = self.said("--attack lira", tmp_path)
+    @pytest.mark.parametrize(
+        ("words", "trained", "minutes", "megabytes"),
+        [
+            # 30 rounds of 4 s, simulated ones of 3 s, 8 shadows as 2 federations of four for each target, side by side:
+            # 390 s. Each target's records are put to 4 models and the start, 12 more for a curve, twice 8 shadows, side
+            # by side: 165 s. Two trainings of 30 rounds, and 16 shadows of a client each with twenty broadcasts
+            ("", f"16 {CLIENTS}, along 1 simulated federation", 10, 144),
+            # 4 trajectories of 90 s on two workers are 90 s more than one alone
+            ("--shadow-trajectories 4", f"16 {CLIENTS}, along 4 simulated federations", 11, 234),
+            # 120 s, 8 federations of 90 s on two workers, and 165 s
+            ("--shadow-kind federations", "8 shadow federations to train", 11, 270),
+            ("--trajectory observed", f"16 {CLIENTS}", 7, 114),
+        ],
+    )
+    def test_shadows_are_counted(self, words: str, trained: str, minutes: int, megabytes: int, tmp_path: Path) -> None:
+        said = self.said(f"--attack lira {words}", tmp_path)
         assert "0 on disk; 1 training to run: 30 rounds, 4 of 4 clients a round\n" in said
-        assert "16 shadow models to train, 8 for each target client and method, along 1 simulated federation\n" in said
-        assert "about 10 minutes with 2 workers\n" in said
-        # two trainings of 30 rounds, and 16 shadows of a client each with twenty broadcasts
-        assert "up to 144 MB" in said
+        assert f"{trained}\n" in said
+        assert f"about {minutes} minutes with 2 workers\n" in said
+        assert f"up to {megabytes} MB" in said
         assert list(tmp_path.iterdir()) == []
 
-    def test_every_trajectory_is_counted(self, tmp_path: Path) -> None:
-        """One for every ten shadows, or as many as are asked for: 4 of 90 s on two workers are 90 s more than one alone."""
-        said = self.said("--attack lira --shadow-trajectories 4", tmp_path)
-        assert "16 shadow models to train, 8 for each target client and method, along 4 simulated federations\n" in said
-        assert "about 11 minutes with 2 workers\n" in said
-        usual = dry_run.estimate(
-            plan_of(f"{self.TINY} --method dpfpl --epsilon none --attack lira --out {tmp_path}"), Progress(quiet=True)
-        )
-        assert (
-            "100 shadow models to train, 50 for each target client and method, along 5 simulated federations\n" in usual
-        )
-
-    def test_whole_federations(self, tmp_path: Path) -> None:
-        """120 s, 8 federations of 90 s on two workers, and 165 s."""
-        said = self.said("--attack lira --shadow-kind federations", tmp_path)
-        assert "8 shadow federations to train\n" in said
-        assert "about 11 minutes with 2 workers" in said
-        assert "up to 270 MB" in said
-
-    def test_observed_messages_are_not_simulated(self, tmp_path: Path) -> None:
-        said = self.said("--attack lira --trajectory observed", tmp_path)
-        assert "16 shadow models to train, 8 for each target client and method\n" in said
-        assert "about 7 minutes with 2 workers" in said
-
-    def test_shadows_of_every_method_and_of_no_seed(self, tmp_path: Path) -> None:
-        said = self.said("--attack lira --epsilon none,0.1 --seeds 3", tmp_path)
+    def test_shadows_of_every_method_and_of_no_seed_and_a_trajectory_for_every_ten(self, tmp_path: Path) -> None:
+        said = self.said("--attack lira --epsilon none,0.1 --seeds 3 --shadows 20", tmp_path)
         assert "6 trainings to run" in said
-        assert "32 shadow models to train, 8 for each target client and method, along 2 simulated federations\n" in said
+        assert "80 shadow models to train, 20 for each target client and method, along 4 simulated fed" in said
 
     @pytest.mark.parametrize(
         ("words", "time"),
@@ -344,11 +296,10 @@ class TestDryRun:
 
     def test_what_is_seen_of_rounds_is_computed_of_a_simulated_federation_too(self, tmp_path: Path) -> None:
         """Of two targets: 20 rounds' messages, and those of two epochs, which are 2 here; with shadow models all of it twice."""
-        alone, beside = (self.work(words, tmp_path) for words in ("--attack decompose", "--attack decompose,lira"))
-        assert (alone["messages"], alone["solved"], alone["replays"]) == (2 * 20, 2 * 2, 1)
-        assert (beside["messages"], beside["solved"], beside["replays"]) == (2 * 40, 2 * 4, 2)
-        observed = self.work("--attack decompose,lira --trajectory observed", tmp_path)
-        assert (observed["messages"], observed["solved"], observed["replays"]) == (2 * 20, 2 * 2, 1)
+        observed = "decompose,lira --trajectory observed"
+        for words, times in {"decompose": (40, 4, 1), "decompose,lira": (80, 8, 2), observed: (40, 4, 1)}.items():
+            work = self.work(f"--attack {words}", tmp_path)
+            assert (work["messages"], work["solved"], work["replays"]) == times, words
 
     def test_models_that_are_asked(self, tmp_path: Path) -> None:
         """Each target's own by four adversaries, the start, and of readers' curves the start again and ten rounds more; the shadows in
@@ -357,12 +308,11 @@ class TestDryRun:
         assert self.work("--attack loss", tmp_path)["answers"] == 2 * loss
         assert self.work("--attack loss,lira", tmp_path)["answers"] == 2 * (loss + 2 * 8)
         assert self.work("--attack loss,slope", tmp_path)["answers"] == 2 * (loss + 20)
-
-    def test_gradients_and_sequences(self, tmp_path: Path) -> None:
         assert self.work("--attack gradnorm", tmp_path)["gradients"] == 2 * (4 + 1)
         assert self.work("--attack outputfree", tmp_path)["gradients"] == 2 * 4
-        shadows = self.work("--attack gradnorm,lira", tmp_path)
-        assert shadows["gradients"] == 2 * (4 + 1 + 2 * 5)  # of five shadows in both roles
+        assert self.work("--attack gradnorm,lira", tmp_path)["gradients"] == 2 * (
+            4 + 1 + 2 * 5
+        )  # of five in both roles
         trajectory, lira = (self.work(f"--attack {name}", tmp_path)["answers"] for name in ("trajectory", "lira"))
         assert trajectory > lira + 2 * 20 * 8  # a shadow's broadcasts of 20 rounds, and everybody's
 
@@ -380,26 +330,25 @@ class TestDryRun:
         assert "about 10 minutes with 4 workers\n" in said
 
     def test_what_is_on_disk_is_not_counted(self, tmp_path: Path) -> None:
+        def done(*folders: Path) -> str:
+            for folder in folders:
+                folder.mkdir(parents=True)
+                (folder / COMPLETE).write_text("[]")
+            return self.said("--attack lira", tmp_path)
+
         (cell,) = self.plan("--attack lira", tmp_path).cells
-        done = [cell.training_folder, *(cell.bank_folder / name for name in ("simulated-000", "client-000-from-000"))]
-        for folder in done:
-            folder.mkdir(parents=True)
-            (folder / COMPLETE).write_text("[]")
-        said = self.said("--attack lira", tmp_path)
+        said = done(cell.training_folder, cell.bank_folder / "simulated-000", cell.bank_folder / "client-000-from-000")
         assert "0 trainings to run\n" in said
-        assert "8 shadow models to train, 8 for each target client and method\n" in said
+        assert f"8 {self.CLIENTS}\n" in said
         assert "about 6 minutes with 2 workers" in said
-        for folder in (cell.bank_folder / "client-001-from-000", cell.analysis_folder):
-            folder.mkdir(parents=True)
-            (folder / COMPLETE).write_text("[]")
-        said = self.said("--attack lira", tmp_path)
+        said = done(cell.bank_folder / "client-001-from-000", cell.analysis_folder)
         assert "1 on disk; 0 trainings to run\nabout 1 minute with 2 workers\n" in said
 
 
 class TestTimed:
     """On the plan's own model."""
 
-    WORDS = "--clients 3 --train 4 --test 1 --rounds 4 --prompt-length 8 --threads 1 --quiet"
+    WORDS = "--clients 3 --train 4 --test 1 --rounds 4 --prompt-length 8 --threads 1"
 
     def test_variants_that_cost_the_same_are_timed_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tried, pace = list[str](), dry_run.Pace(seconds=1.0, bare=1.0, size=1.0)
@@ -407,30 +356,33 @@ class TestTimed:
         known: dict[Any, Any] = {}
         plan = plan_of(f"{self.WORDS} --method dpfpl --epsilon none,0.1,0.4 --rank 1,2,8 --out {tmp_path}")
         assert len(plan.cells) == 9
-        said = dry_run.estimate(plan, Progress(quiet=True), known)
-        assert "9 trainings to run" in said
+        assert "9 trainings to run" in dry_run.estimate(plan, Progress(quiet=True), known)
         assert len(tried) == 2  # with noise and without
-        for words, more in (
-            ("--method dpfpl --epsilon 1 --rank 4 --seed 3", 0),
-            ("--method dpfpl --epsilon 1 --batch 4", 2),
-            ("--method fedotp --epsilon none", 1),
-        ):
-            before = len(tried)
-            dry_run.estimate(plan_of(f"{self.WORDS} {words} --out {tmp_path}"), Progress(quiet=True), known)
-            assert len(tried) == before + more, words
+        more = {"dpfpl --epsilon 1 --rank 4 --seed 3": 2, "dpfpl --epsilon 1 --batch 4": 4, "fedotp --epsilon none": 5}
+        for words, trials in more.items():
+            dry_run.estimate(plan_of(f"{self.WORDS} --method {words} --out {tmp_path}"), Progress(quiet=True), known)
+            assert len(tried) == trials, words
+
+    ADAPTERS = "--clients 3 --per-round 2 --records 2 --reference 2 --novel 2 --test 1 --local-steps 1 --rounds 3"
 
     @pytest.mark.parametrize(
         ("words", "wanted"),
         [
-            (
-                "--method dpfpl --epsilon 0.1 --attack decompose,gradnorm",
-                {"answers", "gradients", "messages", "solved"},
-            ),
-            ("--method local --epsilon none --attack cosine,loss", {"answers"}),  # which sends nothing
+            (f"dpfpl {WORDS} --epsilon 0.1 --attack decompose,gradnorm", "answers gradients messages solved"),
+            (f"local {WORDS} --epsilon none --attack cosine,loss", "answers"),  # which sends nothing
+            (f"fedrand {ADAPTERS} --attack loss", "answers messages"),  # of own states for the loss over rounds too
         ],
     )
-    def test_what_is_wanted_takes_time(self, words: str, wanted: set[str], tmp_path: Path) -> None:
-        self.check(plan_of(f"{self.WORDS} {words} --out {tmp_path}"), wanted)
+    def test_what_is_wanted_takes_time(self, words: str, wanted: str, tmp_path: Path) -> None:
+        plan = plan_of(f"--method {words} --quiet --out {tmp_path}")
+        cell, federation = plan.cells[-1], federation_of(plan)
+        work = attack_times.work(cell, federation)
+        each = attack_times.timed(cell, federation, make_bench(plan, federation), work, Progress(quiet=True))
+        assert {name for name, seconds in each.items() if seconds > 0} - {"replays"} == {*wanted.split()}
+        assert {name for name, times in work.items() if times > 0} - {"replays"} == {*wanted.split()}
+        by_hand = sum(times * each.get(name, 0.0) for name, times in work.items())
+        assert attack_times.seconds(work, each) == pytest.approx(by_hand)
+        assert not (plan.out / "runs").exists()
 
     def test_a_pace_is_of_the_rounds_that_were_trained(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """One round to warm up, three with evaluation, three without; each takes as long as it says."""
@@ -452,11 +404,6 @@ class TestTimed:
         assert until[1:] == [0, 1, 4, 7]
         assert pace == dry_run.Pace(seconds=0.5 * 2, bare=0.25 * 2, size=100 * 2)  # two jobs of at most two clients
 
-    def test_on_adapters(self, tmp_path: Path) -> None:
-        """Own states are looked at for the loss over rounds too."""
-        words = "--method fedrand --clients 3 --per-round 2 --records 2 --reference 2 --novel 2 --test 1 --local-steps 1 --rounds 3"
-        self.check(plan_of(f"{words} --attack loss --threads 1 --quiet --out {tmp_path}"), {"answers", "messages"})
-
     def test_somebody_elses_messages_are_read(self, tmp_path: Path) -> None:
         """Of the small run client 2 took part in the last round; nothing is left behind."""
         plan = plan_of(f"--run {small_run(tmp_path / 'run')} --attack cosine --out {tmp_path / 'out'}")
@@ -465,32 +412,19 @@ class TestTimed:
             assert transcript.cohort(1) == [2]
         assert not (tmp_path / "out").exists()
 
-    def check(self, plan: Any, wanted: set[str]) -> None:
-        cell, federation = plan.cells[-1], federation_of(plan)
-        work = attack_times.work(cell, federation)
-        each = attack_times.timed(cell, federation, make_bench(plan, federation), work, Progress(quiet=True))
-        assert {name for name, seconds in each.items() if seconds > 0} - {"replays"} == wanted
-        assert {name for name, times in work.items() if times > 0} - {"replays"} == wanted
-        by_hand = sum(times * each.get(name, 0.0) for name, times in work.items())
-        assert attack_times.seconds(work, each) == pytest.approx(by_hand)
-        assert not (plan.out / "runs").exists()
 
-
-def test_an_attack_that_runs_nowhere_is_said_with_the_methods_own_reason(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_runs_nowhere_is_said_with_the_methods_own_reason(capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
     """Where the other threat models merely see too little. What runs somewhere is not named."""
     words = f"--method promptfl,local --attack loss,decompose --epsilon none --rounds 1 --clients 2 --train 4 --out {tmp_path}"
-    refuses = {"explains": "its messages are riddles"}
-    monkeypatch.setattr("fedaudit.trainers.promptfl.PromptFL.refuses", refuses, raising=False)
-    plan = plan_of(words)
-    assert permitted.never_run(plan.cells) == [
-        "not run: decompose on promptfl: its messages are riddles",
-        "not run: decompose on local: this method sends nothing",
-    ]
-    table = permitted.refused_table(plan.cells[0])
-    assert table.why[table.attack == "decompose"].iloc[0] == "its messages are riddles"
+    why = "its messages are riddles"
+    monkeypatch.setattr("fedaudit.trainers.promptfl.PromptFL.refuses", {"explains": why}, raising=False)
+    cells = plan_of(words).cells
+    local = "not run: decompose on local: this method sends nothing"
+    assert permitted.never_run(cells) == [f"not run: decompose on promptfl: {why}", local]
+    assert permitted.refusal_reasons(cells[0], "server") == {"loss": None, "decompose": why}
+    table = permitted.refused_table(cells[0])
+    assert table.why[table.attack == "decompose"].iloc[0] == why
     monkeypatch.undo()
     paced(monkeypatch)
     assert cli.main([*words.split(), "--dry-run", "--quiet"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "not run: decompose on local: this method sends nothing"
+    assert capsys.readouterr().out.splitlines()[-1] == local

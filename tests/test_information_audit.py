@@ -1,10 +1,12 @@
 """The audit of mutual information: a planted leak of known bits, nothing where nothing leaks, its table, findings and section; `--audit`."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from fedaudit.audits import mutual_information as audit
 from fedaudit.audits.findings import INFORMATION
@@ -67,8 +69,7 @@ def test_permuted_membership_holds_nothing():
 
 def test_what_a_score_holds_depends_on_the_order_of_its_values_alone():
     run = world(0, 1.0)
-    bent = with_scores(run, lambda scores: np.exp(scores / 3) - 5)
-    pd.testing.assert_frame_equal(table(run), table(bent))
+    pd.testing.assert_frame_equal(table(run), table(with_scores(run, lambda scores: np.exp(scores / 3) - 5)))
     one = dataclasses.replace(run.models[0], scores=run.models[0].scores * 1000 + 50)
     pd.testing.assert_frame_equal(table(run), table(changed(run, models=[one, *run.models[1:]])))
     # half of the members score 1, nobody else: I = H(1/4) - H(1/2) / 2 bits
@@ -85,24 +86,19 @@ def test_what_a_score_holds_depends_on_the_order_of_its_values_alone():
 
 
 def test_the_base_stands_beside_it_and_exchanges_are_within_clients():
-    row = table(world(3, leak=2.0, base_leak=2.0)).loc["loss"]
+    row, alone = (table(world(3, leak=2.0, base_leak=base)).loc["loss"] for base in (2.0, 0.0))
     assert row.base_bits == pytest.approx(row.bits, abs=0.15)
-    assert table(world(3, leak=2.0)).loc["loss"].base_bits < 0.05
+    assert alone.base_bits < 0.05
     with_coins, without = (table(world(5, 2.0, coins=coins)) for coins in (True, False))
     assert without.bits["loss"] == with_coins.bits["loss"]
     assert without.p["loss"] <= 0.01
     assert abs(without.null_high["loss"] - with_coins.null_high["loss"]) < 0.02
-    run = changed(world(1, 1.0, targets=8, each=30), few=False)
-    assert "of the clients" in table(run).interval["loss"]
+    assert "of the clients" in table(changed(world(1, 1.0, targets=8, each=30), few=False)).interval["loss"]
     assert "of the clients" not in table(world(1, 1.0)).interval["loss"]
 
 
 def test_records_without_a_score_are_left_out():
-    def part(scores):
-        scores.iloc[:50, scores.columns.get_loc("loss")] = np.nan
-        return scores
-
-    found = table(with_scores(world(2, 1.0), part))
+    found = table(with_scores(world(2, 1.0), lambda scores: scores.assign(loss=scores.loss[50:])))
     assert found.members["loss"] + found.nonmembers_n["loss"] == 300
     assert found.members["lira/online"] + found.nonmembers_n["lira/online"] == 400
     gone = with_scores(world(2, 1.0), lambda scores: scores.assign(loss=np.nan))
@@ -126,52 +122,40 @@ def test_findings_and_section_say_what_the_table_says():
     assert list(shown.tables) == ["information"]
 
 
-class Released:
+def releasing(prompts):
     """A transcript whose clients release prompts."""
-
-    def __init__(self, prompts):
-        self.prompts = prompts
-
-    def released(self, client):
-        return {"prompt": self.prompts[client]}
+    return SimpleNamespace(released=lambda client: {"prompt": prompts[client]})
 
 
 class TestPrompts:
     @staticmethod
     def of(move, clients=24):
         """Clients of which some hold more of the first class; their prompts are moved along one direction by `move` times that."""
-        import torch
-
         run = world(0, targets=clients, each=10)
         share = {k: sum(run.truth[r] for r in run.records[k][: 2 * (k + 1) % 20]) for k in run.records}
         group = {r: f"class {i >= 2 * (k + 1) % 20}" for k in run.records for i, r in enumerate(run.records[k])}
         chance = torch.Generator().manual_seed(0)
         prompts = {k: move * share[k] * torch.ones(2, 3) + 0.1 * torch.randn(2, 3, generator=chance) for k in share}
-        return audit.of_prompts(Released(prompts), changed(run, group=group), audit.Params())
+        return audit.of_prompts(releasing(prompts), changed(run, group=group), audit.Params())
 
     def test_prompts_that_follow_classes_and_prompts_that_do_not(self):
-        row = self.of(1.0).iloc[0]
+        (row,), (none,) = (self.of(move).itertuples() for move in (1.0, 0.0))
         assert row.bits > row.null_high
         assert row.p < 0.02
         assert row.clients == 24
         assert row.spread > 0.9
-        row = self.of(0.0).iloc[0]
-        assert row.null_low <= row.bits <= row.null_high
+        assert none.null_low <= none.bits <= none.null_high
 
     def test_few_clients_or_equal_prompts_say_nothing(self):
-        import torch
-
         assert len(self.of(1.0, clients=7)) == 0
         run = world(0, targets=9, each=10)
-        assert len(audit.of_prompts(Released([torch.ones(2)] * 9), run, audit.Params())) == 0
+        assert len(audit.of_prompts(releasing([torch.ones(2)] * 9), run, audit.Params())) == 0
 
 
 class TestOnRequest:
     def test_runs_where_it_is_named_and_moves_no_training(self):
-        usual, asked, every = (
-            read_command(f"--method promptfl --attack loss {more}".split()).plan
-            for more in ("", "--audit mutual_information --neighbours 7", "--audit all")
-        )
+        words = ("", "--audit mutual_information --neighbours 7", "--audit all")
+        usual, asked, every = (read_command(f"--method promptfl --attack loss {w}".split()).plan for w in words)
         assert "mutual_information" not in usual.audits
         assert asked.audits["mutual_information"].neighbours == 7
         assert set(asked.audits) == set(every.audits) == {*usual.audits, "mutual_information"}
@@ -180,16 +164,13 @@ class TestOnRequest:
         named = read_command("--attack loss --audit communication,membership".split()).plan
         assert named.cells[0].analysis_key == read_command("--attack loss".split()).plan.cells[0].analysis_key
 
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
+    def test_what_cannot_be(self):
+        for words, said in (
             ("--attack loss --audit mutualinformation", "did you mean 'mutual_information'"),
             ("--method promptfl --audit mutual_information", "--audit mutual_information: needs an attack"),
             ("--audit utility", "--audit utility: needs records that are classes"),
             ("--attack loss --audit ,", "no such audit"),
             ("--neighbours 3", "--neighbours"),
-        ],
-    )
-    def test_what_cannot_be(self, words, said):
-        with pytest.raises(InputError, match=said):
-            read_command(words.split())
+        ):
+            with pytest.raises(InputError, match=said):
+                read_command(words.split())

@@ -1,10 +1,9 @@
 """Inputs that are no regular files, and the record of what was read."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,35 +13,28 @@ from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks.base import Record
 from tests.bad_pictures import CONTENTS, saved
+from tests.minidata import write
 
 
-def test_a_regular_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"x")
-    assert user_files.read_bytes(tmp_path / "a") == b"x"
-
-
-def test_a_fifo_does_not_block(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pipe", "FIFO.*, not a regular file"),  # which does not block
+        (os.devnull, "not a regular file"),
+        ("", "not a regular file"),  # the folder
+        ("a\0b", "no file can have this name"),
+        ("a\ud800b", "no file can have this name"),
+    ],
+)
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str, message: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="FIFO") as caught:
-        user_files.opened(tmp_path / "pipe")
-    assert "not a regular file" in (caught.value.strerror or "")
-
-
-@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
-def test_impossible_names_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(OSError, match="no file can have this name"):
+    with pytest.raises(OSError, match=message):
         user_files.opened(tmp_path / name)
-
-
-def test_devices_and_folders_are_refused(tmp_path: Path) -> None:
-    for path in (Path(os.devnull), tmp_path):
-        with pytest.raises(OSError, match="not a regular file"):
-            user_files.opened(path)
 
 
 def test_what_was_read_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
-    user_files.read_bytes(tmp_path / "a")
+    assert user_files.read_bytes(tmp_path / "a") == b"x"
     with user_files.recorded() as files:
         user_files.listed(tmp_path)
         user_files.read_bytes(tmp_path / "a")
@@ -69,13 +61,10 @@ def _old(path: Path, content: bytes, *, age_s: int = 60) -> Path:
 
 
 def test_a_file_is_hashed_once_unless_its_size_or_time_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, read = _old(tmp_path / "a", b"x"), []
-    digest = hashlib.file_digest
-    monkeypatch.setattr(
-        user_files.hashlib, "file_digest", lambda file, kind: read.append(file.name) or digest(file, kind)
-    )
+    path = _old(tmp_path / "a", b"x")
+    monkeypatch.setattr(user_files.hashlib, "file_digest", digest := Mock(wraps=hashlib.file_digest))
     assert user_files.sha256(path) == user_files.sha256(path) == hashlib.sha256(b"x").hexdigest()
-    assert len(read) == 1
+    assert digest.call_count == 1
     _old(path, b"y", age_s=50)
     assert user_files.sha256(path) == hashlib.sha256(b"y").hexdigest()
     _old(path, b"yy", age_s=50)
@@ -83,10 +72,8 @@ def test_a_file_is_hashed_once_unless_its_size_or_time_changes(tmp_path: Path, m
 
 
 def test_a_file_that_was_written_just_now_is_not_trusted(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"x")
-    user_files.sha256(path)
-    assert str(path) not in user_files.known_digests()
+    user_files.sha256(write(tmp_path / "a", b"x"))
+    assert str(tmp_path / "a") not in user_files.known_digests()
 
 
 def test_what_another_process_found_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,20 +98,15 @@ def test_the_digest_of_a_record_is_that_of_its_content(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
-def test_pictures_of_8_bits_are_read_in_any_colours(
-    tmp_path: Path, mode: str, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_pictures_of_8_bits_are_read_in_any_colours(tmp_path: Path, mode: str, recwarn) -> None:
     level = 255 if mode == "1" else 204  # a palette has this one
     form = {"CMYK": "TIFF", "YCbCr": "JPEG"}.get(mode, "PNG")
-    Image.fromarray(np.full((5, 4, 3), level, np.uint8)).convert(mode).save(tmp_path / "a", form, **_seen_through(mode))
+    seen_through = {"transparency": b"\x00" * 256} if mode == "P" else {}
+    Image.fromarray(np.full((5, 4, 3), level, np.uint8)).convert(mode).save(tmp_path / "a", form, **seen_through)
     record = Record("a", "g", tmp_path / "a", "<image>", "text")
     assert record.image.shape == (5, 4, 3)
     assert np.abs(record.image.astype(int) - level).max() <= 3
     assert not recwarn.list
-
-
-def _seen_through(mode: str) -> dict[str, bytes]:
-    return {"transparency": b"\x00" * 256} if mode == "P" else {}
 
 
 def test_of_an_animation_the_first_picture_counts(tmp_path: Path) -> None:
@@ -159,8 +141,5 @@ def test_a_folder_says_what_it_holds_or_that_nobody_may_look(tmp_path: Path, mon
     assert user_files.largest(tmp_path) == "it holds large, small"
     assert user_files.largest(tmp_path, most=1) == "it holds large and 1 more"
 
-    def refused(self: Path) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(Path, "iterdir", refused)
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError))
     assert user_files.largest(tmp_path) == "it cannot be read"

@@ -1,7 +1,5 @@
 """Keys know all the code that makes the numbers, and no other."""
 
-from __future__ import annotations
-
 import ast
 import cProfile
 import dataclasses
@@ -29,8 +27,7 @@ ROOT = Path(__file__).parents[1]
 LORA = "--method fedrand --attack maxrenyi --rounds 1 --clients 2 --per-round 1 --records 4 --reference 4 --novel 4 --test 2 --local-steps 1"
 PROMPTS = "--method dpfpl --attack lira,cosine --shadows 4 --rounds 2 --clients 3 --train 12 --test 2 --epsilon 1 --no-twin --canaries 3"
 COMMANDS = (LORA, LORA.replace("fedrand", "fedper"), PROMPTS, PROMPTS.replace("dpfpl", "promptfl"))
-MODULES = FILES
-OUTSIDE = [module for module in MODULES if closure.why_outside(module)]
+OUTSIDE = [module for module in FILES if closure.why_outside(module)]
 KINDS: dict[str, Callable[[Cell], tuple[str, ...]]] = {
     "training": keys.training_modules,
     "bank": keys.bank_modules,
@@ -46,27 +43,15 @@ def plan(words: str) -> Plan:
 def found(cell: Cell) -> dict[str, str]:
     """The keys of a cell, computed anew."""
     fresh = dataclasses.replace(cell)
-    return {
-        "training": fresh.training_key,
-        "bank": key_of(fresh.bank_description),
-        "analysis": fresh.analysis_key,
-        "page": key_of(keys.page([fresh])),
-    }
+    bank, page = key_of(fresh.bank_description), key_of(keys.page([fresh]))
+    return {"training": fresh.training_key, "bank": bank, "analysis": fresh.analysis_key, "page": page}
 
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes source files look changed, and all others as they are."""
-    original = keys._sha256
-    return lambda *files: monkeypatch.setattr(
-        keys, "_sha256", lambda path: "changed" if path in files else original(path)
-    )
-
-
-def test_parameters_of_an_attack_are_in_the_key_of_the_analysis_alone() -> None:
-    words = PROMPTS.replace("lira", "shadow")
-    one, other = (found(plan(f"{words} --hidden {hidden}").cells[0]) for hidden in (8, 9))
-    assert {kind for kind in one if one[kind] != other[kind]} == {"analysis", "page"}
+    read = keys._sha256
+    return lambda *files: monkeypatch.setattr(keys, "_sha256", lambda at: "changed" if at in files else read(at))
 
 
 @pytest.mark.parametrize("words", [LORA, PROMPTS])
@@ -105,10 +90,8 @@ def test_a_training_reaches_no_audit_and_no_page(words: str) -> None:
     """What a page says or shows, where its sections stand excepted, retrains nothing."""
     (cell,) = plan(words).cells
     reached = closure.closure(*keys.training_modules(cell))
-    rooms = {
-        name for name in reached if name.split("/")[1] in ("audits", "reports") and not name.endswith("__init__.py")
-    }
-    assert rooms == {"fedaudit/reports/section_files.py"}
+    of_pages = {name for name in reached if name.split("/")[1] in ("audits", "reports")}
+    assert {n for n in of_pages if not n.endswith("__init__.py")} == {"fedaudit/reports/section_files.py"}
     assert "fedaudit/terms/sentences.py" not in reached
 
 
@@ -163,17 +146,16 @@ def test_no_file_that_makes_a_number_is_outside(words: str, tmp_path: Path, monk
     """By what really runs, not by what a parser of imports believes."""
     asked = plan(f"{words} --threads 1 --out {tmp_path}")
     (cell,) = asked.cells
-    parts = {"training": Executed(), "bank": Executed(), "analysis": Executed(), "page": Executed()}
+    parts = {kind: Executed() for kind in KINDS}
     for name, part in (("train_all", "training"), ("train_banks", "bank"), ("ensure_analysis", "analysis")):
         monkeypatch.setattr(compute, name, parts[part](getattr(compute, name)))
     for name in ("read_evidence", "write_page"):
         monkeypatch.setattr(compute, name, parts["page"](getattr(compute, name)))
     run.run(asked, Progress(quiet=True))
-    outside = {MODULES[module].relative_to(ROOT).as_posix() for module in OUTSIDE}
+    outside = {FILES[module].relative_to(ROOT).as_posix() for module in OUTSIDE}
     for kind, executed in parts.items():
-        ran = {name for name in executed.files if name.split("/")[0] == "fedaudit"} - {
-            "fedaudit/reports/sections/__init__.py"
-        }  # is empty
+        ran = {name for name in executed.files if name.split("/")[0] == "fedaudit"}
+        ran -= {"fedaudit/reports/sections/__init__.py"}  # is empty
         assert (kind == "bank" and "lira" not in words) or len(ran) > 5
         assert ran <= outside | closure.closure(*KINDS[kind](cell)).keys() | keys.templates().keys(), kind
 
@@ -193,35 +175,24 @@ def nearest(name, options):
     return ""
 """,
     "fedaudit.machinery.progress": """
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 OUTSIDE_KEYS = "stub"
 Stage = Any
 LOG_SECONDS = 0.0
-
-class Progress:
-    def __init__(self, *, quiet=False):
-        self.quiet = True
-
-    def say(self, line):
-        pass
-
-    def require_idle(self, label):
-        pass
-
-    @contextmanager
-    def stage(self, what, total, step="step", parts=1):
-        yield nothing
-
 ENCODING = "a stage"
 
-def nothing(steps=1):
+def nothing(*given, **more):
     pass
 
-@contextmanager
-def unseen(what, total, step="step", parts=1):
-    yield nothing
+def unseen(*given, **more):
+    return nullcontext(nothing)
+
+class Progress:
+    quiet = True
+    __init__ = say = require_idle = nothing
+    stage = unseen
 """,
 }
 
@@ -231,30 +202,22 @@ def test_every_module_outside_the_keys_says_why_and_has_a_stub() -> None:
     assert all(len(closure.why_outside(module)) > 20 for module in OUTSIDE)
 
 
-def check_stubs(words: str, place: Path) -> None:
-    """A run of the project and one of a copy, in which stubs stand for the modules outside the keys, leave the same
-    bytes under the same names."""
-    stubbed = copied(place / "code")
+QUICK = "--method promptfl --epsilon none --attack loss --rounds 1 --clients 2 --train 4 --test 1"
+LONGER = [pytest.param(words, marks=pytest.mark.slow) for words in (LORA, PROMPTS)]  # quick: the first
+
+
+@pytest.mark.parametrize("words", [QUICK, *LONGER])
+def test_no_number_comes_from_modules_outside_the_keys(words: str, tmp_path: Path) -> None:
+    """A run of the project and one of a copy with stubs for these leave the same bytes under the same names."""
+    stubbed = copied(tmp_path / "code")
     for module, source in STUBS.items():
-        (stubbed / MODULES[module].relative_to(ROOT)).write_text(source)
-    ours, theirs = place / "ours", place / "theirs"
-    runs = [
-        Started(f"{words} --threads 1 --out {out}".split(), code, printing=False)
-        for out, code in ((ours, ROOT), (theirs, stubbed))
-    ]
+        (stubbed / FILES[module].relative_to(ROOT)).write_text(source)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    places = ((ours, ROOT), (theirs, stubbed))
+    runs = [Started(f"{words} --threads 1 --out {out}".split(), code, printing=False) for out, code in places]
     assert [run.finish().returncode for run in runs] == [0, 0]
     assert len(contents(ours)) > 10
     assert contents(theirs) == contents(ours)
-
-
-def test_no_number_comes_from_modules_outside_the_keys(tmp_path: Path) -> None:
-    check_stubs("--method promptfl --epsilon none --attack loss --rounds 1 --clients 2 --train 4 --test 1", tmp_path)
-
-
-@pytest.mark.slow  # longer runs; quick: the test above
-@pytest.mark.parametrize("words", [LORA, PROMPTS])
-def test_no_number_of_a_longer_run_comes_from_modules_outside_the_keys(words: str, tmp_path: Path) -> None:
-    check_stubs(words, tmp_path)
 
 
 def copied(place: Path) -> Path:
@@ -273,9 +236,8 @@ def keys_in(place: Path) -> list[str]:
         "cells = [read_command(words.split()).plan.cells[0] for words in json.loads(sys.argv[1])]\n"
         "print(json.dumps([[c.training_key, str(c.bank_folder), c.analysis_key, str(c.plan.report_folder)] for c in cells]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(COMMANDS)], cwd=place, capture_output=True, text=True
-    )
+    words = [sys.executable, "-c", script, json.dumps(COMMANDS)]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -292,11 +254,7 @@ def test_a_new_method_attack_or_task_moves_no_key(tmp_path: Path) -> None:
     assert [one[:2] for one in audited] == [one[:2] for one in before]
     assert all(new[2:] != old[2:] for new, old in zip(audited, before, strict=True))
     (place / "trainers/base.py").write_text((place / "trainers/base.py").read_text() + "\n# changed\n")
-    assert all(
-        new != old
-        for ours, theirs in zip(keys_in(place), before, strict=True)
-        for new, old in zip(ours, theirs, strict=True)
-    )
+    assert all(new != old for pair in zip(keys_in(place), before, strict=True) for new, old in zip(*pair, strict=True))
 
 
 @pytest.mark.slow  # a changed file in a whole run; quick: test_a_changed_file_moves_the_keys_whose_closure_holds_it...
@@ -377,17 +335,17 @@ def test_what_a_module_reaches(package: Path, source: str, reached: set[str]) ->
 
 
 def test_statements_that_import_nothing_need_not_be_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = {module: path.read_bytes() for module in MODULES if (path := closure.source_file(module))}
-    assert sources.keys() == MODULES.keys()
-    less = {module: _unparsed(source) for module, source in sources.items()}
+    def unparsed() -> dict[str, Any]:
+        """The imports of each module, and why it says that it is outside."""
+        parsed = {name: closure._parse.__wrapped__(source) for name, source in sources.items()}
+        nodes = {name: [*one.imports, *filter(None, [one.outside])] for name, one in parsed.items()}
+        return {name: [*map(ast.unparse, found)] for name, found in nodes.items()}
+
+    sources = {module: path.read_bytes() for module in FILES if (path := closure.source_file(module))}
+    assert sources.keys() == FILES.keys()
+    less = unparsed()
     monkeypatch.setattr(closure, "_tree", ast.parse)
-    assert less == {module: _unparsed(source) for module, source in sources.items()}
-
-
-def _unparsed(source: bytes) -> tuple[list[str], str | None]:
-    """The imports of a source, and why it says that it is outside."""
-    parsed = closure._parse.__wrapped__(source)
-    return [ast.unparse(node) for node in parsed.imports], parsed.outside and ast.unparse(parsed.outside)
+    assert less == unparsed()
 
 
 def test_a_module_that_says_so_is_in_no_closure_and_its_imports_are_not_followed(package: Path) -> None:
@@ -397,12 +355,9 @@ def test_a_module_that_says_so_is_in_no_closure_and_its_imports_are_not_followed
     assert closure.closure("house.door").keys() == {f"house/{n}.py" for n in ("__init__", "door", "cellar")}
 
 
-def test_imports_are_followed_in_circles(package: Path) -> None:
+def test_imports_are_followed_in_circles_and_a_module_that_is_not_there_is_an_error(package: Path) -> None:
     (package / "door.py").write_text("from house import stairs")
     (package / "stairs.py").write_text("import house.door\nimport house.cellar")
     assert closure.closure("house.door").keys() == {f"house/{n}.py" for n in ("__init__", "door", "stairs", "cellar")}
-
-
-def test_a_module_that_is_not_there_is_an_error(package: Path) -> None:
     with pytest.raises(ModuleNotFoundError, match=r"house\.roof"):
         closure.closure("house.roof")

@@ -26,6 +26,7 @@ each = pytest.mark.parametrize("learner", LEARNERS)
 @each
 def test_its_usual_words_are_of_its_own_and_can_be_run(learner):
     found = facts(learner)
+    assert USUAL in LEARNERS
     assert METHODS[found.method].facts.learner == TASKS[found.task].facts.learner == learner
     assert all(lacks(ATTACKS[name], found) is None for name in {found.attack, *found.alone} - {"none"})
     assert found.attack != "none" or found.unattacked
@@ -81,7 +82,3 @@ def test_parameters_beyond_their_bounds_are_refused_by_name():
         for value in beyond if valid else ():
             with pytest.raises(ValueError, match=rf"^{field.name} must be .*, not"):
                 of(**{field.name: value})
-
-
-def test_one_of_them_is_the_usual_one():
-    assert USUAL in LEARNERS

@@ -96,9 +96,8 @@ def agrees(ledger: Ledger, oracle: prompt_oracle.Slow, privacy: Privacy, method:
     mu = math.hypot(*(m.sensitivity / m.std for m in step))
     for exposure in ledger.exposures:  # each client alone: the most exposed one may be in every sample
         alone = dataclasses.replace(ledger, exposures=(exposure,))
-        every, ran_so = (
-            provable(alone, threat_model="owner", delta=1e-5, every_step=each).epsilon for each in (True, False)
-        )
+        told = {"threat_model": "owner", "delta": 1e-5}
+        every, ran_so = (provable(alone, **told, every_step=each).epsilon for each in (True, False))
         assert every == pytest.approx(gaussian_epsilon(mu * math.sqrt(exposure.steps[0])), rel=0.01)
         if privacy.sampler == "poisson":
             rate = min(1.0, oracle.settings.batch / exposure.records)
@@ -131,10 +130,11 @@ def test_in_epochs_a_record_is_in_no_more_steps_than_the_ledger_says(tmp_path: P
 @pytest.mark.parametrize("name", ["promptfl", "fedotp", "dpfpl"])  # that send prompts, gradients, and those of factors
 def test_one_step_in_a_round_is_the_same_however_it_is_said(tmp_path: Path, name: str) -> None:
     """Clients whose records are one batch take one step in an epoch; the server then still noises nothing."""
-    method = made(name, PARAMS.get(name, {}), NONE, SCHEDULE, dataclasses.replace(SETTINGS, local_epochs=1, batch=10))
-    plain = made(name, PARAMS.get(name, {}), NONE, SCHEDULE, dataclasses.replace(SETTINGS, batch=10))
-    equal = federation((10, 10, 10))
-    one, other = (run(tmp_path / str(i), m, equal, SCHEDULE) for i, m in enumerate((method, plain)))
+    equal, batch = federation((10, 10, 10)), dataclasses.replace(SETTINGS, batch=10)
+    one, other = (
+        run(tmp_path / str(epochs), made(name, PARAMS.get(name, {}), NONE, SCHEDULE, settings), equal, SCHEDULE)
+        for epochs, settings in ((1, dataclasses.replace(batch, local_epochs=1)), (0, batch))
+    )
     for k in range(3):
         for tensor, expected in other.private(1, k).items():
             if tensor != "gradient":
@@ -179,12 +179,9 @@ def test_fedprox_says_where_it_is_promptfl() -> None:
     params = METHODS["fedprox"].params
     assert "a round is one local step" in params(mu=0.1).caution(LOCAL["1 step"], None, 10)
     assert "mu = 0; give --mu" in params(mu=0.0).caution(LOCAL["2 steps"], None, 10)
-    assert (
-        params(mu=0.1).caution(LOCAL["2 steps"], None, 10) == params(mu=0.1).caution(LOCAL["2 epochs"], None, 10) == ""
-    )
-    one, two = (
-        read_command(["--method=fedprox,promptfl", "--attack=none", *words]).plan for words in ([], ["--local-steps=2"])
-    )
+    assert [params(mu=0.1).caution(LOCAL[several], None, 10) for several in ("2 steps", "2 epochs")] == ["", ""]
+    words = "--method=fedprox,promptfl", "--attack=none"
+    one, two = read_command([*words]).plan, read_command([*words, "--local-steps=2"]).plan
     assert cautions(one) == limits(one)[:1] == [params(mu=0.1).caution(LOCAL["1 step"], None, 10)]
     assert cautions(two) == []
 
@@ -219,14 +216,10 @@ def test_pfedmes_fixed_points_on_a_quadratic(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_momentum_by_hand() -> None:
-    settings = dataclasses.replace(SETTINGS, local_steps=3, momentum=0.9)
-    world = federation()
-    learner = world.learner(settings)
-    method = made("promptfl", {}, NONE, SCHEDULE, settings)
-    cohort, p = Cohort(learner, world.clients(learner), method), torch.zeros(3, 4, 16)
-    velocity = torch.zeros_like(p)
-    expected = p
-    for i, step in enumerate(cohort.steps()):
+    settings, world = dataclasses.replace(SETTINGS, local_steps=3, momentum=0.9), federation()
+    learner, method = world.learner(settings), made("promptfl", {}, NONE, SCHEDULE, settings)
+    expected = p = velocity = torch.zeros(3, 4, 16)
+    for i, step in enumerate(Cohort(learner, world.clients(learner), method).steps()):
         g = torch.full_like(p, float(i + 1))
         velocity = 0.9 * velocity + g
         expected = expected - settings.global_rate * velocity
@@ -236,41 +229,29 @@ def test_momentum_by_hand() -> None:
     assert torch.equal(next(again.steps()).descend(p, p, "p_G"), p - settings.global_rate * p)  # each round begins anew
 
 
-# --- what the ledger refuses ----------------------------------------------------------------------------------------
-
-
-def private_cohort(steps: int = 2) -> Cohort:
-    settings = dataclasses.replace(SETTINGS, local_steps=steps)
+def private_cohort() -> Cohort:
+    settings = dataclasses.replace(SETTINGS, local_steps=2)
     learner = federation().learner(settings)
-    method = made("promptfl", {}, PRIVACY["record"], SCHEDULE, settings)
-    return Cohort(learner, federation().clients(learner), method)
+    return Cohort(learner, federation().clients(learner), made("promptfl", {}, PRIVACY["record"], SCHEDULE, settings))
 
 
-def noised(step: Any, release: str = "p_G") -> Tensor:
-    found: Tensor = step.noise(step.clip(step.gradient(torch.zeros(3, 4, 16)), release), release)
+def noised(step: Any) -> Tensor:
+    found: Tensor = step.noise(step.clip(step.gradient(torch.zeros(3, 4, 16)), "p_G"), "p_G")
     return found
 
 
-def test_a_second_noise_on_one_release_in_a_step_is_refused() -> None:
+def test_noise_that_the_ledger_could_not_count_is_refused() -> None:
     cohort = private_cohort()
-    step = next(cohort.steps())
+    step = next(cohort.steps(1))
     noised(step)
     with pytest.raises(ValueError, match=r"p_G is noised twice in one step; take another step \(client.steps\)"):
         noised(step)
-
-
-def test_steps_that_are_left_out_or_too_many_are_refused() -> None:
-    cohort = private_cohort()
-    noised(next(cohort.steps(1)))
     with pytest.raises(ValueError, match="1 of the 2 steps of a round were taken"):
         _ = cohort.noised
     noised(next(cohort.steps(1)))
     assert [turn.steps for turn in cohort.noised.turns] == [2, 2, 2]
     with pytest.raises(ValueError, match=r"has 2 steps .*, and no more"):
         next(cohort.steps(1))
-
-
-def test_every_step_noises_the_same_releases() -> None:
     cohort = private_cohort()
     first, second = cohort.steps()
     noised(first)
@@ -281,20 +262,15 @@ def test_every_step_noises_the_same_releases() -> None:
 
 def test_noise_is_that_of_the_client_with_the_most_to_hide() -> None:
     """Poisson: by whoever is sampled oftener or steps more; epochs: by who is in more of them. Nominal: the largest T."""
-    far, sizes = {"p_G": 1.0}, [40, 10]
-    calibrated = Privacy(epsilon=0.1, sigma="calibrated", sampler="poisson")  # a small one is quickly found
-    steps = [9, 3]
-    alone = [
-        noise_stds(calibrated, far, steps=[t], batch=4, records=[n])["p_G"] for t, n in zip(steps, sizes, strict=True)
-    ]
-    assert noise_stds(calibrated, far, steps=steps, batch=4, records=sizes)["p_G"] == max(alone)
-    epochs = dataclasses.replace(calibrated, sampler="epochs")
-    alone = [noise_stds(epochs, far, steps=[t], batch=4, records=[n])["p_G"] for t, n in zip(steps, sizes, strict=True)]
-    assert noise_stds(epochs, far, steps=steps, batch=4, records=sizes)["p_G"] == max(alone)
+
+    def std(privacy: Privacy, steps: list[int], records: list[int]) -> float:
+        return noise_stds(privacy, {"p_G": 1.0}, steps=steps, batch=4, records=records)["p_G"]
+
+    for sampler in ("poisson", "epochs"):
+        privacy = Privacy(epsilon=0.1, sigma="calibrated", sampler=sampler)  # a small one is quickly found
+        assert std(privacy, [9, 3], [40, 10]) == max(std(privacy, [9], [40]), std(privacy, [3], [10])), sampler
     nominal = Privacy(epsilon=2)
-    assert noise_stds(nominal, far, steps=steps, batch=4, records=sizes) == noise_stds(
-        nominal, far, steps=[9], batch=4, records=[40]
-    )
+    assert std(nominal, [9, 3], [40, 10]) == std(nominal, [9], [40])
 
 
 def test_with_several_steps_the_server_sees_no_clear_gradient(tmp_path: Path) -> None:

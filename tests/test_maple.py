@@ -1,7 +1,5 @@
 """Dual prompts: injection layer by layer, the plain CLIP without them, what has gradients, clients together and one by one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,11 +99,12 @@ def test_prompts_are_injected_as_layer_by_layer(depth: int) -> None:
     text = slow_text(clip, Pt[0], suffixes(clip))
     visual = torch.stack([Pt[0, j] @ Pd[0, j, :, :-1].T + Pd[0, j, :, -1] for j in range(learner.depth)])
     image = slow_image(clip, visual, pixels)
+    records = tuple(learner._labels)
     torch.testing.assert_close(visual_prompts(Pt, Pd)[0], visual)
     torch.testing.assert_close(learner.class_features(Pt)[0], text, atol=2e-6, rtol=0)
-    torch.testing.assert_close(clip.vision(learner.pictures(tuple(learner._labels))[None], visual[None])[0], image,
-                               atol=2e-6, rtol=0)  # fmt: skip
-    answers = learner.log_probs(METHOD, [{"Pt": Pt[0], "Pd": Pd[0]}], tuple(learner._labels))[0]
+    images = clip.vision(learner.pictures(records)[None], visual[None])[0]
+    torch.testing.assert_close(images, image, atol=2e-6, rtol=0)
+    answers = learner.log_probs(METHOD, [{"Pt": Pt[0], "Pd": Pd[0]}], records)[0]
     expected = (clip.scale * image @ text.T).double().log_softmax(-1).numpy()
     np.testing.assert_allclose(answers, expected, atol=1e-4)
 
@@ -125,22 +124,17 @@ def test_without_visual_prompts_an_image_is_plain_clips() -> None:
     torch.testing.assert_close(cosines, theirs, atol=1e-6, rtol=0)
 
 
-def test_the_first_layer_starts_at_a_photo() -> None:
+def test_the_first_layer_starts_at_a_photo_and_what_has_no_word_at_random() -> None:
     learner = maple_toy.learner()
     start = learner.initial(generator(0, "initial"))
     torch.testing.assert_close(start["Pt"][0], learner.clip.words("a photo"))
     assert 0.01 < start["Pt"][1:].std() < 0.03
-    d = learner.clip.width
-    assert start["Pd"].abs().max() <= d**-0.5
+    assert start["Pd"].abs().max() <= learner.clip.width**-0.5
     soft = prompt_toy.federation().learner().initial(generator(0, "initial"))
     assert all(torch.equal(start[name], tensor) for name, tensor in soft.items())  # baselines start as they do alone
-
-
-def test_more_prompts_than_words_start_at_random() -> None:
-    learner = maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, tokens=6))
-    Pt = learner.initial(generator(0, "initial"))["Pt"]
-    torch.testing.assert_close(Pt[0, :4], learner.clip.words("a photo of a"))
-    assert 0 < Pt[0, 4:].abs().max() < 0.2
+    six = maple_toy.learner(dataclasses.replace(maple_toy.SETTINGS, tokens=6)).initial(generator(0, "initial"))["Pt"]
+    torch.testing.assert_close(six[0, :4], learner.clip.words("a photo of a"))
+    assert 0 < six[0, 4:].abs().max() < 0.2
 
 
 @pytest.mark.parametrize("clients_per_batch", [1, 50])
@@ -191,8 +185,8 @@ def test_a_round_is_plain_descent() -> None:
                 for leaf in leaves:
                     leaf -= 0.05 * leaf.grad
                     leaf.grad = None
-    torch.testing.assert_close(update.upload["Pt"], leaves[0].detach(), atol=1e-4, rtol=1e-3)
-    torch.testing.assert_close(update.upload["Pd"], leaves[1].detach(), atol=1e-4, rtol=1e-3)
+    for name, leaf in zip(("Pt", "Pd"), leaves, strict=True):
+        torch.testing.assert_close(update.upload[name], leaf.detach(), atol=1e-4, rtol=1e-3)
 
 
 def test_models_together_answer_as_alone() -> None:
@@ -238,7 +232,7 @@ def test_patch_embeddings_are_computed_once(tmp_path: Path) -> None:
     assert len(list(cache.glob("clip-*.safetensors"))) == 1
 
 
-def steps_on(architecture: str, weights: str = "") -> None:
+def check_steps(architecture: str, weights: str = "") -> None:
     """A client's round and its answers on a randomly initialised model of open_clip."""
     clip = clips.load(resolve_clip(architecture, weights))
     names, labels = ("cat", "dog", "small lion"), {str(i): i % 3 for i in range(6)}
@@ -247,13 +241,9 @@ def steps_on(architecture: str, weights: str = "") -> None:
         tokens = clip.vision.tokens(pixels)
         features = clip.model.encode_image(pixels, normalize=True)
     row = {record: i for i, record in enumerate(labels)}
-    learner = Learner(
-        clip, clips.ImageFeatures(row, features, None), clips.ImageFeatures(row, tokens[:, 0], list(tokens)), labels, names,
-        Settings(batch=2, local_epochs=1),
-    )  # fmt: skip
+    images = clips.ImageFeatures(row, features, None), clips.ImageFeatures(row, tokens[:, 0], list(tokens))
+    learner = Learner(clip, *images, labels, names, Settings(batch=2, local_epochs=1))
     start = learner.initial(generator(0, "initial"))
-    assert start["Pt"].shape == (learner.depth, 2, clip.width)
-    assert start["Pd"].shape == (learner.depth, clip.vision.width, clip.width + 1)
     clients = [Participation(k, 0, 0, ids, learner) for k, ids in enumerate((("0", "1", "2"), ("3", "4", "5")))]
     for update in learner.work(METHOD, [METHOD.start(start)] * 2, [{}] * 2, clients):
         assert all(tensor.isfinite().all() and tensor.dtype == torch.float32 for tensor in update.upload.values())
@@ -264,22 +254,18 @@ def steps_on(architecture: str, weights: str = "") -> None:
 
 
 def test_any_vit(tmp_path: Path) -> None:
-    steps_on(str(tiny_clip.save(tmp_path / "tiny", tiny_clip.config(vision=tiny_clip.VIT | {"layers": 4}))))
+    check_steps(str(tiny_clip.save(tmp_path / "tiny", tiny_clip.config(vision=tiny_clip.VIT | {"layers": 4}))))
 
 
 @pytest.mark.slow  # a model of full size; quick: a tiny one, in test_any_vit
 def test_vit_b_16() -> None:
-    steps_on("ViT-B-16", "random")
-
-
-# --- how good models are --------------------------------------------------------------------------------------------
+    check_steps("ViT-B-16", "random")
 
 
 def slow_f1(right: Sequence[int], named: Sequence[int], weights: Sequence[float]) -> float:
     """Macro-F1 in percent over the classes that have weight, by counting."""
-    found = []
-    for c in sorted({y for y, w in zip(right, weights, strict=True) if w > 0}):
-        pairs = list(zip(right, named, weights, strict=True))
+    found, pairs = [], list(zip(right, named, weights, strict=True))
+    for c in {y for y, _, w in pairs if w > 0}:
         hit = sum(w for y, said, w in pairs if y == said == c)
         wrong = sum(w for y, said, w in pairs if (y == c) != (said == c))
         found.append(2 * hit / (2 * hit + wrong))
@@ -324,17 +310,13 @@ def test_what_is_reported_of_them(tmp_path: Path) -> None:
     folder = claim(tmp_path)
     for r, found in enumerate(({}, utility)):
         folder.write_json(f"round-{r:03d}.json", {"utility": found})
-    names: Any = {"run": "key", "method": "dp2fl", "task": "fewshots", "seed": 0}
-    subject = Subject(
-        transcript=Transcript(folder, Schedule(2, 2, 2)), method=METHOD, privacy=None, threat_models=(), names=names,
-        attacked=None,
-    )  # fmt: skip
+    names = {"run": "key", "method": "dp2fl", "task": "fewshots", "seed": 0}
+    about: Any = {"method": METHOD, "privacy": None, "threat_models": (), "names": names, "attacked": None}
+    subject = Subject(transcript=Transcript(folder, Schedule(2, 2, 2)), **about)
     result = personal(subject, PersonalParams())
     values = {finding.metric: finding.value for finding in result.findings}
-    assert values == {
-        "personal/accuracy": 50, "personal/f1": 40, "global/accuracy": 45, "global/f1": 40,
-        "global-personal/accuracy": -5, "global-personal/f1": 0,
-    }  # fmt: skip
+    of_models = {"personal/accuracy": 50, "personal/f1": 40, "global/accuracy": 45, "global/f1": 40}
+    assert values == of_models | {"global-personal/accuracy": -5, "global-personal/f1": 0}
     bounds = {f.metric: (f.low, f.high) for f in result.findings if isinstance(f, Accuracy)}
     assert bounds["global-personal/accuracy"] == (-100, 100)  # of two clients
     findings = [dataclasses.asdict(finding) for finding in result.findings]

@@ -1,6 +1,7 @@
 """Matrices of nightly audits: which cells they give, and what is said of those that are wrong, with the line."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,8 @@ class TestCells:
         found = matrix(tmp_path, text)
         assert names(found) == ["method fedavg, per_round 2", "method dpfpl, epsilon none", "method dpfpl, epsilon 1"]
         assert {cell.plan.clients for cell in found.cells} == {5}
-        assert names(
-            matrix(tmp_path, "matrix: [{method: [fedavg, fedper]}, {method: fedavg}]")
-        ) == "method fedavg|method fedper".split("|")
+        twice = matrix(tmp_path, "matrix: [{method: [fedavg, fedper]}, {method: fedavg}]")
+        assert names(twice) == ["method fedavg", "method fedper"]
 
     def test_several_attacks_of_one_cell_anchors_and_merges(self, tmp_path: Path) -> None:
         (cell,) = matrix(tmp_path, "matrix: {method: fedotp, attack: [[loss, cosine]]}").cells
@@ -43,41 +43,33 @@ class TestCells:
         assert names(matrix(tmp_path, text)) == ["rounds 2, method fedavg", "rounds 2, method fedper"]
 
     def test_exclusions_may_go_by_base(self, tmp_path: Path) -> None:
-        text = "matrix: {method: [fedavg, fedper], seed: [0, 1, 2]}\nexclude:\n- {method: fedavg, seed: [1, 2]}\n- {seed: 0, method: fedper}"
-        assert names(matrix(tmp_path, text)) == [
-            "method fedavg, seed 0", "method fedper, seed 1", "method fedper, seed 2",
-        ]  # fmt: skip
+        text = "matrix: {method: [fedavg, fedper], seed: [0, 1, 2]}\nexclude:\n- {method: fedavg, seed: [1, 2]}\n"
+        found = names(matrix(tmp_path, f"{text}- {{seed: 0, method: fedper}}"))
+        assert found == ["method fedavg, seed 0", "method fedper, seed 1", "method fedper, seed 2"]
         text = "base: {rounds: 2}\nmatrix: {method: [fedavg, fedper]}\nexclude: [{rounds: 2, method: fedper}]"
         assert names(matrix(tmp_path, text)) == ["method fedavg"]
 
 
 class TestLimits:
     def test_cells_have_the_limits_that_they_can_answer(self, tmp_path: Path) -> None:
-        text = (
-            "matrix: [{method: fedavg}, {method: fedotp, attack: loss}, {method: fedotp, attack: none}]\n"
-            "limits: [server auroc.low < 0.6, accuracy/local > 70]"
-        )
-        found = [[gate.text for gate in cell.limits] for cell in matrix(tmp_path, text).cells]
+        text = "matrix: [{method: fedavg}, {method: fedotp, attack: loss}, {method: fedotp, attack: none}]\n"
+        cells = matrix(tmp_path, f"{text}limits: [server auroc.low < 0.6, accuracy/local > 70]").cells
+        found = [[gate.text for gate in cell.limits] for cell in cells]
         auroc, accuracy = "server auroc.low < 0.6", "accuracy/local > 70"
         assert found == [[auroc], [auroc, accuracy], [accuracy]]
-        text = (
-            "matrix: {method: dpfpl, epsilon: [none, 1]}\nlimits: [{limit: accuracy/local > 70, only: {epsilon: none}}]"
-        )
-        assert [len(cell.limits) for cell in matrix(tmp_path, text).cells] == [1, 0]
-        text = "matrix: {method: dpfpl, epsilon: 1, attack: loss, canaries: 20}\nlimits: [no leak, server no leak, measured epsilon < claimed]"
-        assert [gate.metric for gate in matrix(tmp_path, text).limits] == ["leak", "leak", "measured"]
+        text = "matrix: {method: dpfpl, epsilon: [none, 1]}\n"
+        found = matrix(tmp_path, f"{text}limits: [{{limit: accuracy/local > 70, only: {{epsilon: none}}}}]")
+        assert [len(cell.limits) for cell in found.cells] == [1, 0]
+        text = "matrix: {method: dpfpl, epsilon: 1, attack: loss, canaries: 20}\n"
+        found = matrix(tmp_path, f"{text}limits: [no leak, server no leak, measured epsilon < claimed]")
+        assert [gate.metric for gate in found.limits] == ["leak", "leak", "measured"]
 
     def test_what_a_limit_states_holds_or_is_crossed(self, tmp_path: Path) -> None:
         finding = {"metric": "auroc", "headline": True, "nonmembers": "held-out", "threat_model": "server", "method": "fedavg",
                    "seed": 0, "way": "exact", "population": "all", "signal": "loss", "low": 0.1, "high": 0.9}  # fmt: skip
-        for limit, holds, crosses in (
-            ("< 0.6", 0.59, 0.6),
-            ("<= 0.6", 0.6, 0.61),
-            ("> 0.4", 0.41, 0.4),
-            (">= 0.4", 0.4, 0.39),
-        ):
-            (cell,) = matrix(tmp_path, f"matrix: {{method: fedavg}}\nlimits: [auroc {limit}]").cells
-            (gate,) = cell.limits
+        limits = {"< 0.6": (0.59, 0.6), "<= 0.6": (0.6, 0.61), "> 0.4": (0.41, 0.4), ">= 0.4": (0.4, 0.39)}
+        for limit, (holds, crosses) in limits.items():
+            (gate,) = matrix(tmp_path, f"matrix: {{method: fedavg}}\nlimits: [auroc {limit}]").limits
             assert gate.crossed([finding | {"value": holds}]) == []
             (said,) = gate.crossed([finding | {"value": crosses}])
             assert said.startswith(f"auroc {limit}: fedavg (seed 0)")
@@ -126,11 +118,8 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_what_is_wrong_is_one_sentence_with_the_line(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text, said = BAD[what]
+@pytest.mark.parametrize(("text", "said"), BAD.values(), ids=BAD)
+def test_what_is_wrong_is_one_sentence_with_the_line(text: str, said: str, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(text)
     assert cli.main(["--nightly", str(path), "--out", str(tmp_path / "out")]) == exits.MENDABLE
@@ -162,7 +151,6 @@ def test_where_workers_run_is_said_beside_the_file(tmp_path: Path) -> None:
     path.write_text("base: {method: promptfl, epsilon: none, engine: local, keep_rounds: all}\nmatrix: {seed: [0, 1]}")
     words = ["--nightly", str(path), *"--engine ray --worker-cpus 2 --keep-rounds=last --out".split(), str(tmp_path)]
     night = nightly.read(words, lambda cell: cli.read_command(cell).plan)
-    assert night is not None
     plans = [cell.plan for cell in night.matrix.cells]
     assert [(p.engine, p.worker_cpus, p.keep_rounds, p.seed) for p in plans] == [("ray", 2, "last", s) for s in (0, 1)]
     with pytest.raises(InputError, match="--keep-rounds: 'none' must be all, last or every:N"):

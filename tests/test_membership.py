@@ -25,12 +25,12 @@ SIGNAL = "renyi/2/10/caption"
 SIGNALS = (SIGNAL, "loss/base", "loss")
 
 
-def claims(_):
-    return {"claimed": "none", "provable": "infinity"}
-
-
 NAMES = {"run": "r", "method": "m", "task": "t", "seed": 0}
 CLIENTS, POOL = 8, 24
+
+
+def claims(_):
+    return {"claimed": "none", "provable": "infinity"}
 
 
 def frame(records, rng, shift=None):
@@ -79,17 +79,13 @@ def elsewhere(run):
     return dataclasses.replace(run, coins={})
 
 
-def judged_of(run, **where):
-    """All findings as the report of this one run says them."""
+def aurocs(run, **where):
+    """AUROCs as the report of this one run says them."""
     found = findings(run, Params(), names=NAMES, epsilon=claims)
     sizes = Counter(test.family for test in by_coin(run).scores.values())
     said = judged([dataclasses.asdict(f) for f in found], together([by_coin(run).largest]), sizes)
-    rows = [Finding(**{k: v for k, v in f.items() if k != "schema"}) for f in said]
+    rows = [Finding(**{k: v for k, v in f.items() if k != "schema"}) for f in said if f["metric"] == "auroc"]
     return [f for f in rows if all(getattr(f, k) == v for k, v in where.items())]
-
-
-def aurocs(run, **where):
-    return judged_of(run, metric="auroc", **where)
 
 
 KINDS = {  # made-up runs by what is trained; a leak of prompts is as large beside what differs between classes
@@ -134,15 +130,13 @@ def test_members_and_nonmembers_swapped_gives_one_minus_auroc(made):
 @EACH_KIND
 def test_a_control_off_one_half_is_confounded_whatever_the_attack_says(made):
     rows = aurocs(elsewhere(made(3, leak=2.0, blind_leak=3.0)), nonmembers="held-out")
-    assert rows
-    assert all(f.verdict == "confounded" for f in rows)
+    assert {f.verdict for f in rows} == {"confounded"}
     rows = aurocs(elsewhere(made(4, leak=2.0, base_leak=8.0)), nonmembers="held-out")
-    based = [f for f in rows if f.base_value is not None]
-    assert based
-    assert all(f.verdict == "confounded" and "a model that learnt none of them" in f.sentence for f in based)
+    based = {(f.verdict, "a model that learnt none of them" in f.sentence) for f in rows if f.base_value is not None}
+    assert based == {("confounded", True)}
 
 
-@pytest.mark.parametrize("planted", [{"blind_leak": 2.0}, {"base_leak": 2.0}])
+@pytest.mark.parametrize("planted", [{"blind_leak": 2.0}, {"base_leak": 2.0}, {"base_leak": -2.0}])
 @pytest.mark.parametrize("leak", [0.0, 2.0])
 def test_where_coins_decided_a_control_off_one_half_is_an_alarm_and_no_verdict(planted, leak):
     run = made_up(4, leak=leak, **planted)
@@ -158,11 +152,9 @@ def test_novel_objects_never_count_as_a_leak():
     """Members and novel records differ in distribution by design: whatever the attack scores there is no evidence,
     and a shift is seen in the base as well."""
     rows = aurocs(made_up(10, leak=3.0), nonmembers="novel objects")
-    assert rows
-    assert all(f.low > 0.5 and f.verdict == "confounded" for f in rows)
+    assert {(f.low > 0.5, f.verdict) for f in rows} == {(True, "confounded")}
     shifted = aurocs(made_up(5, novel_shift=3.0), nonmembers="novel objects", signal=SIGNAL)
-    assert shifted
-    assert all(min(f.value, f.base_value) > 0.9 and f.verdict == "confounded" for f in shifted)
+    assert {(min(f.value, f.base_value) > 0.9, f.verdict) for f in shifted} == {(True, "confounded")}
 
 
 def test_the_blind_controls_interval_is_widened_for_its_folds():
@@ -190,20 +182,11 @@ def test_a_control_counts_from_one_percent_on_and_on_either_side_of_one_half():
     assert len(seen) == 6
 
 
-@pytest.mark.parametrize("base_leak", [1.0, -1.0])
-def test_a_base_model_off_in_either_direction_is_an_alarm(base_leak):
-    rows = aurocs(made_up(3, base_leak=base_leak), signal=SIGNAL, nonmembers="held-out", threat_model="server")
-    assert rows
-    assert all(f.alarm and (f.base_value > 0.5) == (base_leak > 0) for f in rows)
-
-
 def test_controls_that_separate_perfectly_or_whose_score_is_constant():
     few = made_up(11, blind_leak=1000.0)
-    some = [m for m in few.models if m.client is None or m.client < 2]
-    few = dataclasses.replace(few, models=some)
+    few = dataclasses.replace(few, models=[m for m in few.models if m.client is None or m.client < 2])
     rows = aurocs(elsewhere(few), threat_model="server", nonmembers="held-out")
-    assert rows
-    assert all(f.blind_value == 1.0 and f.verdict == "confounded" for f in rows)
+    assert {(f.blind_value, f.verdict) for f in rows} == {(1.0, "confounded")}
     assert all(f.alarm for f in aurocs(few, threat_model="server", nonmembers="held-out"))
     for f in aurocs(made_up(6), signal="loss/base"):
         assert f.base_value is None
@@ -242,8 +225,7 @@ def test_an_earlier_model_that_knows_members_is_an_alarm_and_confounds_a_run_fro
         assert f.base_value > 0.9
         assert "the same attack on a model that learnt none of them" in f.alarm
     rows = aurocs(elsewhere(run), nonmembers="held-out", signal="loss/base")
-    assert rows
-    assert all(f.verdict == "confounded" for f in rows)
+    assert {f.verdict for f in rows} == {"confounded"}
     run = with_earlier(made_up(8))
     twin = {r: run.records[k - 1][i] for k in (1, 3) for i, r in enumerate(run.records[k])}
     shared = dataclasses.replace(run, coins=run.coins | {r: run.coins[first] for r, first in twin.items()})
@@ -317,22 +299,18 @@ def test_canaries_have_rows_of_their_own_and_change_no_other():
     assert all(f.verdict == "leak" and f.population == "canaries" and f.family == "secondary" for f in judged)
     before = findings(plain, Params(), names=NAMES, epsilon=claims)
     others = [f for f in found if f.nonmembers != "left-out canaries"]
-    by_family = {
-        "detectable": None,
-        "detectable_named": None,
-    }  # what is called a leak depends on how many scores share the error
-    assert [dataclasses.replace(f, **by_family) for f in others] == [
-        dataclasses.replace(f, **by_family) for f in before
-    ]
+    for one, other in zip(others, before, strict=True):  # by how many scores share the error another leak is detectable
+        free = {"detectable": one.detectable, "detectable_named": one.detectable_named}
+        assert dataclasses.replace(other, **free) == one
     kept = cells(run, 0.95)
     assert kept[kept.nonmembers != "left-out canaries"].reset_index(drop=True).equals(cells(plain, 0.95))
 
 
 def test_claims_may_depend_on_the_threat_model_and_headline_is_fixed_beforehand():
-    found = findings(made_up(0), Params(), names=NAMES,
-                       epsilon=lambda threat: {"claimed": "c", "provable": threat})  # fmt: skip
-    assert {f.provable for f in found if f.metric == "auroc"} == {"released-model", "server", "owner"}
-    assert all(f.measured == "not measured: needs canaries" for f in found if f.metric == "auroc")
+    found = findings(made_up(0), Params(), names=NAMES, epsilon=lambda threat: {"claimed": "c", "provable": threat})
+    rows = [f for f in found if f.metric == "auroc"]
+    assert {f.provable for f in rows} == {"released-model", "server", "owner"}
+    assert {f.measured for f in rows} == {"not measured: needs canaries"}
     assert all(f.headline == (f.signal != "loss") for f in aurocs(made_up(0)))
 
 
@@ -341,9 +319,8 @@ def test_cells_of_every_score_of_every_row_are_corrected_for_their_number(made):
     run = elsewhere(made(9))
     table = cells(run, 0.95)
     assert (table.p_adjusted >= table.p).all()
-    assert table.groupby(["threat_model", "way", "population", "nonmembers"]).size().tolist() == [
-        len(run.signals)
-    ] * len(comparisons(run))
+    rows = table.groupby(["threat_model", "way", "population", "nonmembers"]).size()
+    assert rows.tolist() == [len(run.signals)] * len(comparisons(run))
     assert table.auroc.between(0, 1).all()
 
 

@@ -1,12 +1,9 @@
 """--memory: what a client of prompts holds is counted as it is measured, and decides how many train together."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools
-from collections.abc import Callable
-from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -27,7 +24,7 @@ from tests import prompt_toy
 from tests.prompt_toy import made
 
 
-def peak(work: Callable[[], object]) -> int:
+def peak(work) -> int:
     """The most bytes of tensors that `work` has allocated and not freed."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         work()
@@ -42,7 +39,6 @@ def embedded() -> FrozenCLIP:
 
 
 def learner_of(clip: FrozenCLIP, classes: int, records: int, settings: Settings, *, patches: int = 0) -> Learner:
-    """A learner of so many classes, on random features."""
     row = {f"r{i}": i for i in range(records)}
     features = torch.nn.functional.normalize(torch.randn(records, 1 + patches, clip.embed), dim=-1)
     seen = ImageFeatures(row, features[:, 0], list(features) if patches else None)
@@ -91,13 +87,12 @@ def test_a_client_of_dual_prompts_holds_what_is_counted(embedded: FrozenCLIP) ->
 
 
 def test_memory_decides_how_many_train_together() -> None:
-    method, world = made("dpfpl", {"rank": 2}), prompt_toy.federation()
-    each = world.learner().client_bytes(method)
-    row = world.learner()
+    method, learner = made("dpfpl", {"rank": 2}), prompt_toy.federation().learner()
+    assert learner.memory == prompt_model.MEMORY["cpu"]
+    each = learner.client_bytes(method)
     for memory, together in ((1, 1), (each, 1), (2 * each - 1, 1), (2 * each, 2), (1000 * each, prompt_model.TOGETHER)):
-        row.memory = memory
-        assert row.clients_per_batch(method) == together
-    assert world.learner().memory == prompt_model.MEMORY["cpu"]
+        learner.memory = memory
+        assert learner.clients_per_batch(method) == together, memory
     assert maple_toy.learner().clients_per_batch(method) == prompt_model.TOGETHER
 
 
@@ -111,23 +106,15 @@ def test_the_embedded_models_train_fifty_clients_together(embedded: FrozenCLIP) 
 def test_gradients_go_back_one_by_one_where_several_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = prompt_toy.federation()
     method, records = made("promptfl", {}), world.ids[:5]
-    passes: list[int] = []
-    real = torch.autograd.grad
-
-    def counted(*of: Any, **more: Any) -> Any:
-        if more.get("is_grads_batched"):
-            passes.append(len(of[2]))
-        return real(*of, **more)
-
-    monkeypatch.setattr(torch.autograd, "grad", counted)
+    grad = mock.Mock(wraps=torch.autograd.grad)
+    monkeypatch.setattr(torch.autograd, "grad", grad)
     found = []
     for memory in (10**9, 1):
         learner = world.learner()
         learner.memory = memory
-        (gradients,) = learner.gradients(method, {"prompt": learner.initial(generator(0, "initial"))["p_G"]}, records)
-        found.append(gradients)
-    assert passes == [5]
-    torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
+        found += learner.gradients(method, {"prompt": learner.initial(generator(0, "initial"))["p_G"]}, records)
+    assert [len(call.args[2]) for call in grad.call_args_list if call.kwargs.get("is_grads_batched")] == [5]
+    torch.testing.assert_close(*found, atol=1e-6, rtol=1e-5)
 
 
 def test_images_that_do_not_fit_are_scored_in_parts() -> None:
@@ -136,22 +123,15 @@ def test_images_that_do_not_fit_are_scored_in_parts() -> None:
     method = dataclasses.replace(made("fedotp", {"match": "ot"}), settings=prompt_toy.SETTINGS)
     whole, parts = world.learner(), world.learner()
     parts.memory = 1
-    starts = [whole.initial(generator(k, "initial")) for k in range(3)]
-    models = [method.model(start) for start in starts]
-    torch.testing.assert_close(
-        torch.from_numpy(parts.log_probs(method, models, world.ids)),
-        torch.from_numpy(whole.log_probs(method, models, world.ids)), atol=1e-6, rtol=1e-6,
-    )  # fmt: skip
+    models = [method.model(whole.initial(generator(k, "initial"))) for k in range(3)]
+    one, other = (torch.from_numpy(learner.log_probs(method, models, world.ids)) for learner in (parts, whole))
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
     assert (parts.predicted(models, world.ids, method) == whole.predicted(models, world.ids, method)).all()
 
 
 def test_sizes_are_read() -> None:
-    assert [size(text) for text in ("500MB", "4GB", "1.5gb", "2000000")] == [
-        5 * 10**8,
-        4 * 10**9,
-        15 * 10**8,
-        2 * 10**6,
-    ]
+    read = {"500MB": 5 * 10**8, "4GB": 4 * 10**9, "1.5gb": 15 * 10**8, "2000000": 2 * 10**6}
+    assert {text: size(text) for text in read} == read
     for text in ("4", "4TB", "-1GB", "GB", "1,5GB", "0.5MB", "1001GB"):
         with pytest.raises(argparse.ArgumentTypeError, match=r"500MB or 4GB|between 1MB and 1000GB"):
             size(text)

@@ -1,5 +1,6 @@
 """Estimators of mutual information against loops and closed forms; their intervals, nulls, ties and engines."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,8 +17,7 @@ ENGINES = ("tree", "blocks")
 
 def correlated(n, d, rho, seed):
     """Gaussian x, y [n, d] whose coordinates are correlated by rho pair by pair."""
-    rng = np.random.default_rng(seed)
-    x, noise = rng.normal(size=(2, n, d))
+    x, noise = np.random.default_rng(seed).normal(size=(2, n, d))
     return x, rho * x + math.sqrt(1 - rho**2) * noise
 
 
@@ -43,8 +43,7 @@ class TestAgainstLoops:
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("d", [1, 3])
     def test_ross_with_a_label_that_few_have(self, d, engine):
-        rng = np.random.default_rng(d)
-        x = rng.normal(size=(70, d))
+        x = np.random.default_rng(d).normal(size=(70, d))
         label = np.where(np.arange(70) < 3, "few", np.where(x[:, 0] > 0.2, "high", "low"))
         slow = oracle.ross(label, oracle.standardised(x), 4)
         assert mi.ross(label, x, k=4, engine=engine) == pytest.approx(slow, abs=1e-9)
@@ -61,20 +60,16 @@ class TestAgainstLoops:
     def test_counts_at_the_very_edge_of_a_radius(self):
         """Numbers on a grid: x + radius is rounded to one side of its neighbour or to the other."""
         x = np.random.default_rng(0).permutation(np.arange(60) * 0.1)[:, None]
-        for steps in (1, 2, 3, 7):
+        for steps, (closed_ball, inside) in itertools.product((1, 2, 3, 7), ((True, np.less_equal), (False, np.less))):
             radius = np.abs(x[:, 0] - np.roll(x[:, 0], steps))
-            for closed_ball in (True, False):
-                found = neighbours.counts_within(x, radius, closed=closed_ball)
-                far = np.abs(x - x.T)
-                inside = far <= radius[:, None] if closed_ball else far < radius[:, None]
-                np.testing.assert_array_equal(found, inside.sum(axis=1) - 1)
+            found = neighbours.counts_within(x, radius, closed=closed_ball)
+            np.testing.assert_array_equal(found, inside(np.abs(x - x.T), radius[:, None]).sum(axis=1) - 1)
 
     def test_every_row_of_coins_is_ross_of_it(self):
         rng = np.random.default_rng(3)
         x, coins = np.round(rng.normal(size=50), 1), rng.random((30, 50)) < rng.random((30, 1))
         coins[0], coins[1] = True, np.arange(50) == 7
-        found = mi.ross_of_coins(coins, x)
-        np.testing.assert_allclose(found, [mi.ross(row, x) for row in coins], atol=1e-12)
+        np.testing.assert_allclose(mi.ross_of_coins(coins, x), [mi.ross(row, x) for row in coins], atol=1e-12)
 
     def test_one_coordinate_is_that_of_scikit_learn(self):
         x, y = correlated(400, 1, 0.7, 0)
@@ -101,33 +96,20 @@ class TestAgainstClosedForms:
     def test_mixed_is_ksg_of_continuous_variables_and_counts_discrete_ones(self):
         x, y = correlated(500, 1, 0.8, 1)
         assert mi.mixed(x, y) == pytest.approx(mi.ksg(x, y) + math.log(500) - mi.digamma(500), abs=1e-12)
-        rng = np.random.default_rng(2)
-        bit = rng.random(2000) < 0.5
-        seen = bit ^ (rng.random(2000) < 0.1)
+        first, flip = np.random.default_rng(2).random((2, 2000))
+        bit, seen = first < 0.5, (first < 0.5) ^ (flip < 0.1)
         assert mi.mixed(bit, seen) == pytest.approx(oracle.plug_in(bit, seen), abs=2e-3)
         assert mi.mixed(bit, seen) == pytest.approx(closed.flipped_bit(0.1), abs=0.04)
 
     def test_mixed_of_a_variable_that_is_both(self):
         """Gao et al., experiment II: x of 0..4, y uniform on [x, x + 2]: ln 5 - 4 ln 2 / 5."""
         rng = np.random.default_rng(4)
-        found = []
-        for _ in range(10):
-            x = rng.integers(0, 5, 1000)
-            found.append(mi.mixed(x, x + 2 * rng.random(1000)))
+        found = [mi.mixed(x := rng.integers(0, 5, 1000), x + 2 * rng.random(1000)) for _ in range(10)]
         assert np.mean(found) == pytest.approx(math.log(5) - 0.8 * math.log(2), abs=0.02)
-
-    def test_closed_forms(self):
-        assert closed.gaussian_information(0.6, 8) == pytest.approx(8 * closed.gaussian_information(-0.6))
-        normal = closed.entropy(lambda s: np.exp(-(s**2) / 8) / math.sqrt(8 * math.pi), -40, 40)
-        assert normal == pytest.approx(closed.gaussian_entropy(1, 2.0), abs=1e-12)
-        assert [closed.flipped_bit(flip) for flip in (0, 0.5, 1)] == pytest.approx([math.log(2), 0, math.log(2)])
-        assert closed.shifted_gaussian(0) == pytest.approx(0, abs=1e-12)
-        assert closed.shifted_gaussian(12) == pytest.approx(math.log(2), abs=1e-6)
 
     def test_many_coordinates_are_far_too_low(self):
         """A reader is told so: at d = 8 more than half of what is shared is missed."""
-        found = mi.ksg(*correlated(1000, 8, 0.9, 0))
-        assert 0.1 < found < 0.6 * closed.gaussian_information(0.9, 8)
+        assert 0.1 < mi.ksg(*correlated(1000, 8, 0.9, 0)) < 0.6 * closed.gaussian_information(0.9, 8)
 
 
 class TestTiesAndScale:
@@ -141,23 +123,16 @@ class TestTiesAndScale:
 
     @pytest.mark.parametrize("levels", [1, 2, 5])
     def test_tied_scores_hold_no_more_than_they_are_told(self, levels):
-        """Unbroken, ties would be neighbours at a distance of 0, which looks like much information."""
+        """Unbroken, ties would be neighbours at a distance of 0, which looks like much; a seed breaks them alike."""
         rng = np.random.default_rng(levels)
-        bit, score = rng.random(600) < 0.5, rng.integers(0, levels, 600)
+        bit, score, other = rng.random(600) < 0.5, *rng.integers(0, levels, (2, 600))
         assert abs(mi.ross(bit, score)) < 0.1
-        assert abs(mi.ksg(score, rng.integers(0, levels, 600))) < 0.15
+        assert abs(mi.ksg(score, other)) < 0.15
+        assert mi.ksg(score, other, seed=3) == mi.ksg(score, other, seed=3) != mi.ksg(score, other, seed=4)
 
-    def test_a_tied_score_that_is_the_bit_holds_all_of_it(self):
+    def test_a_score_that_is_the_bit_holds_all_of_it_and_infinite_ones_are_the_outermost(self):
         bit = np.arange(400) % 2 == 0
         assert mi.ross(bit, bit) == pytest.approx(math.log(2), abs=0.01)
-
-    def test_ties_are_broken_alike_again_and_by_the_seed(self):
-        rng = np.random.default_rng(0)
-        x, y = rng.integers(0, 9, (2, 300))
-        assert mi.ksg(x, y, seed=3) == mi.ksg(x, y, seed=3)
-        assert mi.ksg(x, y, seed=3) != mi.ksg(x, y, seed=4)
-
-    def test_infinite_scores_are_the_outermost(self):
         bit, score = shifted(300, 2.0, 0)
         score[score > 2.5] = np.inf
         assert mi.ross(bit, score) == pytest.approx(mi.ross(bit, np.where(np.isinf(score), 5.0, score)), abs=0.05)
@@ -181,8 +156,7 @@ class TestTiesAndScale:
     def test_labels_that_one_point_has_are_left_out(self):
         assert mi.ross(range(5), range(5)) == 0.0
         bit, score = shifted(100, 1.0, 0)
-        alone = mi.ross([*bit.astype(int), 7], [*score, 99.0])
-        assert alone == pytest.approx(mi.ross(bit, score), abs=1e-9)
+        assert mi.ross([*bit.astype(int), 7], [*score, 99.0]) == pytest.approx(mi.ross(bit, score), abs=1e-9)
 
 
 QUICK, WHOLE = (150, 100, 135), (200, 1000, 179)  # intervals, points of each, how many hold the truth at least
@@ -222,28 +196,14 @@ class TestIntervals:
         assert width(2000, 0.95) < 0.6 * width(200, 0.95)
         assert width(200, 0.8) < width(200, 0.95)
 
-    def test_units_stay_together(self):
+    def test_units_stay_together_and_a_stratum_is_shared_out(self):
         """Copies of a point move together: a hundred of them say no more than one."""
-        seen = []
-        unit = np.repeat(np.arange(8), 5)
-
-        def estimate(rows):
-            seen.append(rows)
-            return float(len(rows))
-
-        mi.interval(estimate, 40, unit=unit)
+        seen, unit, kind = [], np.repeat(np.arange(8), 5), np.arange(31) < 6
+        mi.interval(lambda rows: seen.append(rows) or float(len(rows)), 40, unit=unit)
         assert {len(rows) for rows in seen} == {20, 40}
         assert all(len(set(unit[rows])) * 5 == len(rows) for rows in seen)
-
-    def test_a_stratum_is_shared_out(self):
-        seen = []
-        kind = np.arange(31) < 6
-
-        def estimate(rows):
-            seen.append(rows)
-            return 0.0
-
-        found = mi.interval(estimate, 31, stratum=kind)
+        seen.clear()
+        found = mi.interval(lambda rows: seen.append(rows) or 0.0, 31, stratum=kind)
         assert all(2 < kind[rows].sum() < 4 for rows in seen if len(rows) < 31)
         assert (found.low, found.value, found.high) == (0, 0, 0)
 
@@ -257,10 +217,8 @@ def test_the_permutation_null_is_about_0_and_the_estimate_beyond_it():
 
 
 def test_both_engines_agree_on_both_sides_of_the_switch():
-    used = set()
     for d in (2, 3, 4):
         x, y = correlated(400, d, 0.5, d)
         tree, blocks = (mi.ksg(x, y, engine=engine) for engine in ENGINES)
         assert tree == pytest.approx(blocks, abs=1e-12)
-        used.add(neighbours.faster_engine(400, 2 * d))
-    assert used == set(ENGINES)
+    assert {neighbours.faster_engine(400, 2 * d) for d in (2, 3, 4)} == set(ENGINES)

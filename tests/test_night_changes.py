@@ -1,6 +1,7 @@
 """What nights say of numbers: against hand calculations, over nights without a change, and with one."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,9 +16,7 @@ from fedaudit.audits.statistics.over_seeds import OfTraining
 Z = float(norm.ppf(0.975))
 
 
-def row(
-    night: int, value: float, *, run: str = "", error: float = 0.03, z: float | None = None, **more: object
-) -> dict:
+def row(night: int, value: float, *, run: str = "", error: float = 0.03, z: float | None = None, **more: Any) -> dict:
     """A primary AUROC of a night, on data of its own unless `data` says otherwise."""
     own = {
         "night": night, "cell": "c", "method": "m", "threat_model": "server", "way": "exact", "population": "all members",
@@ -27,6 +26,10 @@ def row(
         "blind_low": None, "blind_high": None,
     }  # fmt: skip
     return own | more
+
+
+def difference(now: list[audit.Measured], before: list[audit.Measured]) -> audit.Difference:
+    return audit.difference(now, before, grain=0.005)
 
 
 def told(*rows: dict) -> pd.DataFrame:
@@ -40,22 +43,21 @@ def measured(value: float, error: float, data: str = "", z: float | None = None)
 
 class TestByHand:
     def test_a_difference_of_independent_means_and_of_runs_on_the_same_data(self) -> None:
-        found = audit.difference([measured(0.7, 0.03), measured(0.6, 0.04)], [measured(0.5, 0.02)], grain=0.005)
+        found = difference([measured(0.7, 0.03), measured(0.6, 0.04)], [measured(0.5, 0.02)])
         assert (found.now, found.before) == (pytest.approx(0.65), 0.5)
         assert found.error == pytest.approx(math.hypot(math.hypot(0.03, 0.04) / 2, 0.02))
         assert found.squares == pytest.approx((0.05 / 0.03) ** 2 + (0.05 / 0.04) ** 2)
         assert found.degrees == 1
         one, other = measured(0.7, 0.03, "same"), measured(0.6, 0.03, "same")
-        assert audit.difference([one, other], [measured(0.5, 0.04)], grain=0.005).error == pytest.approx(0.05)
+        assert difference([one, other], [measured(0.5, 0.04)]).error == pytest.approx(0.05)
         lopsided = audit.Measured("r", OfTraining(0.9, 0.9 - Z * 0.04, 0.9 + Z * 0.01, 0.95, "d"), None)
-        assert audit.difference([lopsided], [measured(0.5, 0.03)], grain=0.005).error == pytest.approx(0.05)
-        assert audit.difference([measured(0.5, 0.03)], [lopsided], grain=0.005).error == pytest.approx(0.05)
-        assert audit.difference([measured(1.0, 0.0)], [measured(1.0, 0.0)], grain=0.005).error == pytest.approx(
-            math.hypot(0.005, 0.005)
-        )
+        assert difference([lopsided], [measured(0.5, 0.03)]).error == pytest.approx(0.05)
+        assert difference([measured(0.5, 0.03)], [lopsided]).error == pytest.approx(0.05)
+        exact = difference([measured(1.0, 0.0)], [measured(1.0, 0.0)])
+        assert exact.error == pytest.approx(math.hypot(0.005, 0.005)), "the grain"
 
     def test_a_band_is_students_with_the_moderated_variance(self) -> None:
-        found = audit.difference([measured(0.7, 0.03)], [measured(0.5, 0.03), measured(0.56, 0.03)], grain=0.005)
+        found = difference([measured(0.7, 0.03)], [measured(0.5, 0.03), measured(0.56, 0.03)])
         ratio = 1.4
         variance = (audit.PRIOR * ratio + found.squares) / (audit.PRIOR + 1)
         scale = found.error * math.sqrt(variance)
@@ -63,18 +65,17 @@ class TestByHand:
         assert said["p"] == pytest.approx(2 * student.sf((0.7 - 0.53) / scale, audit.PRIOR + 1))
         assert said["band_high"] - 0.53 == pytest.approx(student.isf(0.005, audit.PRIOR + 1) * scale)
         assert said["band_low"] == pytest.approx(2 * 0.53 - said["band_high"])
-        found = audit.difference([measured(0.9, 0.2)], [measured(0.95, 0.2)], grain=0.005)
+        found = difference([measured(0.9, 0.2)], [measured(0.95, 0.2)])
         assert audit.band(found, 1.0, 0.001, 1.0)["band_high"] == 1.0
 
     def test_equal_series_and_statistics_of_the_same_data_count_once(self) -> None:
-        far = audit.difference([measured(0.5, 0.01), measured(0.6, 0.01)], [measured(0.5, 0.01)], grain=0.005)
+        far = difference([measured(0.5, 0.01), measured(0.6, 0.01)], [measured(0.5, 0.01)])
         assert audit.shared_ratio([far, far]) == pytest.approx((audit.PRIOR + far.squares) / (audit.PRIOR + 1))
-        near = audit.difference([measured(0.5, 0.1), measured(0.51, 0.1)], [measured(0.5, 0.1)], grain=0.005)
+        near = difference([measured(0.5, 0.1), measured(0.51, 0.1)], [measured(0.5, 0.1)])
         assert audit.shared_ratio([near]) == 1.0
-        assert audit.stouffer([measured(0.6, 0.1, "a", 2.0), measured(0.7, 0.1, "b", 3.0)]) == pytest.approx(
-            5 / math.sqrt(2)
-        )
-        assert audit.stouffer([measured(0.6, 0.1, "a", 2.0), measured(0.7, 0.1, "a", 3.0)]) == pytest.approx(2.5)
+        for other, expected in (("b", 5 / math.sqrt(2)), ("a", 2.5)):
+            found = audit.stouffer([measured(0.6, 0.1, "a", 2.0), measured(0.7, 0.1, other, 3.0)])
+            assert found == pytest.approx(expected), other
         assert audit.stouffer([measured(0.6, 0.1)]) is None
 
 
@@ -111,9 +112,8 @@ class TestNights:
         among = told(*many)
         same = among[(among.cell == "c0") & (among.night == 2)]
         assert alone.p == pytest.approx(same.p.iloc[0], rel=1e-3)
-        assert same.p_adjusted.tolist() == pytest.approx(
-            [40 * same.p.iloc[0] / audit.USED_SHARE] * 2
-        )  # owner's and server's are one test
+        corrected = 40 * same.p.iloc[0] / audit.USED_SHARE
+        assert same.p_adjusted.tolist() == pytest.approx([corrected] * 2), "owner's and server's are one test"
         assert alone.event == audit.CHANGED
         assert (same.event == "").all()
 
@@ -143,19 +143,14 @@ class TestNights:
         drifted = row(3, 0.5, base_value=0.9, **control | {"base_low": 0.87, "base_high": 0.93})
         found = told(*rows, drifted)
         assert found[found.event != ""][["quantity", "event"]].to_numpy().tolist() == [[audit.BASE, audit.DRIFT]]
-        control = {
-            "base_value": 0.5, "base_low": 0.45, "base_high": 0.55, "blind_value": 0.5, "blind_low": 0.4,
-            "blind_high": 0.6,
-        }  # fmt: skip
+        control |= {"base_value": 0.5}
         found = told(row(1, 0.5, **control), row(1, 0.6, threat_model="owner", **control))
         assert sorted(found.quantity) == [audit.BASE, audit.BLIND, audit.VALUE, audit.VALUE]
 
     def test_accuracies_are_compared_by_the_spread_of_runs_alone(self) -> None:
         values = [70.0, 71.5, 69.0, 72.0, 40.0]
-        nights = [
-            row(n, v, error=0.01, metric="accuracy/local", family=None, threat_model=None) for n, v in enumerate(values)
-        ]
-        found = told(*nights)
+        more = {"metric": "accuracy/local", "family": None, "threat_model": None}
+        found = told(*(row(n, value, error=0.01, **more) for n, value in enumerate(values)))
         assert found.status.tolist() == [audit.FIRST, *[audit.UNTESTED] * audit.LEAST, audit.CHANGED]
         assert found.p.iloc[-1] == pytest.approx(ttest_ind([40.0], values[:4]).pvalue)
         assert found.threat_model.tolist() == [""] * 5
@@ -164,18 +159,14 @@ class TestNights:
         new, before = [70.0, 75.0, 71.0], [60.0, 66.0, 65.0, 61.0]
         found = audit.spread([measured(v, 1.0) for v in new], [measured(v, 1.0) for v in before])
         assert audit.band(found, 5.0, 0.05, 100.0)["p"] == pytest.approx(ttest_ind(new, before).pvalue)
-        same = audit.spread(
-            [measured(50.0, 1.0, f"a{i}") for i in range(3)], [measured(50.0, 1.0, f"b{i}") for i in range(3)]
-        )
+        same = audit.spread(*([measured(50.0, 1.0, f"{side}{i}") for i in range(3)] for side in "ab"))
         assert audit.band(same, 1.0, 0.05, 100.0)["p"] == 1.0
 
-    def test_what_is_not_tested_or_followed(self) -> None:
+    def test_what_is_not_tested_or_followed_and_the_interval_of_tonight(self) -> None:
         bare = [row(n, 0.5 + n / 10, low=None, high=None) for n in (1, 2)]
         assert told(*bare).status.tolist() == [audit.FIRST, audit.UNTESTED]
         assert told(row(1, 0.5, family="secondary"), row(1, 0.5, metric="tpr@1%", family=None)).empty
         assert audit.judged(pd.DataFrame()).empty
-
-    def test_tonights_interval_is_by_the_errors_of_its_runs(self) -> None:
         found = told(row(1, 0.5, run="a"), row(1, 0.7, run="b", error=0.04)).iloc[0]
         assert found.value == pytest.approx(0.6)
         assert found.high - 0.6 == pytest.approx(Z * math.hypot(0.03, 0.04) / 2)
@@ -205,11 +196,8 @@ def test_nights_without_a_change_say_so_at_most_once_in_twenty(seeds: int, ratio
 def test_a_jump_is_found_the_same_night() -> None:
     found = 0
     for i in range(HISTORIES):
-        rng = np.random.default_rng((8, i))
-        history = made_up(rng, nights=JUMP + 1, seeds=1, ratio=1.0, jump=0.3)
-        history = history[history.night >= JUMP - 4]
-        told_ = audit.judged(history)
-        found += bool(
-            ((told_.night == JUMP) & (told_.cell == "cell 0") & told_.event.isin([audit.CHANGED, audit.NEW_LEAK])).any()
-        )
+        history = made_up(np.random.default_rng((8, i)), nights=JUMP + 1, seeds=1, ratio=1.0, jump=0.3)
+        rows = audit.judged(history[history.night >= JUMP - 4])
+        jumped = rows[(rows.night == JUMP) & (rows.cell == "cell 0")]
+        found += jumped.event.isin([audit.CHANGED, audit.NEW_LEAK]).any()
     assert found >= 0.9 * HISTORIES

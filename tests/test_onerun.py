@@ -59,23 +59,16 @@ def test_a_perfect_attack_by_hand(canaries, confidence):
     assert ceiling(canaries, delta=0, confidence=confidence) == pytest.approx(expected, rel=1e-9)
 
 
-def test_accuracy_that_100_canaries_need():
-    assert needed_accuracy(100, epsilon=0.5, delta=1e-5) == 0.71
-    assert epsilon_lower_bound(correct=70, guesses=100, canaries=100, delta=1e-5) == pytest.approx(0.4714, abs=1e-4)
-
-
-def test_the_bound_is_the_largest_refuted_epsilon_of_a_fine_grid():
-    for correct, guesses, canaries, delta in [
-        (18, 20, 20, 0.0),
-        (18, 20, 25, 1e-4),
-        (29, 30, 30, 1e-3),
-        (40, 60, 60, 0.0),
-    ]:
-        bound = epsilon_lower_bound(correct=correct, guesses=guesses, canaries=canaries, delta=delta)
-        grid = [*np.arange(0, 6, 0.1), *bound + np.arange(-0.02, 0.021, 0.005)]
-        refuted = [e for e in grid if slow_p_value(correct, guesses, canaries, e, delta) <= 0.05]
-        assert bound == pytest.approx(max(refuted), abs=0.0051)
-        assert p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=bound, delta=delta) <= 1 - 0.95
+@pytest.mark.parametrize(
+    ("correct", "guesses", "canaries", "delta"),
+    [(18, 20, 20, 0.0), (18, 20, 25, 1e-4), (29, 30, 30, 1e-3), (40, 60, 60, 0.0)],
+)
+def test_the_bound_is_the_largest_refuted_epsilon_of_a_fine_grid(correct, guesses, canaries, delta):
+    bound = epsilon_lower_bound(correct=correct, guesses=guesses, canaries=canaries, delta=delta)
+    grid = [*np.arange(0, 6, 0.1), *bound + np.arange(-0.02, 0.021, 0.005)]
+    refuted = [e for e in grid if slow_p_value(correct, guesses, canaries, e, delta) <= 0.05]
+    assert bound == pytest.approx(max(refuted), abs=0.0051)
+    assert p_value(correct=correct, guesses=guesses, canaries=canaries, epsilon=bound, delta=delta) <= 1 - 0.95
 
 
 @pytest.mark.parametrize("m", [1, 10, 200])
@@ -91,14 +84,13 @@ def test_the_needed_accuracy_is_the_smallest_that_shows_epsilon(m, epsilon):
     assert epsilon_lower_bound(correct=v - 1, guesses=m, canaries=m, delta=1e-5) <= epsilon
 
 
-def test_nothing_is_shown_without_evidence():
+def test_nothing_is_shown_without_evidence_and_what_100_canaries_need():
+    assert needed_accuracy(100, epsilon=0.5, delta=1e-5) == 0.71
+    assert epsilon_lower_bound(correct=70, guesses=100, canaries=100, delta=1e-5) == pytest.approx(0.4714, abs=1e-4)
     assert epsilon_lower_bound(correct=5, guesses=5, delta=0.0, canaries=100) > 0
     assert ceiling(100, delta=1.0) == 0 == ceiling(100, delta=0.5), "such a delta allows everything"
     assert ceiling(0, delta=0.0) == 0
     assert needed_accuracy(4, epsilon=0.0, delta=0.0) == math.inf
-
-
-def test_a_negative_epsilon_is_refused():
     with pytest.raises(ValueError, match="epsilon must"):
         needed_accuracy(10, epsilon=-0.1, delta=0)
 
@@ -122,9 +114,8 @@ def test_the_bound_rarely_exceeds_a_known_epsilon(epsilon):
 def test_delta_is_paid_for():
     """A training that shows every coin with probability delta and is epsilon-DP otherwise: without its delta it is convicted too often."""
     rng, m, epsilon, delta = np.random.default_rng(2), 20, 0.5, 0.12
-    right = [
-        m if rng.random() < delta else int(_randomised_response(rng, m, epsilon).sum()) for _ in range(REPETITIONS)
-    ]
+    shown = (rng.random() < delta for _ in range(REPETITIONS))
+    right = [m if all_of_it else int(_randomised_response(rng, m, epsilon).sum()) for all_of_it in shown]
     exceeded = {}
     for d in (delta, 0.0):
         bound = [epsilon_lower_bound(correct=v, guesses=m, canaries=m, delta=d) for v in range(m + 1)]

@@ -1,8 +1,6 @@
-"""Plugins from folders and from installed distributions, through the whole pipeline; and the page that tells of them."""
+"""Plugins from folders and from installed distributions, through the whole pipeline; and the page on them."""
 
-from __future__ import annotations
-
-import ast
+import copy
 import functools
 import importlib
 import re
@@ -26,16 +24,13 @@ from fedaudit.contracts import attacks as contracts
 from fedaudit.machinery import places
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import Executor
-from fedaudit.pipeline.plan import Cell
 from fedaudit.trainers.learners import METHODS
 from tests.doc_blocks import BLOCKS, commands
 from tests.plugin_places import forget, forgotten  # noqa: F401, a fixture
 
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick", "forgotten")
-SMALL = (
-    "--rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 2 --test 1 --local-steps 1 --threads 1"
-).split()
-RUN = [*"--method half_way --attack surprise".split(), *SMALL]
+SIZES = "--rounds 1 --clients 2 --per-round 2 --records 4 --reference 4 --novel 2 --test 1 --local-steps 1 --threads 1"
+RUN = f"--method half_way --attack surprise {SIZES}".split()
 KINDS = {"method": "half_way", "attack": "surprise", "audit": "ranks"}
 PARTS = {"method": "trainers", "attack": "attacks", "audit": "audits"}
 HERE = "\n\n\nclass Facts"  # before it stand the imports of an attack
@@ -58,19 +53,13 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def cell(folder: Path, *words: str) -> Cell:
-    """The run of a command with the plugins of a folder, in a process that knows no others."""
+def cell(folder: Path, *words: str) -> Any:
     forget()
     (made,) = read_command([*(words or RUN), f"--plugins={folder}"]).plan.cells
     return made
 
 
-# --- the whole way ---------------------------------------------------------------------------------------------------
-
-
-def test_the_page_as_it_stands_from_training_to_the_report_and_again_from_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_as_it_stands_to_the_report_and_again_from_another_folder(tmp_path, monkeypatch, capsys) -> None:
     """All blocks in order, the audit at a small size; of the line that audits two methods only the plan."""
     monkeypatch.chdir(tmp_path)
     attack, library = PYTHON
@@ -87,10 +76,10 @@ def test_the_page_as_it_stands_from_training_to_the_report_and_again_from_anothe
     assert [*read_command(audit[1:]).plan.methods] == ["fedavg", "half_way"]
     forget()
 
-    small = {word.removeprefix("--").replace("-", "_"): int(n) for word, n in zip(SMALL[::2], SMALL[1::2], strict=True)}
+    small = {name.replace("-", "_"): int(n) for name, n in re.findall(r"--(\S+) (\d+)", SIZES)}
     monkeypatch.setattr(fedaudit, "audit", functools.partial(fedaudit.audit, **small))  # type: ignore[arg-type]
     given: dict[str, Any] = {}
-    exec(compile(ast.parse(library), DOCS, "exec"), given)
+    exec(library, given)
     assert "surprise" in capsys.readouterr().out
     findings = given["found"].findings
     assert {*findings.method} == {"half_way"}
@@ -120,9 +109,7 @@ def test_what_the_command_says_of_them(folder: Path, capsys: pytest.CaptureFixtu
         cell(folder, *RUN, "--surprise-weight=2")
 
 
-def test_the_variable_the_library_a_file_and_a_matrix(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_variable_the_library_a_file_and_a_matrix(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     words = {"method": "half_way", "attack": "surprise", "rounds": 1, "out": tmp_path / "out", "quiet": True}
     with pytest.raises(InputError, match="method='half_way': no such method"):
         fedaudit.dry_run(**words)
@@ -146,22 +133,17 @@ def test_the_variable_the_library_a_file_and_a_matrix(
     assert "surprise" in ATTACKS
     monkeypatch.setenv(places.VARIABLE, "/no/where")
     forget()
-    assert main(["--list"]) == 2
-    assert capsys.readouterr().err == "error: FEDAUDIT_PLUGINS /no/where: no such folder\n"
+    with pytest.raises(InputError, match=r"FEDAUDIT_PLUGINS /no/where: no such folder$"):
+        len(ATTACKS)
 
 
 def test_without_plugins_nothing_more_is_imported_at_the_start() -> None:
-    script = "import sys; from fedaudit.command.listing import listing; listing(); print('importlib.metadata' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
-def build(params: object) -> object:
-    return params
+    code = "import sys; from fedaudit.command.listing import listing; listing()\n"
+    code += "sys.exit('importlib.metadata' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def told_by_worker(params: Any, name: str) -> tuple[str, float]:
-    """The module of an attack as a worker finds it, and a parameter that it was handed."""
     return ATTACKS[name].load().__module__, params.surprise_weight
 
 
@@ -169,30 +151,25 @@ def test_workers_know_them(folder: Path) -> None:
     """Forked ones; of spawned ones see test_engines."""
     places.add([folder], "--plugins")
     params = ATTACKS["surprise"].params(surprise_weight=0.125)  # type: ignore[call-arg]
-    with Executor(functools.partial(build, params), workers=2) as executor:
+    with Executor(functools.partial(copy.copy, params), workers=2) as executor:
         found = [*executor.map(told_by_worker, ["surprise"] * 2)]
     assert found == [("fedaudit.attacks.surprise", 0.125)] * 2
 
 
-# --- keys ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_key_holds_a_plugin_and_its_helpers_and_no_path(folder: Path, tmp_path: Path) -> None:
-    attack = folder / "attacks" / "surprise.py"
     (folder / "attacks" / "weights.py").write_text('"""A helper."""\n\nHALF = 0.5\n')
-    replace(attack, HERE, f"\nfrom fedaudit.attacks.weights import HALF  # noqa{HERE}")
+    replace(folder / "attacks" / "surprise.py", HERE, f"\nfrom fedaudit.attacks.weights import HALF  # noqa{HERE}")
     (folder / "attacks" / "other.py").write_text('"""A helper of nobody."""\n')
 
-    def keys() -> tuple[str, str]:
-        made = cell(folder)
+    def keys(place: Path = folder) -> tuple[str, str]:
+        made = cell(place)
         return made.training_key, made.analysis_key
 
     training, analysis = keys()
-    shutil.copytree(folder, tmp_path / "elsewhere" / "deep")
-    (tmp_path / "elsewhere" / "deep" / "attacks" / "other.py").write_text('"""Changed."""\n')
-    moved = cell(tmp_path / "elsewhere" / "deep")
-    assert (moved.training_key, moved.analysis_key) == (training, analysis)
-    (folder / "attacks" / "weights.py").write_text('"""A helper."""\n\nHALF = 0.25\n')
+    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "deep")
+    (moved / "attacks" / "other.py").write_text('"""Changed."""\n')
+    assert keys(moved) == (training, analysis)
+    replace(folder / "attacks" / "weights.py", "0.5", "0.25")
     same, changed = keys()
     assert same == training
     assert changed != analysis
@@ -206,10 +183,10 @@ def test_a_key_holds_a_plugin_and_its_helpers_and_no_path(folder: Path, tmp_path
     assert cell(folder, "--method=fedavg", "--attack=loss").training_key == before
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
-
 HEAD = '"""Mine: a score that is made up for a test."""\n\nfrom dataclasses import dataclass\n'
 PARAMS = "@dataclass(frozen=True)\nclass Params:\n    pass\n"
+ATTACK_FACTS = "from fedaudit.attacks.facts import AttackFacts\nclass Facts(AttackFacts):\n    strength = 'x'\n"
+METHOD_FACTS = "from fedaudit.trainers.learners import MethodFacts\nclass Facts(MethodFacts):\n    learner = 'heads'\n"
 WRONG: list[tuple[str, str, str]] = [
     ("attacks/lira.py", "", r"attacks/lira\.py has the name of .*attacks/lira\.py; rename it"),
     ("attacks/base.py", "", r"mine/attacks/base\.py has the name of .*attacks/base\.py; rename it"),
@@ -221,33 +198,21 @@ WRONG: list[tuple[str, str, str]] = [
     ("attacks/mine.py", HEAD + "class Params(Gone): ...\nclass Mine: ...\n", r"Params must be a dataclass .*Gone"),
     ("attacks/mine.py", HEAD + PARAMS.replace("pass", "a: int") + "class Mine: ...\n", r"Params must be a dataclass whose fields have d"),
     ("attacks/mine.py", HEAD + PARAMS.replace("pass", "a: None = None") + "class Mine: ...\n", r"the default of Params\.a must be a bool"),
-    (
-        "attacks/mine.py",
-        HEAD + "from fedaudit.attacks.facts import AttackFacts\nclass Facts(AttackFacts):\n    strength = 'x'\n" + PARAMS + "class Mine: ...\n",
-        r"mine\.py: strength must be int, not 'x'",
-    ),
-    (
-        "trainers/mine.py",
-        HEAD + "from fedaudit.trainers.learners import MethodFacts\nclass Facts(MethodFacts):\n    learner = 'heads'\n" + PARAMS + "class Mine: ...\n",
-        "the learner heads of a method or task: there is none of that name",
-    ),
+    ("attacks/mine.py", HEAD + ATTACK_FACTS + PARAMS + "class Mine: ...\n", r"mine\.py: strength must be int, not 'x'"),
+    ("trainers/mine.py", HEAD + METHOD_FACTS + PARAMS + "class Mine: ...\n", "the learner heads of a method or task"),
     ("notes/mine.py", "", "has none of the folders that plugins lie in"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "text", "message"), WRONG, ids=[message[:40] for *_, message in WRONG])
-def test_a_wrong_file_is_refused_in_a_sentence(
-    name: str, text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_file_is_refused_in_a_sentence(name: str, text: str, message: str, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "mine" / name
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    for words in (["--list"], *([["check"]] if "learner" not in message else [])):  # which calls that a broken contract
+    # of a learner that is none `check` says that a contract is broken
+    for words in (["--list", "--plugins"], *([["check"]] if "learner" not in message else [])):
         forget()
-        asked = (
-            [*words, "--plugins", str(tmp_path / "mine")] if words == ["--list"] else [*words, str(tmp_path / "mine")]
-        )
-        assert main(asked) == 2
+        assert main([*words, str(tmp_path / "mine")]) == 2
         said = capsys.readouterr().err
         assert re.search(message, said), said
         assert said.count("\n") == 1
@@ -255,19 +220,14 @@ def test_a_wrong_file_is_refused_in_a_sentence(
 
 def test_two_folders_must_not_share_a_name(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "other")
-    with pytest.raises(
-        InputError, match=r"--plugins .*other: .*other/\w+/\w+\.py has the name of .*mine/.*\.py; rename"
-    ):
+    with pytest.raises(InputError, match=r"--plugins .*other: .*other/\w+/\w+\.py has the name of .*mine/.*\.py"):
         places.add([folder, tmp_path / "other"], "--plugins")
 
 
 def test_what_fails_when_it_is_imported_is_a_sentence_too(folder: Path) -> None:
-    path = folder / "attacks" / "surprise.py"
-    replace(path, "knowledge import Attack,", "knowledge import Attacks,")
+    replace(folder / "attacks" / "surprise.py", "knowledge import Attack,", "knowledge import Attacks,")
     places.add([folder], "--plugins")
-    with pytest.raises(
-        InputError, match=r"surprise\.py: cannot be imported \(ImportError: cannot import name 'Attacks'"
-    ):
+    with pytest.raises(InputError, match=r"surprise\.py: cannot be imported \(ImportError: cannot .* 'Attacks'"):
         ATTACKS["surprise"].load()
 
 
@@ -315,14 +275,11 @@ def test_an_attack_that_new_writes_keeps_the_contracts_on_classes(folder: Path) 
 
 
 @pytest.mark.slow  # all contracts of three kinds; quick: those of an attack on classes, above
-def test_what_new_writes_keeps_all_contracts_and_passes_its_own_tests(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_new_writes_keeps_all_contracts_and_passes_its_own_tests(folder: Path, capsys: Any) -> None:
     assert main(["check", str(folder)]) == 0
     assert "FAIL" not in capsys.readouterr().out
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", str(folder / "tests")], capture_output=True, text=True
-    )
+    words = [sys.executable, "-m", "pytest", "-q", "-n0", str(folder / "tests")]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert "6 passed" in done.stdout, done.stdout
 
 
@@ -331,9 +288,6 @@ def test_what_new_writes_is_formatted_as_our_own(folder: Path) -> None:
         place = ["--config", str(Path(__file__).parents[1] / "pyproject.toml"), str(folder)]
         done = subprocess.run([sys.executable, "-m", "ruff", *words.split(), *place], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
-
-
-# --- check -----------------------------------------------------------------------------------------------------------
 
 
 def test_check_names_what_is_broken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -347,9 +301,8 @@ def test_check_names_what_is_broken(folder: Path, capsys: pytest.CaptureFixture[
     }
     for old, new in changes.items():
         replace(folder / "attacks" / "surprise.py", old, new)
-    (folder / "attacks" / "peek.py").write_text(
-        '"""A helper."""\n\nfrom fedaudit.tasks.base import Record\n\nLIST: list[Record] = []\n'
-    )
+    helper = '"""A helper."""\n\nfrom fedaudit.tasks.base import Record\n\nLIST: list[Record] = []\n'
+    (folder / "attacks" / "peek.py").write_text(helper)
     assert main(["check", str(folder)]) == 1
     printed = capsys.readouterr().out
     assert "ok    attack surprise  says_what_it_is\n" in printed
@@ -365,9 +318,6 @@ def test_check_of_nothing_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFix
     for words in (["check"], ["check", str(tmp_path)], ["check", str(tmp_path / "gone")]):
         assert main(words) == 2
         assert "check" in capsys.readouterr().err
-
-
-# --- a distribution --------------------------------------------------------------------------------------------------
 
 
 def installed(place: Path, folder: Path) -> None:
@@ -389,9 +339,7 @@ def installed(place: Path, folder: Path) -> None:
     (info / "entry_points.txt").write_text(f"[{places.GROUP}]\n{lines}")
 
 
-def test_an_installed_distribution_is_found_without_a_flag(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_distribution_is_found_without_a_flag(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     site = tmp_path / "site"
     installed(site, folder)
     monkeypatch.syspath_prepend(str(site))
@@ -407,7 +355,7 @@ def test_an_installed_distribution_is_found_without_a_flag(
         return read_command(RUN).plan.cells[0].analysis_key
 
     before = key()
-    (site / "my_audits" / "words.py").write_text('"""A helper."""\n\nHALF = 0.25\n')
+    replace(site / "my_audits" / "words.py", "0.5", "0.25")
     assert key() != before
     (site / "my_audits" / "attacks" / "lira.py").write_text(HEAD + PARAMS + "class Lira: ...\n")
     forget()

@@ -1,7 +1,5 @@
 """Figures of papers that are drawn from sweeps: FedRand's 2 and 3, DP-FPL's 2, 4, 5 and 6; and one that is computed, SecFPP's 2."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace
@@ -12,20 +10,13 @@ import pytest
 from fedaudit.command import cli, exits
 from fedaudit.machinery.errors import InputError
 from fedaudit.reports import paper_items
-from fedaudit.reports.figures import drawing
 from fedaudit.reports.papers import ablation, fedrand_figure2, secfpp_figure2, secfpp_figure3
 from fedaudit.reports.papers.secfpp_table3 import exponent
-from tests.prompt_evidence import ablation as made_up
-from tests.prompt_evidence import prompt_evidence
+from tests import prompt_evidence as made_up
 from tests.test_report import TWO
-from tests.unprinted import unprinted
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 SHARES = "FedRand sends 75.0 % of FedAvg's bytes, the paper says 75 %"
-
-
-@pytest.fixture(autouse=True)
-def unseen(monkeypatch):
-    monkeypatch.setattr(drawing, "printed", unprinted)
 
 
 def drawn(name, cells, say=None):
@@ -39,15 +30,13 @@ def drawn(name, cells, say=None):
 
 
 class TestTradeOff:
-    def test_the_papers_points_are_the_printed_ones(self):
+    def test_ours_are_means_over_seeds_on_both_splits_beside_the_printed_ones(self):
         paper = fedrand_figure2.paper().set_index(["method", "role"])
         assert len(paper) == 7
         assert paper.loc["FedRand", "server"].cider == 110.27
         assert paper.loc["FedRand", "server"].auroc == pytest.approx(66.61)
         assert paper.loc["FedAvg", "client"].auroc == pytest.approx(70.69)
         assert ("FedPara", "client") not in paper.index
-
-    def test_ours_are_means_over_seeds_on_both_splits(self):
         files = drawn("fedrand:figure2", TWO, "ours, against held-out, server: FedRand leaks")
         table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
         assert table.split.value_counts().to_dict() == {"paper": 7, "novel objects": 4, "held-out": 4}
@@ -66,20 +55,12 @@ class TestTradeOff:
         ("value", "high", "word"), [(50, 55, "less"), (60, 68, "not surely less"), (71, 75, "no less")]
     )
     def test_less_is_said_where_intervals_are_apart(self, value, high, word):
-        rows = [
-            ("held-out", "FedAvg", "server", 9.0, 70.0, 65.0, 75.0),
-            ("held-out", "FedRand", "server", 8.0, value, 2 * value - high, high),
-        ]
+        rows = [("held-out", "FedAvg", "server", 9.0, 70.0, 65.0, 75.0)]
+        rows += [("held-out", "FedRand", "server", 8.0, value, 2 * value - high, high)]
         points = pd.DataFrame(rows, columns=["split", "method", "role", "cider", "auroc", "low", "high"])
         (said,) = fedrand_figure2.readings(points)
         assert f"FedRand leaks {word} than FedAvg (AUROC {value:.1f} [" in said
         assert said.endswith("70.0 [65.0, 75.0] %) at −1.0 points of CIDEr")
-
-
-@pytest.mark.parametrize("name", ["dpfpl:figure2", "fedrand:figure2", "fedrand:figure3", "fedrand:figure4"])
-def test_a_figure_of_one_task_refuses_two(name):
-    with pytest.raises(ValueError, match="evidence has the tasks a, b; the figure draws one"):
-        paper_items.find(name).build({"a": TWO, "b": TWO}, {}.__setitem__)
 
 
 class TestBytes:
@@ -91,29 +72,27 @@ class TestBytes:
 
     def test_both_figures_are_of_the_same_runs_and_methods(self):
         items = [paper_items.find(f"fedrand:figure{i}") for i in (2, 3)]
-        plans = [cli.read_command([f"--preset={i.preset}", *i.tasks["captions"]]).plan for i in items]
-        assert [c.analysis_key for c in plans[0].cells] == [c.analysis_key for c in plans[1].cells]
-        assert list(plans[0].methods) == list(fedrand_figure2.TITLES)
-        assert plans[0].methods["fedper"].params.shared_layers == 2
+        one, other = (cli.read_command([f"--preset={i.preset}", *i.tasks["captions"]]).plan for i in items)
+        assert [c.analysis_key for c in one.cells] == [c.analysis_key for c in other.cells]
+        assert list(one.methods) == list(fedrand_figure2.TITLES)
+        assert one.methods["fedper"].params.shared_layers == 2
 
 
 class TestAblation:
-    def test_printed_numbers(self):
+    def test_ours_beside_the_papers(self):
         paper = ablation.paper("Caltech101").set_index(["epsilon", "rank", "residual", "split"])
         assert paper.loc[(math.inf, 1, False, "local")].accuracy == 86.64
         assert paper.loc[(math.inf, 2, True, "neighbour")].accuracy == 92.79
-
-    def test_ours_beside_the_papers(self):
-        files = drawn("dpfpl:figure2", made_up(), "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)")
-        table = pd.read_csv(io.BytesIO(files["figure2.csv"]))
-        assert (table.whose == "ours").sum() == 4 * 2 * 3 * 2
+        said = "τ 0.95 (local classes, p 2.5e-05), 0.17 (neighbour classes, p 0.29)"
+        files = drawn("dpfpl:figure2", made_up.ablation(), said)
+        assert (pd.read_csv(io.BytesIO(files["figure2.csv"])).whose == "ours").sum() == 4 * 2 * 3 * 2
         text = files["index.html"].decode()
         assert "the residual raises accuracy in 12 of 12 settings (the paper: 12 of 12)" in text
         assert "the next smaller ε lowers it in 16 of 16 steps" in text
 
     def test_readings_by_hand(self):
         """Two settings of ours: the residual costs a point; a smaller epsilon raises accuracy."""
-        cells = [prompt_evidence("dpfpl", 0.4, rank=8, residual=residual) for residual in (True, False)]
+        cells = [made_up.prompt_evidence("dpfpl", 0.4, rank=8, residual=residual) for residual in (True, False)]
         mine = ablation.ours(cells)
         assert mine.accuracy.diff().dropna().iloc[1] == pytest.approx(-2 + 5)
         swapped = mine.assign(residual=~mine.residual)
@@ -123,12 +102,18 @@ class TestAblation:
         assert said[0].endswith("at the same ε: τ −1.00, p 1")
 
 
+@pytest.mark.parametrize("name", ["dpfpl:figure2", "fedrand:figure2", "fedrand:figure3", "fedrand:figure4"])
+def test_a_figure_of_one_task_refuses_two(name):
+    with pytest.raises(ValueError, match="evidence has the tasks a, b; the figure draws one"):
+        paper_items.find(name).build({"a": TWO, "b": TWO}, {}.__setitem__)
+
+
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
         ("fedrand:figure2", replace(TWO[0], tables={}), "task 'task' must have AUROCs"),
         ("fedrand:figure3", replace(TWO[0], tables={}), "task 'task' must have counted bytes"),
-        ("dpfpl:figure2", prompt_evidence("promptfl"), "several settings of DP-FPL"),
+        ("dpfpl:figure2", made_up.prompt_evidence("promptfl"), "several settings of DP-FPL"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(name, given, said):
@@ -161,15 +146,14 @@ class TestInformation:
         assert "self-information is more than 10^4 times" in said
         assert "Exactly it is 10^2.2 times (170 and 1.16 nats)" in said
 
-    @pytest.mark.parametrize("words", ["--rounds 3", "--method dpfpl", "--preset secfpp", "--fail-if auroc>0.6"])
-    def test_words_that_train_have_no_place(self, words, tmp_path):
-        flag = words.partition(" ")[0]
-        said = f"{flag}: has no place beside --paper secfpp:figure2, which trains nothing"
-        with pytest.raises(InputError, match=said):
-            cli._main(["--paper", "secfpp:figure2", "--out", str(tmp_path), *words.split()])
+    def test_words_that_train_have_no_place(self, tmp_path):
+        for words in ("--rounds 3", "--method dpfpl", "--preset secfpp", "--fail-if auroc>0.6"):
+            said = f"{words.split()[0]}: has no place beside --paper secfpp:figure2, which trains nothing"
+            with pytest.raises(InputError, match=said):
+                cli._main(["--paper", "secfpp:figure2", "--out", str(tmp_path), *words.split()])
         assert not list(tmp_path.iterdir())
 
-    def test_its_help_is_its_own(self, capsys):
+    def test_its_help_is_its_own_and_a_dry_run_says_that_nothing_is_trained(self, tmp_path, capsys):
         with pytest.raises(SystemExit) as end:
             cli._main(["--paper", "secfpp:figure2", "--help"])
         assert end.value.code in (0, None)
@@ -177,23 +161,19 @@ class TestInformation:
         assert "audit.py --paper secfpp:figure2 [options]" in said
         assert "--out FOLDER" in said
         assert "--rounds" not in said
-
-    def test_it_is_no_audit_and_says_what_it_would_do(self, tmp_path, capsys):
         assert cli.main(["--paper", "secfpp:figure2", "--dry-run", "--out", str(tmp_path)]) == exits.DONE
         assert "nothing is trained" in capsys.readouterr().out
         assert not list(tmp_path.iterdir())
 
 
-class TestCosts:
-    def test_phases_add_up_and_grow_as_they_are_counted(self, monkeypatch):
-        """With a clock that counts: a phase takes one, whatever it does; bytes are exact."""
-        ticks = iter(range(10**6))
-        monkeypatch.setattr(secfpp_figure3.time, "process_time", lambda: next(ticks))
-        table = secfpp_figure3.ours(users=(20, 40), entries=(150, 300))
-        assert list(zip(table.users, table.d, strict=True)) == [(20, 150), (40, 150), (20, 300)]
-        assert (table.user == 5).all()
-        assert (table.server == 2).all()
-        row = table.iloc[0]
-        assert row.bytes == secfpp_figure3.WIDTH * 20 * (math.ceil(150 / row.ell) + 3 + 60)
-        assert exponent(table, "user", "d") == exponent(table, "server", "users") == 0
-        assert exponent(table, "bytes", "d") == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))
+def test_phases_add_up_and_grow_as_they_are_counted(monkeypatch):
+    """With a clock that counts: a phase takes one, whatever it does; bytes are exact."""
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(secfpp_figure3.time, "process_time", lambda: next(ticks))
+    table = secfpp_figure3.ours(users=(20, 40), entries=(150, 300))
+    assert list(zip(table.users, table.d, strict=True)) == [(20, 150), (40, 150), (20, 300)]
+    assert ({*table.user}, {*table.server}) == ({5}, {2})
+    row = table.iloc[0]
+    assert row.bytes == secfpp_figure3.WIDTH * 20 * (math.ceil(150 / row.ell) + 3 + 60)
+    assert exponent(table, "user", "d") == exponent(table, "server", "users") == 0
+    assert exponent(table, "bytes", "d") == pytest.approx(math.log2(table.bytes[2] / table.bytes[0]))

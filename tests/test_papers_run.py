@@ -1,17 +1,17 @@
-"""Contract of a paper's table or figure, found by itself: a page with the printed numbers as they are printed, its
-footnotes, and its files. Every item is drawn from made-up evidence, one of each paper from tiny trainings, and all of
-them, slow. Items that share runs share them here."""
+"""Contract of a paper's table or figure: a page with the printed numbers as they are printed, its footnotes and files.
+All items are drawn from made-up evidence, one of each paper from tiny trainings, all of them in slow tests."""
 
-from __future__ import annotations
-
+import functools
 import html
 import io
+import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -69,7 +69,6 @@ def of_fedrand(**metrics: float) -> list[Evidence]:
 
 
 def of_dpfpl(name: str) -> list[Evidence]:
-    """Evidence of what an item plans for its first task."""
     found = []
     for variant in filter(None, plan_of(name).methods.values()):
         of_rank = {one: getattr(variant.params, one) for one in ("rank", "residual") if variant.method == "dpfpl"}
@@ -80,15 +79,16 @@ def of_dpfpl(name: str) -> list[Evidence]:
 
 
 def plan_of(name: str) -> Plan:
-    asked = paper.read(["--paper", name], lambda own, scale: cli.read_command(own, scale).plan)
-    assert asked is not None
-    plans = asked.items[name]
+    return next(iter(planned(name, [], lambda own, scale: cli.read_command(own, scale).plan).values()))
+
+
+def planned(name: str, words: Sequence[str], plan: Callable[[Any, Any], Plan]) -> Mapping[str, Plan]:
+    plans = paper.read(["--paper", name, *words], plan).items[name]
     assert not isinstance(plans, Exception), plans
-    return next(iter(plans.values()))
+    return plans
 
 
 def made_up(name: str) -> EvidenceByTask:
-    """Evidence of every task of an item that is trained."""
     if name == "fedrand:table1":
         return {"captions": of_fedrand(), "questions": of_fedrand(exact_match=50.0)}
     of_paper: Mapping[str, Callable[[], list[Evidence]]] = {
@@ -99,46 +99,38 @@ def made_up(name: str) -> EvidenceByTask:
 
 
 @pytest.mark.parametrize("name", [name for name in paper_items.items() if name.startswith("dpfpl:table")])
-def test_what_dpfpls_tables_plan_is_what_they_show(name: str, drawn: Draw) -> None:
+def test_what_dpfpls_tables_plan_is_what_they_show(name: str, drawn: Any) -> None:
     item = drawn(name, False)
-    assert item.page is not None
     assert "τ" in item.agreed
-    table = pd.read_csv(item.page.with_name(f"{name.partition(':')[2]}.csv"), keep_default_na=False)
-    ours = table[table.whose == "ours"]
+    ours = table_of(item).query("whose == 'ours'")
     assert len({*zip(ours.row, ours.level, strict=True)}) == len([*filter(None, plan_of(name).methods.values())])
 
 
 def tiny(name: str) -> str:
-    """The words with which an item runs in seconds: what its own file says, or another that shares its runs; behind
-    `--method` the methods of its preset that stand for the rest."""
+    """The words with which an item runs in seconds: what its own file says, or another that shares its runs."""
     preset, method = paper_items.find(name).preset, paper_items.find(name).method
     sharing = [i.tiny for i in paper_items.items().values() if preset and (i.preset, i.method) == (preset, method)]
     return next(filter(None, (paper_items.find(name).tiny, *sharing)), OTHERWISE if preset else "")
 
 
 def drawing_of(out: Path, tiny: Callable[[str], str], left_out: Sequence[str] = ()) -> Callable[[str], DrawnItem]:
-    """A function that draws an item under `out` as the command does, with the words that `tiny` says of it, without the
-    tasks `left_out`; what was drawn is not drawn again."""
-    known: dict[str, DrawnItem] = {}
+    """Draws an item under `out` as the command does, once, with the words that `tiny` says, without some tasks."""
 
+    @functools.cache
     def draw(name: str) -> DrawnItem:
-        if name not in known:
-            words, _, methods = tiny(name).partition(" --method ")
-            chosen = [f"--method={methods}"] if methods else []
+        words, _, methods = tiny(name).partition(" --method ")
+        chosen = [f"--method={methods}"] if methods else []
 
-            def plan(own: Sequence[str], scale: Sequence[str]) -> Plan:
-                own = [word for word in own if not (chosen and word.startswith("--method="))]
-                return cli.read_command([*own, *chosen], scale).plan
+        def plan(own: Sequence[str], scale: Sequence[str]) -> Plan:
+            own = [word for word in own if not (chosen and word.startswith("--method="))]
+            return cli.read_command([*own, *chosen], scale).plan
 
-            asked = paper.read(["--paper", name, "--out", str(out), "--threads", "1", *words.split()], plan)
-            assert asked is not None
-            plans = asked.items[name]
-            assert not isinstance(plans, Exception), plans
-            plans = {task: plan for task, plan in plans.items() if task not in left_out}
-            known[name] = papers.draw(name, plans, out, Progress(quiet=True))
-            assert known[name].page is not None
-            PLANS[known[name].page, name] = plans
-        return known[name]
+        plans = planned(name, ["--out", str(out), "--threads", "1", *words.split()], plan)
+        plans = {task: plan for task, plan in plans.items() if task not in left_out}
+        item = papers.draw(name, plans, out, Progress(quiet=True))
+        assert item.page is not None
+        PLANS[item.page, name] = plans
+        return item
 
     return draw
 
@@ -157,28 +149,24 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def drawn(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Draw:
-    out, known = tmp_path_factory.mktemp("papers"), {}
+    out = tmp_path_factory.mktemp("papers")
     trained = drawing_of(out, tiny, SIMILAR)
 
+    @functools.cache
     def draw(name: str, from_trainings: bool) -> DrawnItem:
         if from_trainings:
             return trained(name)
-        if name not in known:
-            folder = out / papers.FOLDER / name.replace(":", "-")
-            folder.mkdir(parents=True)
-            with nothing_printed():
-                agreed = paper_items.find(name).build(
-                    made_up(name), lambda file, data: (folder / file).write_bytes(data)
-                )
-            known[name] = DrawnItem(name, 0.0, folder / "index.html", agreed)
-        return known[name]
+        folder, item = out / papers.FOLDER / name.replace(":", "-"), paper_items.find(name)
+        folder.mkdir(parents=True)
+        with nothing_printed():
+            agreed = item.build(made_up(name), lambda file, data: (folder / file).write_bytes(data))
+        return DrawnItem(name, 0.0, folder / "index.html", agreed)
 
     return draw
 
 
 def ways(names: Iterable[str]) -> pytest.MarkDecorator:
-    """Items, each from made-up evidence, and from trainings: slow but for one of each paper. What trains nothing is
-    computed."""
+    """Items, each from made-up evidence, and from trainings. What trains nothing is computed."""
     cases = []
     for name in names:
         made = paper_items.find(name).preset and name.partition(":")[0] in MADE_UP
@@ -193,30 +181,18 @@ ITEMS = ways(paper_items.items())
 TABLE_NAMES = [name for name in paper_items.items() if ":table" in name]
 
 
-def page_of(item: DrawnItem) -> str:
-    assert item.page is not None
-    return item.page.read_text(encoding="utf-8")
+def table_of(item: Any, **more: Any) -> pd.DataFrame:
+    return pd.read_csv(item.page.with_name(f"{item.name.partition(':')[2]}.csv"), keep_default_na=False, **more)
 
 
 def text_of(page: str) -> str:
-    """What is to be read on a page, a space between two elements."""
-    return " ".join(
-        html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL))).split()
-    )
-
-
-def print_of(name: str) -> list[tuple[str, str]]:
-    """Every number of a printed table with its spread, as they are printed."""
-    table = printed(name.replace(":", "_"))
-    name = "mean" if "mean" in table else "value"
-    return list(zip(table[name], table.get("std", [""] * len(table)), strict=True))
+    seen = re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", seen)).split())
 
 
 @ITEMS
-def test_runs_and_leaves_its_files(name: str, trained: bool, drawn: Draw) -> None:
-    item = drawn(name, trained)
-    assert item.page is not None
-    file = name.partition(":")[2]
+def test_runs_and_leaves_its_files(name: str, trained: bool, drawn: Any) -> None:
+    item, file = drawn(name, trained), name.partition(":")[2]
     endings = {"csv", "tex"} if file.startswith("table") else {"csv", "svg", "pdf"}
     names = {path.name for path in item.page.parent.iterdir() if not path.name.startswith(".")}
     assert names >= {"index.html", *(f"{file}.{ending}" for ending in endings)}
@@ -225,16 +201,10 @@ def test_runs_and_leaves_its_files(name: str, trained: bool, drawn: Draw) -> Non
 
 
 @ITEMS
-def test_footnotes_are_the_contradictions(name: str, trained: bool, drawn: Draw) -> None:
-    _, _, notes = text_of(page_of(drawn(name, trained))).partition("Where the paper contradicts itself here")
-    assert notes.strip() == " ".join(contradictions(name))
-
-
-@ITEMS
-def test_the_page_stands_alone_and_says_what_it_is_of(name: str, trained: bool, drawn: Draw) -> None:
+def test_the_page_stands_alone_and_says_what_it_is_of(name: str, trained: bool, drawn: Any) -> None:
+    """Its footnotes are the paper's contradictions."""
     item = drawn(name, trained)
-    page = page_of(item)
-    assert item.page is not None
+    page = item.page.read_text("utf-8")
     links = re.findall(r'(?:href|src)="([^"#][^"]*)"', re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
     assert [link[:5] for link in links] == ["data:"]
     files = held(page.encode())
@@ -242,28 +212,29 @@ def test_the_page_stands_alone_and_says_what_it_is_of(name: str, trained: bool, 
     assert all((item.page.parent / file).read_bytes() == data for file, data in files.items())
     assert not re.findall(r"""(?:href|src|url\()\s*=?\s*["']?(?:https?:)?//""", page)
     said = text_of(page)
+    assert said.partition("Where the paper contradicts itself here")[2].strip() == " ".join(contradictions(name))
     assert paper_items.find(name).summary.partition(":")[0] in said
     assert not re.search(r"\b(nan|None|inf|Undefined)\b", said)
     assert "Here: " in said or "Ours" in said or "ours" in said or "measured on this machine" in said
 
 
 @ways(TABLE_NAMES)
-def test_printed_numbers_of_a_table_stand_unchanged(name: str, trained: bool, drawn: Draw) -> None:
+def test_printed_numbers_of_a_table_stand_unchanged(name: str, trained: bool, drawn: Any) -> None:
     """On the page, and in CSV and LaTeX; no other number stands as the paper's."""
     item = drawn(name, trained)
-    assert item.page is not None
-    _, _, theirs = page_of(item).partition("<h2>As the paper prints it</h2>")
+    _, _, theirs = item.page.read_text("utf-8").partition("<h2>As the paper prints it</h2>")
     shown = re.findall(r'<td class="n">([^<]+?)(?:<small>± ([^<]+)</small>)?</td>', theirs)
-    file = name.partition(":")[2]
-    table = pd.read_csv(item.page.with_name(f"{file}.csv"), dtype=str, keep_default_na=False)
+    table = table_of(item, dtype=str)
     assert {"ours", "the paper"} == set(table.whose)
     kept = table[table.whose == "the paper"]
-    text = item.page.with_name(f"{file}.tex").read_text(encoding="utf-8").partition("% the paper")[2]
+    text = item.page.with_name(f"{name.partition(':')[2]}.tex").read_text("utf-8").partition("% the paper")[2]
     if not (FOLDER / f"{name.replace(':', '_')}.csv").exists():  # orders of growth are no numbers
         assert shown
         assert Counter(html.unescape(value) for value, _ in shown) == Counter(kept.value)
         return
-    expected = Counter(print_of(name))
+    whole = printed(name.replace(":", "_"))
+    values = whole["mean" if "mean" in whole else "value"]
+    expected = Counter(zip(values, whole.get("std", [""] * len(whole)), strict=True))
     assert Counter(shown) == expected
     assert Counter(zip(kept.value, kept.spread, strict=True)) == expected
     cells = [cell.strip() for line in text.splitlines() if line.endswith(r"\\") for cell in line[:-2].split("&")]
@@ -272,8 +243,8 @@ def test_printed_numbers_of_a_table_stand_unchanged(name: str, trained: bool, dr
 
 
 @ways(FIGURES)
-def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, trained: bool, drawn: Draw) -> None:
-    page, said = page_of(drawn(name, trained)), FIGURES[name]
+def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, trained: bool, drawn: Any) -> None:
+    page, said = drawn(name, trained).page.read_text("utf-8"), FIGURES[name]
     if isinstance(said, list):
         assert all(words in text_of(page) for words in said)
         return
@@ -284,7 +255,6 @@ def test_what_a_paper_says_of_a_figure_stands_unchanged(name: str, trained: bool
 
 
 def files_of(name: str, evidence: EvidenceByTask) -> dict[str, bytes]:
-    """The page of an item and its data, drawn from some runs; {} if it is refused."""
     files: dict[str, bytes] = {}
     try:
         paper_items.find(name).build(evidence, files.__setitem__)
@@ -294,7 +264,6 @@ def files_of(name: str, evidence: EvidenceByTask) -> dict[str, bytes]:
 
 
 def without(run: Evidence, attack: str) -> Evidence:
-    """A run as if the attack had found nothing."""
     found = [f for f in run.findings if f.get("attack") == attack]
     others = [f for f in run.findings if f.get("attack") != attack]
     signals = {f["signal"] for f in found}
@@ -306,18 +275,14 @@ def without(run: Evidence, attack: str) -> Evidence:
     return replace(run, findings=others, tables=kept)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name.partition(":")[0] in MADE_UP and name not in TRAINED else ())
-        for name, i in paper_items.items().items()  # quick: one of each paper
-        if i.preset
-    ],
-)
+TRAINING = [name for name, item in paper_items.items().items() if item.preset]
+SLOW = {name for name in TRAINING if name.partition(":")[0] in MADE_UP} - {*TRAINED}  # quick: one of each paper
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in TRAINING])
 def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of the trainings its data are others, without what an attack found its page is."""
     page, item = drawn(name, True).page, paper_items.find(name)
-    assert page is not None
     monkeypatch.setattr(drawing, "printed", unprinted)
     evidence = {task: [read_evidence(cell) for cell in plan.cells] for task, plan in PLANS[page, name].items()}
     whole, file = files_of(name, evidence), f"{name.partition(':')[2]}.csv"
@@ -333,15 +298,13 @@ def test_all_that_is_trained_and_attacked_is_shown(name: str, drawn: Draw, monke
 
 
 def test_nothing_to_show_is_refused() -> None:
-    for item in (item for item in paper_items.items().values() if item.preset):
-        for nothing in ({}, {"task": []}):
-            with pytest.raises(ValueError, match=r"must|needs"):
-                item.build(nothing, {}.__setitem__)
+    for name, nothing in itertools.product(TRAINING, ({}, {"task": []})):
+        with pytest.raises(ValueError, match=r"must|needs"):
+            paper_items.find(name).build(nothing, {}.__setitem__)
 
 
-def test_the_index_links_all_that_was_drawn(drawn: Draw) -> None:
+def test_the_index_links_all_that_was_drawn(drawn: Any) -> None:
     done = [drawn(name, not item.preset) for name, item in paper_items.items().items()]
-    assert done[0].page is not None
     index = papers.write_index("all", done, done[0].page.parent.parent.parent)
     page = index.read_text(encoding="utf-8")
     links = [index.parent / link for link in re.findall(r'href="([^"]+/index\.html)"', page)]
@@ -367,10 +330,8 @@ def whole(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
 @pytest.mark.slow  # all methods and budgets, two seeds; quick: few of them
 @pytest.mark.parametrize("name", TABLE_NAMES)
-def test_every_printed_row_has_ours(name: str, whole: Callable[[str], DrawnItem]) -> None:
-    item = whole(name)
-    assert item.page is not None
-    table = pd.read_csv(item.page.with_name(f"{name.partition(':')[2]}.csv"), keep_default_na=False)
+def test_every_printed_row_has_ours(name: str, whole: Any) -> None:
+    table = table_of(whole(name))
     ours, theirs = (table[table.whose == whose] for whose in ("ours", "the paper"))
     assert set(zip(theirs.row, theirs.level, strict=True)) <= set(zip(ours.row, ours.level, strict=True))
     if paper_items.find(name).preset:

@@ -1,9 +1,8 @@
 """SecFPP's Tables 1 to 3: printed numbers unchanged, means over tasks within seeds, orders, exponents, what is refused."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
+from itertools import combinations
 from statistics import mean, stdev
 
 import pandas as pd
@@ -24,13 +23,12 @@ SEEDS = (0, 1, 4)  # the made-up accuracies of a seed are its number above those
 def cells(seeds: tuple[int, ...] = SEEDS, more: float = 0.0) -> list[Evidence]:
     """`more` is added to every accuracy of a seed, times one more than the seed."""
     given = [(method, math.inf) for method in CLEAR] + [("dpfpl", 0.1), ("dpfpl", 0.01)]
-    found = [of_a_dirichlet_split(prompt_evidence(method, e, seed)) for method, e in given for seed in seeds]
 
     def raised(e: Evidence) -> Evidence:
         moved = [f | {"value": f["value"] + more * (1 + e.seed)} if "before" in f else f for f in e.findings]
         return replace(e, findings=moved)
 
-    return list(map(raised, found))
+    return [raised(of_a_dirichlet_split(prompt_evidence(*pair, seed))) for pair in given for seed in seeds]
 
 
 def value(table: Table, column: str, row: str, level: str = "") -> float:
@@ -68,16 +66,14 @@ def test_table_1_mixes_budgets_as_the_printed_row_does() -> None:
 
 def test_table_2_has_both_kinds_of_test_set() -> None:
     table = secfpp.methods({"print": cells(), "print+neon": cells()})
-    assert list(table.ours) == [
-        f"{task}, {tests}" for tests in ("own tests", "all records") for task in ("print", "print+neon")
-    ]
+    kinds = ("own tests", "all records")
+    assert list(table.ours) == [f"{task}, {tests}" for tests in kinds for task in ("print", "print+neon")]
     values = [own(e) for e in cells() if e.method.startswith("dpfpl") and e.setting["privacy"]["epsilon"] == 0.1]
     cell = table.ours["print, own tests"].cells["DP-FPL", "ε 0.1 (default)"]
     assert cell.value == pytest.approx(mean(values))
     assert cell.high == pytest.approx(mean(values) + STUDENT * stdev(values) / math.sqrt(3))
-    assert value(table, "print, all records", "FedOTP", "no noise") == pytest.approx(
-        value(table, "print, own tests", "FedOTP", "no noise") - 0.5
-    )
+    of_tests, of_all = (value(table, f"print, {tests}", "FedOTP", "no noise") for tests in kinds)
+    assert of_all == pytest.approx(of_tests - 0.5)
     for task, pair in (("print", False), ("print+neon", True)):
         rows = printed("secfpp_table2")
         theirs = rows[(rows.dataset.str.contains("+", regex=False) == pair) & (rows.method == "SecFPP")].value
@@ -99,29 +95,24 @@ def test_table_2_compares_the_order_of_methods_without_noise() -> None:
     column = table.ours["print, own tests"]
     clear = {row: c.value for row, c in column.cells.items() if row[1] == "no noise"}
     theirs = {row: table.printed_value(column, row) or 0.0 for row in clear}
-    pairs = [(a, b) for i, a in enumerate(clear) for b in list(clear)[i + 1 :]]
-    signs = [math.copysign(1, (clear[a] - clear[b]) * (theirs[a] - theirs[b])) for a, b in pairs]
+    signs = [math.copysign(1, (clear[a] - clear[b]) * (theirs[a] - theirs[b])) for a, b in combinations(clear, 2)]
     assert (found.n, found.methods) == (4, 4)
-    assert found.tau == pytest.approx(sum(signs) / len(pairs))
+    assert found.tau == pytest.approx(mean(signs))
     assert found.p is not None
 
 
 def test_both_tables_are_of_the_same_runs_which_have_every_row() -> None:
     one, two = (paper_items.find(f"secfpp:table{number}") for number in (1, 2))
     assert (one.preset, one.tasks) == (two.preset, two.tasks)
-    rows = {(key, math.inf if level == "none" else float(level)) for key, level in _printed()} | {secfpp.HARD}
+    names, table = {name: key for key, name in secfpp.METHODS.items()}, printed("secfpp_table2")
+    levels = table.epsilon.replace("none", "inf").astype(float)
+    rows = {*zip(table.method.map(names), levels, strict=True), secfpp.HARD}
     for words in two.tasks.values():
         plan = read_command(["--preset", two.preset or "", *words, "--dry-run"]).plan
         planned = filter(None, plan.methods.values())
         assert {(v.method, math.inf if v.privacy is None else v.privacy.epsilon) for v in planned} == rows
         assert (plan.clients, plan.seeds) == (20, 3)
     assert all(one in rows for pair in secfpp.ROWS.values() for one in pair)
-
-
-def _printed() -> set[tuple[str, str]]:
-    names = {name: key for key, name in secfpp.METHODS.items()}
-    table = printed("secfpp_table2")
-    return {(names[method], level) for method, level in zip(table.method, table.epsilon, strict=True)}
 
 
 def test_table_3_has_exponents_beside_the_printed_orders(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """A parameter's bounds stand beside it: what is refused and how it is said, what --help shows, what another process gets."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import math

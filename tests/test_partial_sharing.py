@@ -30,7 +30,6 @@ def model(*pairs):
 
 
 def numbers(state):
-    """The (A, B) pairs of a state by layer, for tensors with one value."""
     assert all(torch.equal(t, t.flatten()[0].expand_as(t)) for t in state.values())
     found = {}
     for name, t in state.items():
@@ -48,7 +47,6 @@ class TestFedPerByHand:
     method = FedPer(Params(shared_layers=1))
 
     def round(self, r, server, owns, earlier=((), ())):
-        """One round of both clients: their updates and the next server state."""
         updates = []
         for k, (step, n) in enumerate(((1, 1), (10, 3))):
             client = at(k, r, earlier[k], step, n)
@@ -85,16 +83,14 @@ class TestFedPerByHand:
 
     def test_all_layers_shared_is_fedavg(self, tmp_path):
         schedule = Schedule(rounds=5, clients=4, per_round=2, seed=1)
-        per = toy_run(tmp_path / "per", FedPer(Params(shared_layers=3)), schedule=schedule, noise=0.3, layers=3)
-        avg = toy_run(tmp_path / "avg", FedAvg(AvgParams()), schedule=schedule, noise=0.3, layers=3)
-        assert all(torch.equal(t, avg.broadcast(5)[name]) for name, t in per.broadcast(5).items())
+        methods = FedPer(Params(shared_layers=3)), FedAvg(AvgParams())
+        runs = [toy_run(tmp_path / str(i), m, schedule=schedule, noise=0.3, layers=3) for i, m in enumerate(methods)]
+        assert all(torch.equal(t, runs[1].broadcast(5)[name]) for name, t in runs[0].broadcast(5).items())
 
     def test_more_layers_than_there_are(self):
+        assert layer("layers.11.self_attn.q_proj.A") == 11
         with pytest.raises(InputError, match="--shared-layers 4: the language model has 3 layers"):
             FedPer(Params(shared_layers=4)).update(model((0, 0), (0, 0), (0, 0)), {}, at(0, 1))
-
-    def test_layer_index(self):
-        assert layer("layers.11.self_attn.q_proj.A") == 11
 
 
 def random_pairs(rank, rank2, width, height, seed=0):
@@ -115,30 +111,23 @@ def test_hadamard_factors_give_the_product_of_the_matrices(rank, rank2):
 class TestFedPara:
     method = FedPara(ParaParams())
 
-    def pairs(self):
-        a, b, a2, b2 = random_pairs(2, 2, 3, 4)
-        name = "layers.0.q"
-        return {f"{name}.A": a, f"{name}.B": b, f"{name}.own.A": a2, f"{name}.own.B": b2}
-
     def test_both_forms_against_the_dense_formula(self):
-        state = self.pairs()
-        a, b, a2, b2 = state.values()
+        a, b, a2, b2 = random_pairs(2, 2, 3, 4)
+        state = {"layers.0.q.A": a, "layers.0.q.B": b, "layers.0.q.own.A": a2, "layers.0.q.own.B": b2}
         for form, factor in (("personal", 1 + b2 @ a2), ("product", b2 @ a2)):
             plain = FedPara(ParaParams(form=form)).model(state)
             assert torch.allclose(plain["layers.0.q.B"] @ plain["layers.0.q.A"], (b @ a) * factor)
 
-    def test_the_servers_model_is_the_shared_pair(self):
-        shared = {n: t for n, t in self.pairs().items() if ".own" not in n}
-        assert self.method.model(shared) == shared
+        shared = {n: t for n, t in state.items() if ".own" not in n}
+        assert self.method.model(shared) == shared, "the server's model is the shared pair"
 
     def test_two_clients_two_rounds_by_hand(self):
         """Shared pairs are averaged by 1 : 3, private pairs go on from their own last value and never leave."""
         server = model((0, 0))
         updates = [self.method.update(server, server, at(k, 0, step=s)) for k, s in ((0, 1), (1, 10))]
         assert all(u.upload.keys() == server.keys() for u in updates)
-        server = self.method.aggregate(
-            server, [Upload(0, 1, updates[0].upload), Upload(1, 3, updates[1].upload)], Site(0, 0)
-        )
+        uploads = [Upload(0, 1, updates[0].upload), Upload(1, 3, updates[1].upload)]
+        server = self.method.aggregate(server, uploads, Site(0, 0))
         assert numbers(server) == {LAYERS[0]: (7.75, 15.5)}
         again = self.method.update(server, updates[0].private, at(0, 1, (0,)))
         assert numbers(again.upload) == {LAYERS[0]: (8.75, 17.5)}
@@ -187,19 +176,15 @@ def test_what_the_server_holds_is_what_the_transcript_says_was_uploaded(name, re
 
 
 def test_fedper_first_round_is_recorded_as_a_full_leak_and_later_ones_are_not(fedper):
-    for r in range(SCHEDULE.rounds):
-        messages = fedper.round(r)["uploads"].values()
-        assert all((m["kept"] == []) == (r == 0) for m in messages)
-        assert {m["facts"]["layers"] for m in messages} == {"all" if r == 0 else "shared"}
-
-
-def test_fedper_bytes_down(fedper):
     """One layer is a third of the whole; a client without layers of its own yet receives all three."""
     whole = size(fedper.broadcast(0))
     for r in range(SCHEDULE.rounds):
+        found = fedper.round(r)
+        assert {m["kept"] == [] for m in found["uploads"].values()} == {r == 0}
+        assert {m["facts"]["layers"] for m in found["uploads"].values()} == {"all" if r == 0 else "shared"}
         own = [any(x > 0 for x in fedper.participations(k, before=r)) for k in fedper.cohort(r)]
-        assert fedper.round(r)["bytes_down"] == sum(whole // 3 if has else whole for has in own)
-    assert sum(fedper.round(r)["bytes_up"] for r in range(1, 8)) == 7 * 2 * whole // 3
+        assert found["bytes_down"] == sum(whole // 3 if has else whole for has in own)
+        assert found["bytes_up"] == 2 * (whole // 3 if r else whole)
 
 
 def test_fedper_can_only_be_rebuilt_in_part(fedper):
@@ -248,9 +233,8 @@ def test_owner_of_a_fedpara_client_holds_the_product_as_a_plain_adapter(fedpara)
 
 def test_utility_out_of_distribution_before_and_after(tmp_path):
     evaluation = Answers(EXAM.references, EXAM.score, [("a red circle",)])
-    run = toy_run(
-        tmp_path, FedAvg(AvgParams()), schedule=Schedule(rounds=3, clients=3, per_round=1), evaluation=evaluation
-    )
+    schedule = Schedule(rounds=3, clients=3, per_round=1)
+    run = toy_run(tmp_path, FedAvg(AvgParams()), schedule=schedule, evaluation=evaluation)
     assert run.initial["utility"].keys() == {"global", "novel"}
     assert ["novel" in run.round(r)["utility"] for r in range(3)] == [False, False, True]
     assert np.isclose(run.round(2)["utility"]["novel"]["bleu1"], 100)

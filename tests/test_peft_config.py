@@ -1,7 +1,5 @@
 """peft's adapter_config.json: an adapter is read as peft applies it, or refused by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -104,9 +102,7 @@ def test_the_numbers_of_peft_must_be_those_of_run_json(tmp_path: Path) -> None:
         ({"r": True}, "r must be a number above 0"),
     ],
 )  # fmt: skip
-def test_what_is_more_than_two_factors_is_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_is_more_than_two_factors_is_refused_by_name(tmp_path: Path, changes: Any, message: str) -> None:
     run = recorded(tmp_path, adapted(r=4, lora_alpha=16))
     path = run / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -114,16 +110,12 @@ def test_what_is_more_than_two_factors_is_refused_by_name(
         read(run)
 
 
-def test_alpha_must_be_stated_somewhere(tmp_path: Path) -> None:
-    run = recorded(tmp_path, adapted(r=4, lora_alpha=16))
-    (run / "adapter_config.json").unlink()
-    with pytest.raises(InputError, match=r"run\.json lacks the key 'alpha', .*or add peft's adapter_config\.json"):
-        read(run)
-
-
-def test_the_file_may_lie_beside_the_models(tmp_path: Path) -> None:
+def test_the_file_may_lie_beside_the_models_but_alpha_must_be_stated_somewhere(tmp_path: Path) -> None:
     run = recorded(tmp_path, adapted(r=4, lora_alpha=16))
     before = read(run).sha256
-    (run / "adapter_config.json").rename(run / "models/adapter_config.json")
+    moved = (run / "adapter_config.json").rename(run / "models/adapter_config.json")
     assert (read(run).trained.alpha, read(run).trained.rank) == (16, 4)
     assert read(run).sha256 != before
+    moved.unlink()
+    with pytest.raises(InputError, match=r"run\.json lacks the key 'alpha', .*or add peft's adapter_config\.json"):
+        read(run)

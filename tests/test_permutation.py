@@ -38,9 +38,9 @@ def everything(member, stratum):
     parts = []
     for s in sorted(set(stratum)):
         own = [i for i in range(len(member)) if stratum[i] == s]
-        parts.append([dict.fromkeys(c, True) for c in itertools.combinations(own, sum(member[i] for i in own))])
-    ways = [{i: True for part in choice for i in part} for choice in itertools.product(*parts)]
-    found = [[way.get(i, False) for i in range(len(member))] for way in ways]
+        parts.append([*itertools.combinations(own, sum(member[i] for i in own))])
+    chosen = [{*itertools.chain(*choice)} for choice in itertools.product(*parts)]
+    found = [[i in inside for i in range(len(member))] for inside in chosen]
     found.remove(list(member))
     return np.array([list(member), *found])
 
@@ -55,13 +55,8 @@ def test_the_auroc_is_that_of_all_pairs_with_ties_shared_coins_infinities_and_em
     both = [Scored(values, client, coin), other]
     members = exchanged(rng.random(15) < 0.5, np.repeat([0, 1, 2], 5), seed=(0,), times=30)
     found = weighted_auroc(members, both)
-    expected = [
-        [slow_auroc(row, s, i) for s, i in ((both[0], 0), (both[0], 1), (both[0], 2), (other, 0))] for row in members
-    ]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-def test_nothing_to_compare_is_one_half():
+    columns = [*((both[0], i) for i in range(3)), (other, 0)]
+    np.testing.assert_allclose(found, [[slow_auroc(row, *column) for column in columns] for row in members], atol=1e-12)
     alone = Scored(np.array([[1.0], [2.0]]), np.array([0, 1]), np.array([0, 1]))
     assert weighted_auroc(np.array([[True, False], [False, True]]), [alone]).tolist() == [[0.5], [0.5]]
 
@@ -81,10 +76,8 @@ def test_exchanges_in_blocks_are_those_at_once_and_so_are_the_p_values(monkeypat
     rng, stratum = np.random.default_rng(5), np.random.default_rng(6).integers(0, 5, 50)
     member, client, coin = rng.random(50) < 0.5, rng.integers(0, 3, 60), np.r_[np.arange(50), :10]
     whole = all_at_once(member, stratum, (7,), 300)
-    scored = [
-        Scored(rng.integers(0, 20, (60, 3)).astype(float), client, coin),
-        Scored(rng.normal(size=(60, 1)), client, coin),
-    ]
+    some = rng.integers(0, 20, (60, 3)).astype(float), rng.normal(size=(60, 1))
+    scored = [Scored(values, client, coin) for values in some]
     expected = statistics(whole, scored)
     for module in (permutation, highest):
         monkeypatch.setattr(module, "BLOCK", block)
@@ -103,11 +96,8 @@ def statistics(members, scored):
     return [*z.T, *(one.statistic for each in scored for pair in highest.of_each(members, each) for one in pair)]
 
 
-def test_without_coins_there_is_nothing_to_exchange():
-    assert exchanged([], [], seed=(0,), times=3).shape == (4, 0)
-
-
 def test_exchanges_keep_every_stratum_and_are_all_as_likely():
+    assert exchanged([], [], seed=(0,), times=3).shape == (4, 0)
     member, stratum = [True, True, False, False, True, False, True], [0, 0, 0, 0, 1, 1, 2]
     found = exchanged(member, stratum, seed=(1,), times=6000)
     assert found[0].tolist() == member
@@ -136,24 +126,12 @@ def test_the_p_value_is_that_of_all_exchanges(seed):
     assert abs(p - exact) < 4 * math.sqrt(exact * (1 - exact) / PERMUTATIONS) + 2 / PERMUTATIONS
 
 
-def test_a_constant_score_knows_nothing():
+def test_p_by_hand_and_of_a_constant_score():
+    assert p_value([0.5, 2.0, -2.5, 4.0], np.array([9.0, 1.0, 2.0, 3.0])).tolist() == [1.0, 0.75, 0.5, 0.25]
     members = exchanged([True, False] * 5, [0] * 10, seed=(0,), times=50)
     z = standardised(weighted_auroc(members, [Scored(np.ones((10, 1)), np.zeros(10, int), np.arange(10))]))
     assert not z.any()
     assert p_value(z[0, 0], abs(z[:, 0])) == 1.0
-
-
-def test_p_by_hand():
-    largest = np.array([9.0, 1.0, 2.0, 3.0])
-    assert p_value([0.5, 2.0, -2.5, 4.0], largest).tolist() == [1.0, 0.75, 0.5, 0.25]
-
-
-def test_scores_turned_round_have_the_opposite_statistic():
-    rng = np.random.default_rng(3)
-    members = exchanged(rng.random(40) < 0.5, np.repeat([0, 1], 20), seed=(3,), times=200)
-    one = Scored(np.stack([s := rng.normal(size=40), -s], axis=1), np.repeat([0, 1], 20), np.arange(40))
-    z = standardised(weighted_auroc(members, [one]))
-    np.testing.assert_allclose(z[:, 0], -z[:, 1], atol=1e-9)
 
 
 def test_level_of_a_score_alone_and_of_a_family():

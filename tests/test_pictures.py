@@ -54,7 +54,6 @@ def picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @functools.cache
 def page_of(name: str) -> bytes:
-    """The page of what is kept, which takes a second."""
     return next(one for one in PICTURES if one.name == name).page()
 
 
@@ -79,15 +78,14 @@ def copy(picture: Picture, tmp_path: Path) -> Any:
 @pytest.mark.usefixtures("same_page")
 def test_a_picture_shows_what_its_command_says_now(picture: Picture) -> None:
     assert picture.stale() == []
+    assert sum(path.stat().st_size for path in (picture.file, *picture.kept.path.iterdir())) < 800_000
 
 
 def test_pages_show_these_pictures_and_no_others() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     image = r"!\[[^\]]*\]\(([^)]+)\)"
-    shown = [page.parent / name for page in pages for name in re.findall(image, page.read_text("utf-8"))]
-    assert sorted({path.resolve() for path in shown}) == sorted(
-        [*(picture.file for picture in command.EVERY), architecture.FILE]
-    )
+    shown = {(page.parent / name).resolve() for page in pages for name in re.findall(image, page.read_text("utf-8"))}
+    assert shown == {*(picture.file for picture in command.EVERY), architecture.FILE}
     assert not list(ROOT.glob("docs/*.png"))
 
 
@@ -95,13 +93,6 @@ def test_the_architecture_is_that_of_the_code() -> None:
     """`python -m docs.pictures.architecture` draws it anew."""
     assert {*architecture.WORDS} == {*architecture.imports()}
     assert architecture.FILE.read_text(encoding="utf-8") == architecture.drawing()
-
-
-def test_evidence_and_pictures_are_small(picture: Picture) -> None:
-    assert sum(path.stat().st_size for path in (picture.file, *picture.kept.path.iterdir())) < 800_000
-
-
-# what makes a picture stale
 
 
 @pytest.mark.parametrize("picture", BOTH, ids=NAMES, indirect=True)
@@ -122,8 +113,7 @@ def test_another_verdict_rule_is_found(picture: Picture, monkeypatch: pytest.Mon
     rule, other = verdicts.by_the_coin, {"leak": "no leak found", "no leak found": "leak"}
 
     def turned(*args: object, **more: object) -> str:
-        verdict = rule(*args, **more)
-        return other.get(verdict, verdict)
+        return other.get(verdict := rule(*args, **more), verdict)
 
     monkeypatch.setattr(verdicts, "by_the_coin", turned)
     (found,) = picture.stale()
@@ -180,14 +170,11 @@ def test_evidence_that_the_code_can_no_longer_read_is_found(copy: Picture) -> No
 
 
 @pytest.mark.parametrize("picture", BOTH, ids=NAMES, indirect=True)
-@pytest.mark.parametrize("harm", ["other words", "other size"])
 @pytest.mark.usefixtures("same_page")
-def test_a_file_that_is_not_the_picture_of_the_words_is_found(copy: Picture, harm: str) -> None:
-    png = Image.open(copy.file)
-    if harm == "other words":
-        png.save(copy.file)  # Pillow leaves out what the picture says of itself
-    else:
-        shutil.copy(next(p for p in PICTURES if p.name != copy.name).file, copy.file)
+def test_a_file_that_is_not_the_picture_of_the_words_is_found(copy: Picture) -> None:
+    Image.open(copy.file).save(copy.file)  # Pillow leaves out what the picture says of itself
+    assert "is not the picture of" in " ".join(copy.stale())
+    shutil.copy(next(p for p in PICTURES if p.name != copy.name).file, copy.file)
     (found,) = copy.stale()
     assert "is not the picture of" in found
 
@@ -212,20 +199,20 @@ def _flat(utility: dict[str, dict[str, float]]) -> dict[str, float]:
     return {f"{model} {metric}": value for model, found in utility.items() for metric, value in found.items()}
 
 
-# of a paper's table
+def named(value: Any) -> str:
+    return value.name
 
 
-@pytest.fixture(params=TABLES, ids=[table.name for table in TABLES])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return copied(request.param, tmp_path)
+@pytest.mark.parametrize("kept", [*TABLES, *NIGHTS], ids=named)
+def test_a_table_and_a_night_show_what_is_kept(kept: TablePicture | NightPicture) -> None:
+    assert kept.stale() == []
+    assert sum(path.stat().st_size for path in (kept.file, *kept.kept.path.iterdir())) < 400_000
+    assert kept not in NIGHTS or any("new leak" in line for line in kept.words)
 
 
-def test_a_table_shows_what_its_command_says_now(table: TablePicture) -> None:
-    assert table.stale() == []
-    assert sum(path.stat().st_size for path in (table.file, *table.kept.path.iterdir())) < 400_000
-
-
-def test_other_findings_words_or_settings_of_a_table_are_found(table: TablePicture) -> None:
+@pytest.mark.parametrize("original", TABLES, ids=named)
+def test_other_findings_words_or_settings_of_a_table_are_found(original: TablePicture, tmp_path: Path) -> None:
+    table = copied(original, tmp_path)
     kept = table.kept.read_json(EVIDENCE)
     (cells,) = kept.values()
     (number,) = (f for f in cells[0]["findings"] if f["metric"] == "personal/accuracy")
@@ -241,21 +228,9 @@ def test_other_findings_words_or_settings_of_a_table_are_found(table: TablePictu
     assert "--record" in table.stale()[0]
 
 
-# of a night
-
-
-@pytest.fixture(params=NIGHTS, ids=[night.name for night in NIGHTS])
-def night(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return copied(request.param, tmp_path)
-
-
-def test_a_night_shows_what_its_history_says_now(night: NightPicture) -> None:
-    assert night.stale() == []
-    assert sum(path.stat().st_size for path in (night.file, *night.kept.path.iterdir())) < 400_000
-    assert any("new leak" in line for line in night.words)
-
-
-def test_another_history_of_a_night_is_found(night: NightPicture) -> None:
+@pytest.mark.parametrize("original", NIGHTS, ids=named)
+def test_another_history_of_a_night_is_found(original: NightPicture, tmp_path: Path) -> None:
+    night = copied(original, tmp_path)
     history = night.kept.read_table(HISTORY)
     calm = history.assign(value=history.value.where(history.signal != "decompose", 0.5), z=0.0)
     night.kept.write_table(HISTORY, calm)
@@ -263,9 +238,6 @@ def test_another_history_of_a_night_is_found(night: NightPicture) -> None:
     assert "-new leak" in found
     night.kept.write_table(HISTORY, history.drop(columns="value"))
     assert "no page can be made of it any more" in night.stale()[0]
-
-
-# how it is made
 
 
 @pytest.mark.slow  # from a run on; quick: from what is kept on, test_another_verdict_rule_is_found
@@ -291,14 +263,9 @@ def comparable(findings: str) -> Any:
     rows = json.loads(findings, parse_float=lambda number: round(float(number), 9))
     for row in rows:
         if row.get("family") == "secondary":
-            row |= {
-                "detectable": None, "detectable_named": None, "sentence": row["sentence"].partition("; an AUROC")[0],
-            }  # fmt: skip
+            row |= {"detectable": None, "detectable_named": None}
+            row["sentence"] = row["sentence"].partition("; an AUROC")[0]
     return rows
-
-
-def test_lines_are_what_a_reader_sees() -> None:
-    assert lines(PAGE) == ["One & two", "three", "four", "five"]
 
 
 def test_without_a_browser_one_sentence_and_nothing_is_changed(
@@ -314,20 +281,18 @@ def test_without_a_browser_one_sentence_and_nothing_is_changed(
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
-@pytest.mark.parametrize("does", ["echo no page", "exit 3"])
-def test_a_browser_that_takes_no_picture_is_said(does: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _browser(tmp_path, monkeypatch, does)
-    with pytest.raises(InputError, match=r"chromium: took no picture, its exit code is [03]$"):
-        photograph(PAGE, 10, 10)
-
-
 def test_the_picture_is_cut_and_knows_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert lines(PAGE) == ["One & two", "three", "four", "five"]
     _browser(tmp_path, monkeypatch, _photographer(tmp_path, 40, 400))
     png, words = photograph(PAGE, 40, 300)
     opened = Image.open(io.BytesIO(png))
     assert opened.size == (40, 300)
     assert words == ["One & two", "three", "four"]
     assert opened.info["words"] == digest(words)
+    for does in ("echo no page", "exit 3"):
+        _browser(tmp_path, monkeypatch, does)
+        with pytest.raises(InputError, match=r"chromium: took no picture, its exit code is [03]$"):
+            photograph(PAGE, 10, 10)
 
 
 @pytest.mark.parametrize("picture", PICTURES[1:], ids=NAMES[1:], indirect=True)

@@ -3,8 +3,6 @@
 It counts what makes a reader read twice, as far as a program can see it. A synonym is no mend.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter
@@ -71,9 +69,7 @@ def test_variables_say_what_they_hold(nodes: dict[str, list[ast.AST]]) -> None:
 
 
 def test_what_is_counted() -> None:
-    bad = nodes_of(
-        '"""Of a run."""\ndef held(x):\n    """What it holds."""\n    found: int = x\n    for own in x: pass\n'
-    )
+    bad = nodes_of('"""Of a run."""\ndef held(x):\n  """What it holds."""\n  found: int = x\n  for own in x: pass\n')
     assert [*complaints(bad)] == ["Of a run.", "What it holds.", "held()"]
     assert silent_names(bad) == ["found", "own"]
     assert [*complaints(nodes_of('"""Offers, and Whatever."""\ndef hold(): pass\n'))] == []

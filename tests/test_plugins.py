@@ -35,11 +35,6 @@ def test_every_file_keeps_its_contracts(contract):
         contract(plugin)
 
 
-def test_every_file_is_listed():
-    said = listing.listing()
-    assert [plugin.name for plugin in EVERY if not re.search(rf"^ +{plugin.name}\b", said, re.MULTILINE)] == []
-
-
 def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_path, monkeypatch):
     path = tmp_path / "quarters_of.py"
     path.write_text("class QuartersOf: ...\n\n\ndef quarters_of(subject, params): ...\n")
@@ -47,13 +42,17 @@ def test_of_a_class_and_a_function_of_one_name_the_one_of_the_file_is_meant(tmp_
     assert inspect.isfunction(plugins.Plugin("audit", path.stem, path, path.stem, None).load())
 
 
+def test_every_file_is_listed():
+    said = listing.listing()
+    assert [plugin.name for plugin in EVERY if not re.search(rf"^ +{plugin.name}\b", said, re.MULTILINE)] == []
+
+
 # --- what a file says of itself -------------------------------------------------------------------------------------
 
 BASES = {"learner": LearnerFacts} | {kind: known.usual for kind, known in KINDS.items()}
 TRIPLES = tuple[tuple[str, str, str], ...]
 RIGHT = {bool: "True", int: "2", str: "'prompts'", int | None: "None", tuple[str, ...]: "('uploads',)"}
-RIGHT |= {tuple[ThreatModel, ...]: "()"}
-RIGHT |= {TRIPLES: "(('mine', 'mine', 'my score'),)"}
+RIGHT |= {tuple[ThreatModel, ...]: "()", TRIPLES: "(('mine', 'mine', 'my score'),)"}
 WRONG = {
     bool: ("1", "'yes'", "None"),
     int: ("True", "'1'", "1.0", "None"),
@@ -64,11 +63,6 @@ WRONG = {
     TRIPLES: ("('mine',)", "{'mine': ('mine', 'my score')}", "(('mine', 'my score'),)", "(('mine', 'mine', 1),)"),
 }
 each_kind = pytest.mark.parametrize("kind", BASES)
-
-
-def typos(name):
-    """A letter too few, one twice, two swapped, and capitals."""
-    return {name[:-1], name + name[-1], name[1] + name[0] + name[2:], name.upper()} - {name}
 
 
 def read(folder, kind, text):
@@ -97,10 +91,13 @@ def test_a_fact_is_of_its_type(tmp_path, kind):
 
 @each_kind
 def test_a_misspelt_fact_is_refused(tmp_path, kind):
+    """A letter too few, one twice, two swapped, and capitals."""
     known = get_type_hints(BASES[kind])
-    for wrong, hint in ((wrong, hint) for name, hint in known.items() for wrong in typos(name) - known.keys()):
-        with pytest.raises(InputError, match=rf"mine\.py: Facts has no {wrong} \(did you mean '\w+'\?\); there are "):
-            read(tmp_path, kind, said(kind, **{wrong: RIGHT[hint]}))
+    for name, hint in known.items():
+        for wrong in {name[:-1], name + name[-1], name[1] + name[0] + name[2:], name.upper()} - known.keys():
+            said_of_it = rf"mine\.py: Facts has no {wrong} \(did you mean '\w+'\?\); there are "
+            with pytest.raises(InputError, match=said_of_it):
+                read(tmp_path, kind, said(kind, **{wrong: RIGHT[hint]}))
 
 
 @each_kind
@@ -121,16 +118,12 @@ def test_a_class_of_facts_is_known_by_its_name_and_base(tmp_path, kind, text, me
         read(tmp_path, kind, text)
 
 
-def test_a_learner_says_what_has_no_default(tmp_path):
+def test_a_file_that_says_nothing_has_the_usual_facts_and_a_learner_says_what_has_no_default(tmp_path):
+    """Constants of its own are no facts."""
+    for kind in KINDS:
+        assert type(read(tmp_path, kind, "SHADOWS = True\nseed = 0")) is BASES[kind]
     with pytest.raises(InputError, match=r"mine\.py: Facts must say title"):
         read(tmp_path, "learner", "class Facts(BASE):\n    noun = 'heads'")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_says_nothing_has_the_usual_facts(tmp_path, kind):
-    """Constants of its own are no facts."""
-    found = read(tmp_path, kind, "SHADOWS = True\nseed = 0")
-    assert type(found) is BASES[kind]
 
 
 @pytest.mark.parametrize("words", [["--list"], ["--help"], ["--method", "promptfl", "--attack", "lira", "--dry-run"]])
@@ -139,32 +132,27 @@ def test_the_command_refuses_a_misspelt_fact(tmp_path, monkeypatch, capsys, word
     shutil.copytree(places("fedaudit.attacks"), folder)
     lira = folder / "lira.py"
     lira.write_text(lira.read_text().replace("shadows = True", "shadow = True"))
-    monkeypatch.setattr(
-        plugins, "package_folder", lambda package: folder if package == "fedaudit.attacks" else places(package)
-    )
+    found = {"fedaudit.attacks": folder}
+    monkeypatch.setattr(plugins, "package_folder", lambda package: found.get(package) or places(package))
     monkeypatch.delitem(vars(ATTACKS), "_plugins", raising=False)
-    out = tmp_path / "out"
-    assert cli.main([*words, *([] if words[0].startswith(("--list", "--help")) else ["--out", str(out)])]) == 2
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
     told = capsys.readouterr()
     assert told.err.startswith(f"error: {lira}: Facts has no shadow (did you mean 'shadows'?); there are records, ")
     assert told.out == ""
-    assert not out.exists()
-
-
-# --- what readers call the scores -----------------------------------------------------------------------------------
+    assert [*tmp_path.iterdir()] == [folder]
 
 
 def test_an_attacks_words_for_readers_stand_in_its_file():
     """Or, of scores of tokens, which several attacks share, in the file that makes these. Each score is named once: what is
     said of it depends on no other attack's file."""
-    for attack in ATTACKS.values():
-        assert attack.facts.signals
-        for name in map(score_names.name_of, attack.facts.names()):
-            assert name.in_tables.strip()
-            assert name.in_sentences.strip()
-            assert "{" not in name.in_tables + name.in_sentences
-    signals = [s for p in ATTACKS.values() for s in p.facts.names()]
+    assert all(attack.facts.signals for attack in ATTACKS.values())
+    signals = [signal for attack in ATTACKS.values() for signal in attack.facts.names()]
     assert len(signals) == len(set(signals))
+    for name in map(score_names.name_of, signals):
+        assert name.in_tables.strip()
+        assert name.in_sentences.strip()
+        assert "{" not in name.in_tables + name.in_sentences
     for signal in [*signals, *cell_names(("image", "instruction", "caption"))]:
         assert sum(bool(pattern.fullmatch(signal)) for pattern, _ in score_names._declared()) == 1, signal
 
@@ -180,8 +168,6 @@ def test_a_methods_name_for_readers_stands_in_its_file():
     ("signal", "parts", "in_sentences"),
     [
         ("renyi/2/10/caption", ("MaxRényi, order 2", 10, "caption"), "MaxRényi-10% of order 2 on the caption"),
-        ("renyi/inf/0/image", ("MaxRényi, order inf", 0, "image"), "MaxRényi-0% of order inf on the image"),
-        ("gap/caption", ("probability gap", None, "caption"), "gap/caption"),
         ("loss", ("loss", None, ""), "the loss"),
         ("loss/base", ("calibrated loss", None, ""), "the loss calibrated by the untrained model"),
         ("fedmia/2", ("FedMIA-II", None, ""), "FedMIA-II"),
@@ -196,16 +182,12 @@ def test_names_of_scores(signal, parts, in_sentences):
     assert score_names.name_of(signal).in_sentences == in_sentences
 
 
-# --- the matrix, imports, the listing -------------------------------------------------------------------------------
-
-
 def test_a_cell_of_the_matrix_runs_or_names_what_is_missing():
     """For every attack and threat model: refused exactly where a capability is missing, and by its name; `--list` prints the same, with the threat model above the column."""
     matrix = listing.matrix()
-    assert [*THREAT_MODELS] in [line.split() for line in matrix]
-    rows = {
-        words[0]: words[1:] for words in reversed([*map(str.split, matrix)]) if words
-    }  # the table is above the notes
+    lines = [line.split() for line in matrix if line]
+    assert [*THREAT_MODELS] in lines
+    rows = {words[0]: words[1:] for words in reversed(lines)}  # the table is above the notes
     for attack, threat_model in itertools.product(ATTACKS.values(), THREAT_MODELS):
         why = refusal(attack, threat_model)
         check_refusal(attack, threat_model, why)
@@ -235,14 +217,11 @@ def check_refusal(attack, threat_model, why):
         assert why is None
 
 
-def misspelt(name, known):
-    """The name with another last letter: no other name, whatever letter it ends in."""
-    return next(wrong for letter in string.ascii_lowercase if (wrong := name[:-1] + letter) not in known)
-
-
 def test_a_misspelt_name_is_answered_with_the_nearest():
+    """The name with another last letter."""
     for plugin in EVERY:
-        known, wrong = KINDS[plugin.kind], misspelt(plugin.name, KINDS[plugin.kind])
+        known = KINDS[plugin.kind]
+        wrong = min({plugin.name[:-1] + letter for letter in string.ascii_lowercase} - {*known})
         said = rf"--{plugin.kind} {wrong}: no such {plugin.kind} \(did you mean '\w+'\?\);.*\b{plugin.name}\b"
         with pytest.raises(InputError, match=said):
             known.find(wrong, flag=f"--{plugin.kind}")
@@ -261,6 +240,8 @@ def test_a_figure_of_a_paper_is_a_file_that_can_be_asked_for():
         assert {FIGURES[other].paper for other in paper_items.matching(paper)} == {figure.paper}
         assert re.search(rf"^  {name} +{re.escape(figure.summary)}$", listed, re.MULTILINE)
         assert (figure.preset is None) == (not figure.tasks)
+        assert (figure.real is None) == (figure.scale is None)
+        assert figure.scale is None or figure.preset is not None
         assert all(cli.read_command([f"--preset={figure.preset}", *words]).plan for words in figure.tasks.values())
         assert callable(getattr(importlib.import_module(f"fedaudit.reports.papers.{figure.module}"), item))
 
@@ -281,11 +262,10 @@ def test_a_class_is_read_without_the_rest_of_its_file(tmp_path, text):
     assert plugins.class_of(path, "Para") is None
 
 
-def test_help_parses_no_file_to_its_end(monkeypatch, capsys):
-    parse = mock.Mock(side_effect=AssertionError)
-    monkeypatch.setattr(plugins, "_parse", parse)
+def test_help_parses_no_file_to_its_end(monkeypatch):
+    monkeypatch.setattr(plugins, "_parse", mock.Mock(side_effect=AssertionError))
     assert cli.main(["--method", "dpfpl", "--attack", "all", "--help"]) == 0
-    assert not parse.called
+    assert not plugins._parse.called
 
 
 def test_a_new_figure_is_found_without_a_line_elsewhere(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """The presets in which numbers move, and what they rest on."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import functools
@@ -85,13 +83,10 @@ def test_trainings_are_examined_on_reference_records() -> None:
 @pytest.mark.slow  # a number that was chosen by hand; quick: lengths are those of records one by one
 def test_the_private_preset_clips_at_the_median(tmp_path: Path) -> None:
     found = plan("--preset", "private-demo", "--out", str(tmp_path))
-    (norm,) = {
-        v.privacy.clip_norm for v in found.methods.values() if v is not None and math.isfinite(v.privacy.epsilon)
-    }
+    noised = (v.privacy for v in found.methods.values() if v is not None and math.isfinite(v.privacy.epsilon))
+    (norm,) = {privacy.clip_norm for privacy in noised}
     assert norm == pytest.approx(np.median(presets.record_lengths(found)), rel=0.05)
 
-
-# what the papers state, and what the presets make of it
 
 STATED = Path(__file__).parent / "paper_hyperparameters.csv"
 PAPERS = list(csv.DictReader(STATED.read_text(encoding="utf-8").splitlines()))
@@ -140,25 +135,21 @@ def stated(value: str) -> set[Any]:
 
 def test_a_preset_has_the_papers_value_or_says_why_not() -> None:
     """A reason that no longer holds is as wrong as one that is missing."""
+    assert {name for name, _, _ in ROWS} == {*config.presets()} - NO_PAPERS
+    assert len({(name, option) for name, option, _ in ROWS}) == len(ROWS)
     for preset, option, value in ROWS:
         ours, papers = values(preset).get(option), stated(value)
         if ours == papers:
             assert option not in reasons(preset), f"{preset}.yaml: {option} is the paper's; its reason is out of date"
         else:
-            assert option in reasons(preset), (
-                f"{preset}.yaml: {option} is {ours}, the paper's {papers}, without a reason"
-            )
+            said = f"{preset}.yaml: {option} is {ours}, the paper's {papers}, without a reason"
+            assert option in reasons(preset), said
 
 
 def test_every_reason_is_of_something_that_a_paper_states() -> None:
     for preset in config.presets():
         assert reasons(preset).keys() <= {option for name, option, _ in ROWS if name == preset}, preset
         assert all(re.fullmatch(r"\S.{10,}[^.]\.", why) for why in reasons(preset).values()), preset
-
-
-def test_every_preset_of_a_paper_is_read_against_it() -> None:
-    assert {name for name, _, _ in ROWS} == {*config.presets()} - NO_PAPERS
-    assert len({(name, option) for name, option, _ in ROWS}) == len(ROWS)
 
 
 def test_what_a_preset_at_a_papers_scale_sets_is_in_the_table() -> None:

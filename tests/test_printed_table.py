@@ -68,46 +68,39 @@ class TestAgreement:
         assert found.tau == pytest.approx(every[0])
         assert found.p == pytest.approx(sum(t >= every[0] - 1e-9 for t in every) / len(every))
 
-    def test_that_all_rows_fall_with_the_level_is_no_agreement(self) -> None:
-        ours = {(r, v): 100.0 * (v == "x") + i for i, r in enumerate(ROWS) for v in "xy"}
-        paper = {(r, v): 100.0 * (v == "x") - i for i, r in enumerate(ROWS) for v in "xy"}
+    def test_that_all_rows_fall_with_the_level_is_no_agreement_and_levels_that_lack_rows_have_no_p(self) -> None:
+        ours, paper = ({(r, v): 100.0 * (v == "x") + s * i for i, r in enumerate(ROWS) for v in "xy"} for s in (1, -1))
         assert printed_table.within_levels(ours, paper).tau == -1
-
-    def test_levels_that_lack_rows_have_no_p(self) -> None:
-        ours = {("a", "x"): 1.0, ("b", "x"): 2.0, ("a", "y"): 1.0}
-        found = printed_table.within_levels(ours, ours)
+        fewer = {("a", "x"): 1.0, ("b", "x"): 2.0, ("a", "y"): 1.0}
+        found = printed_table.within_levels(fewer, fewer)
         assert (found.tau, found.p) == (1.0, None)
 
-    def test_of_a_table(self) -> None:
+    def test_of_a_table_and_in_words(self) -> None:
         found = table().agreements
         assert list(found) == ["mine"]  # what is held against nothing is not compared
         assert {level: a.tau for level, a in found["mine"].items()} == {EVERY: -1, "x": -1, "y": -1}
-        assert found["mine"][EVERY].p == 1
-
-    def test_in_words(self) -> None:
-        one = table().agreements["mine"][EVERY]
+        one = found["mine"][EVERY]
+        assert one.p == 1
         assert printed_table.agreed_in_words({"mine": one}) == "τ −1.00 (mine, p 1)"
-        assert printed_table.agreed_in_words({str(i): one for i in range(4)}) == (
-            "τ −1.00 to −1.00 over 4 columns, 0 of them with p ≤ 0.05"
-        )
+        said = printed_table.agreed_in_words({str(i): one for i in range(4)})
+        assert said == "τ −1.00 to −1.00 over 4 columns, 0 of them with p ≤ 0.05"
         assert printed_table.agreed_in_words({}) == "no order to compare"
 
 
 class TestPage:
-    def test_what_it_is_of_and_what_a_column_is_of(self) -> None:
+    def test_it_says_what_it_is_of_and_ours_has_an_interval_and_the_papers_number_beside_it(self) -> None:
         page = built(table())["index.html"].decode()
         assert "<title>DP-FPL, Table 2: " in page
         assert "another quantity than the paper&#39;s" in page
+        assert re.search(r"20\.0\s+7\.0\s+\[19\.0, 21\.0\]", re.sub(r"<[^>]+>", " ", page))
 
-    def test_ours_has_an_interval_and_the_papers_number_beside_it(self) -> None:
-        text = re.sub(r"<[^>]+>", " ", built(table())["index.html"].decode())
-        assert re.search(r"20\.0\s+7\.0\s+\[19\.0, 21\.0\]", text)
-
-    def test_the_mean_of_several_columns(self) -> None:
+    def test_the_mean_of_several_columns_and_no_column_of_ours(self) -> None:
         given = table()
         several = Column(given.ours["mine"].cells, ("one", "two"))
         assert given.printed_value(several, ("a", "x")) == pytest.approx((9.1 + 1) / 2)
         assert given.printed_value(several, ("c", "x")) is None  # one of them lacks it
+        with pytest.raises(ValueError, match="dpfpl:table2 must have numbers of ours"):
+            printed_table.build(table(ours={"mine": Column({})}), {}.__setitem__)
 
     def test_csv_holds_both_sides(self) -> None:
         long = pd.read_csv(io.BytesIO(built(table())["table2.csv"]))
@@ -116,31 +109,22 @@ class TestPage:
         (row,) = long.query("whose == 'ours' and column == 'mine' and row == 'c' and level == 'y'").to_dict("records")
         assert (row["value"], row["low"], row["high"]) == (21.0, 20.0, 22.0)
 
-    def test_nothing_of_ours_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="dpfpl:table2 must have numbers of ours"):
-            printed_table.build(table(ours={"mine": Column({})}), {}.__setitem__)
-
 
 class TestLatex:
-    def test_two_tabulars_that_hold_the_numbers(self) -> None:
+    def test_two_tabulars_that_hold_the_numbers_and_what_latex_would_read_is_escaped(self) -> None:
         text = built(table())["table2.tex"].decode()
         assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
         assert r"x & c & 20.0 [19.0, 21.0] &  \\" in text
         assert r"x & a & 9.10 & 1 \\" in text
-
-    def test_what_latex_would_read_is_escaped(self) -> None:
-        given = table(ours={"50 % ε": column({("a_b", "ε 0.1"): 1.0})}, paper={})
-        text = built(given)["table2.tex"].decode()
+        text = built(table(ours={"50 % ε": column({("a_b", "ε 0.1"): 1.0})}, paper={}))["table2.tex"].decode()
         assert r"50 \% $\varepsilon$" in text
         assert r"a\_b" in text
 
     @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
     def test_it_compiles(self, tmp_path) -> None:
+        head = r"\documentclass{article}\usepackage[utf8]{inputenc}\usepackage{booktabs}\begin{document}"
         body = built(table())["table2.tex"].decode()
-        (tmp_path / "t.tex").write_text(
-            "\\documentclass{article}\\usepackage[utf8]{inputenc}\\usepackage{booktabs}\\begin{document}\n"
-            f"{body}\n\\end{{document}}\n"
-        )
+        (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}\n")
         subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True, capture_output=True)
 
 

@@ -40,8 +40,7 @@ def test_a_line_tells_what_is_done_now_and_the_time_elapsed_and_left(capsys, mon
 
 
 def test_one_step_has_no_number_and_a_long_one_says_that_it_goes_on(capsys, monkeypatch):
-    said = []
-    reminded = threading.Event()
+    said, reminded = [], threading.Event()
 
     def say(self, line):
         said.append(line)
@@ -66,11 +65,8 @@ def test_a_stage_within_a_stage_is_refused_and_leaves_no_trace():
 
 
 def test_a_bar_in_a_narrow_window_breaks_its_label_and_cuts_no_time(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    shown = Terminal()
+    shown = io.StringIO()
+    shown.isatty = lambda: True
     narrow = functools.partial(rich.console.Console, width=80, file=shown, force_terminal=True, color_system=None)
     monkeypatch.setattr(rich.console, "Console", lambda *, stderr: narrow())
     monkeypatch.setattr(sys, "stderr", shown)

@@ -22,42 +22,33 @@ def plan(words: str):
     return cli.read_command(words.split()).plan
 
 
-def budgets(words: str) -> dict[str, float]:
-    return {label: variant.privacy.epsilon for label, variant in plan(words).methods.items()}
+BUDGETS = {
+    "dpfpl": {"dpfpl:epsilon=none": math.inf, "dpfpl:epsilon=0.1": 0.1},  # the default has a noise-free twin
+    "dpfpl --epsilon 0.2 --no-twin": {"dpfpl": 0.2},
+    "dpfpl --epsilon none": {"dpfpl": math.inf},
+    "dpfpl --epsilon 0.1,0.1,none": {"dpfpl:epsilon=0.1": 0.1, "dpfpl:epsilon=none": math.inf},
+    # what trains nothing is not swept
+    "zeroshot,local --epsilon 0.1": {"zeroshot": math.inf, "local:epsilon=none": math.inf, "local:epsilon=0.1": 0.1},
+}
 
 
 class TestVariants:
-    def test_the_default_has_a_noise_free_twin(self):
-        assert budgets("--method dpfpl") == {"dpfpl:epsilon=none": math.inf, "dpfpl:epsilon=0.1": 0.1}
-        assert budgets("--method dpfpl --epsilon 0.2 --no-twin") == {"dpfpl": 0.2}
-        assert budgets("--method dpfpl --epsilon none") == {"dpfpl": math.inf}
+    @pytest.mark.parametrize("words", BUDGETS)
+    def test_every_budget_is_a_variant_once(self, words):
+        found = {label: variant.privacy.epsilon for label, variant in plan(f"--method {words}").methods.items()}
+        assert list(found.items()) == list(BUDGETS[words].items())
 
     def test_a_sweep_is_a_product(self):
         found = plan("--method dpfpl,promptfl --rank 1,8 --epsilon none,0.4").methods
-        assert list(found) == [
-            "dpfpl:rank=1:epsilon=none", "dpfpl:rank=1:epsilon=0.4", "dpfpl:rank=8:epsilon=none",
-            "dpfpl:rank=8:epsilon=0.4", "promptfl:epsilon=none", "promptfl:epsilon=0.4",
-        ]  # fmt: skip
+        named = ("dpfpl:rank=1", "dpfpl:rank=8", "promptfl")
+        assert list(found) == [f"{name}:epsilon={epsilon}" for name in named for epsilon in ("none", "0.4")]
         assert found["dpfpl:rank=1:epsilon=0.4"].params.rank == 1
         assert found["dpfpl:rank=8:epsilon=none"].params.rank == 8
 
     def test_a_label_wins_over_a_flag(self):
         found = plan("--method dpfpl,dpfpl:residual=false:epsilon=0.4 --epsilon 0.1 --no-twin").methods
-        assert {label: (v.params.residual, v.privacy.epsilon) for label, v in found.items()} == {
-            "dpfpl": (True, 0.1),
-            "dpfpl:residual=false:epsilon=0.4": (False, 0.4),
-        }
-
-    def test_values_that_come_twice_count_once(self):
-        assert list(plan("--method dpfpl --epsilon 0.1,0.1,none").methods) == [
-            "dpfpl:epsilon=0.1",
-            "dpfpl:epsilon=none",
-        ]
-
-    def test_what_trains_nothing_is_not_swept(self):
-        assert budgets("--method zeroshot,local --epsilon 0.1,0.4") == {
-            "zeroshot": math.inf, "local:epsilon=none": math.inf, "local:epsilon=0.1": 0.1, "local:epsilon=0.4": 0.4,
-        }  # fmt: skip
+        own = {label: (v.params.residual, v.privacy.epsilon) for label, v in found.items()}
+        assert own == {"dpfpl": (True, 0.1), "dpfpl:residual=false:epsilon=0.4": (False, 0.4)}
 
     def test_noise_free_twins_are_one_training_however_the_others_clip(self):
         one, other = (plan(f"--method dpfpl --epsilon 0.1 {more}").cells for more in ("", "--clip batch --delta 1e-6"))
@@ -87,10 +78,7 @@ def test_presets_of_the_papers_tables():
     assert (len(tables.methods), len(ablation.methods)) == (4 * 6, 2 * 5 * 6)
     assert tables.task_params.holdout == ablation.task_params.holdout == 0
     assert all(client.member.all() for client in tables.data.federation.clients)
-
-
-def test_the_preset_of_the_attacked_figure_holds_records_out():
-    assert plan("--preset dpfpl-figure3").task_params.holdout == 0.5
+    assert plan("--preset dpfpl-figure3").task_params.holdout == 0.5, "whose records are attacked"
 
 
 @pytest.mark.usefixtures("unsafe_but_quick")

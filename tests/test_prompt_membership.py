@@ -1,6 +1,7 @@
 """The membership audit of prompts on made-up scores: planted leaks, null calibration, controls, thresholds, picking the best of many attacks."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,18 +19,12 @@ from fedaudit.tasks.base import Record
 from tests.prompt_scores import HELD, SIGNALS, changed, made_up, with_scores
 
 NAMES = {"run": "r", "method": "m", "task": "t", "seed": 0}
-
-
-def claims(_):
-    return {"claimed": "0.1", "provable": "0.348"}
-
-
+CLAIMS = {"claimed": "0.1", "provable": "0.348"}
 USER = HELD[:1]
-COVERED = 69  # of 80
 
 
-def findings(run, epsilon=claims, **where):
-    found = membership.findings(run, Params(), names=NAMES, epsilon=epsilon)
+def findings(run, claims=CLAIMS, **where):
+    found = membership.findings(run, Params(), names=NAMES, epsilon=lambda _: claims)
     return [f for f in found if all(getattr(f, k) == v for k, v in where.items())]
 
 
@@ -37,8 +32,14 @@ def aurocs(run, **where):
     return findings(run, **{"metric": "auroc", "headline": True, **where})
 
 
-def row(run, nonmembers="held-out", threat_model="prompt-user"):
-    (found,) = [c for c in comparisons(run) if (c.nonmembers, c.threat_model) == (nonmembers, threat_model)]
+def of_loss(run, metric="auroc", nonmembers="held-out", **where):
+    """The one finding of the loss."""
+    (found,) = findings(run, signal="loss", metric=metric, nonmembers=nonmembers, best_of=None, **where)
+    return found
+
+
+def row(run, nonmembers="held-out"):
+    (found,) = [c for c in comparisons(run) if (c.nonmembers, c.threat_model) == (nonmembers, "prompt-user")]
     return found
 
 
@@ -83,9 +84,8 @@ def test_other_clients_are_compared_within_class_where_classes_are_shared():
     """Scores that depend on the class alone: pooled they look random here, and within class they are constant."""
     run = made_up(4, leak=8.0, held=USER)
     flat = with_scores(run, lambda t: t.assign(loss=[float(run.group[r].split()[1]) for r in t.index]))
-    c = row(flat, "other clients")
-    assert c.within is not None
-    (f,) = aurocs(flat, nonmembers="other clients", signal="loss", threat_model="prompt-user")
+    assert row(flat, "other clients").within is not None
+    f = of_loss(flat, nonmembers="other clients")
     assert (f.value, f.low, f.high, f.verdict) == (0.5, 0.5, 0.5, "inconclusive")
     (leak,) = aurocs(flat, nonmembers="other clients", signal="shadow", threat_model="prompt-user")
     assert leak.verdict == "leak"
@@ -107,17 +107,18 @@ def test_other_clients_of_other_classes_never_show_a_leak():
 
 def test_an_attack_without_a_base_is_judged_by_the_other_control_and_on_the_records_it_has():
     run = made_up(8, leak=8.0, held=USER)
-    for change, note in ((lambda t: t.drop(columns="loss"), "not measurable"), (lambda t: t.assign(loss=np.nan), "not measurable"),
-                         (lambda t: t.assign(loss=0.0), "constant")):  # fmt: skip
-        began = ", where all these clients began" if note == "constant" else ""
-        (f,) = aurocs(with_scores(run, change, "base"), signal="loss", nonmembers="held-out")
-        assert (f.base_value, f.base_note, f.verdict) == (None, f"n/a: {note} on the base{began}", "leak")
+    for change, note in (
+        (lambda t: None, "not measurable on the base"),
+        (lambda t: t.drop(columns="loss"), "not measurable on the base"),
+        (lambda t: t.assign(loss=np.nan), "not measurable on the base"),
+        (lambda t: t.assign(loss=0.0), "constant on the base, where all these clients began"),
+    ):
+        f = of_loss(with_scores(run, change, "base"))
+        assert (f.base_value, f.base_note, f.verdict) == (None, f"n/a: {note}", "leak")
         assert f.blind_value is not None
-    (f,) = aurocs(with_scores(run, lambda t: None, "base"), signal="loss", nonmembers="held-out")
-    assert f.base_note == "n/a: not measurable on the base"
     run = made_up(9, leak=8.0, held=USER)
     half = with_scores(run, lambda t: t[::2], "base")
-    (f,) = aurocs(half, signal="loss", nonmembers="held-out")
+    f = of_loss(half)
     c = row(half)
     on = c.base["loss"].notna().to_numpy()
     assert f.base_value == stratified_auroc(c.base["loss"][on], c.member[on], c.client[on]).value
@@ -140,9 +141,8 @@ def test_canaries_are_no_candidates_and_have_thresholds_of_canaries():
         return t
 
     high = with_scores(with_scores(run, raised), raised, "shadow_targets")
-    (f,) = findings(high, metric="balanced_accuracy", signal="loss", nonmembers="left-out canaries")
-    assert f.low > 0.6
-    (rate,) = findings(high, metric="tpr@10%", signal="loss", nonmembers="left-out canaries")
+    assert of_loss(high, "balanced_accuracy", "left-out canaries").low > 0.6
+    rate = of_loss(high, "tpr@10%", "left-out canaries")
     assert rate.realised_low <= 0.1 <= rate.realised_high
 
 
@@ -150,7 +150,7 @@ def test_a_row_is_made_of_the_records_that_have_a_score():
     run = made_up(11, leak=4.0, held=USER)
     gone = {r for k in run.records for r in run.records[k][::3]}
     holed = with_scores(run, lambda t: t.assign(loss=t.loss.mask(t.index.isin(gone))))
-    (f,) = aurocs(holed, signal="loss", nonmembers="held-out")
+    f = of_loss(holed)
     c = row(run)
     kept = ~pd.Series(c.record).isin(gone).to_numpy()
     expected = stratified_auroc(c.scores["loss"][kept], c.member[kept], c.client[kept])
@@ -160,10 +160,8 @@ def test_a_row_is_made_of_the_records_that_have_a_score():
     (other,) = aurocs(holed, signal="shadow", nonmembers="held-out")
     assert other.members == 144
     run = made_up(13, leak=4.0)
-    models = [m if m.threat_model == "server" else type(m)(**{**vars(m), "scores": m.scores.drop(columns="loss")})
-              for m in run.models]  # fmt: skip
-    found = aurocs(changed(run, models=models), signal="loss")
-    assert {f.threat_model for f in found} == {"server"}
+    models = [m if m.threat_model == "server" else replace(m, scores=m.scores.drop(columns="loss")) for m in run.models]
+    assert {f.threat_model for f in aurocs(changed(run, models=models), signal="loss")} == {"server"}
 
 
 def test_too_few_scores_are_not_measurable():
@@ -181,7 +179,7 @@ def test_too_few_scores_are_not_measurable():
 
 def test_thresholds_come_from_the_adversarys_own_models():
     run = made_up(14, leak=6.0, held=USER)
-    (f,) = findings(run, metric="balanced_accuracy", signal="loss", nonmembers="held-out")
+    f = of_loss(run, "balanced_accuracy")
     rates = []
     for m in run.models:
         known = m.shadow_targets[m.shadow_targets.index.isin([*run.records[m.client], *run.reference[m.client]])]
@@ -208,9 +206,9 @@ def test_the_truth_moves_no_threshold():
 
 @pytest.mark.parametrize("reference", [48, 36])
 def test_rates_at_a_false_positive_rate_take_it_from_known_non_members(reference):
-    """The attacked model's own reference records where they are at least 4 / FPR, else the adversary's models' non-members."""
+    """Its own reference records where every target has at least 4 / FPR, else the adversary's models' non-members."""
     run = made_up(16, leak=6.0, held=USER, known=reference)
-    (f,) = findings(run, metric="tpr@10%", signal="loss", nonmembers="held-out")
+    f = of_loss(run, "tpr@10%")
     called, least = [], 10**6
     for m in run.models:
         of_models = m.shadow_targets[~m.shadow_targets.member & m.shadow_targets.index.str.match("c|r")].loss.to_numpy()
@@ -223,17 +221,10 @@ def test_rates_at_a_false_positive_rate_take_it_from_known_non_members(reference
     assert (f.value, f.low, f.high) == pytest.approx((hits / 144, exact.low, exact.high))
     whose = "reference records" if reference == 48 else "models of the adversary"
     assert f.interval == f"exact binomial; threshold from {whose}"
-    (small,) = findings(run, metric="tpr@0.1%", signal="loss", nonmembers="held-out")
-    assert small.status == f"not measurable ({least})"
-
-
-@pytest.mark.parametrize("more", [0, 1])
-def test_every_target_needs_enough_reference_records(more):
-    """Of two targets one has 48 reference records and the other 36: 4 / FPR are 40, so that the second's are too few."""
-    run = made_up(16, leak=6.0, held=USER)
-    run = changed(run, reference=run.reference | {more: run.reference[more][:36]})
-    (f,) = findings(run, metric="tpr@10%", signal="loss", nonmembers="held-out")
-    assert f.interval == "exact binomial; threshold from models of the adversary"
+    assert of_loss(run, "tpr@0.1%").status == f"not measurable ({least})"
+    for target in (0, 1):  # 4 / FPR are 40, so that 36 records of one are too few
+        fewer = changed(run, reference=run.reference | {target: run.reference[target][:36]})
+        assert of_loss(fewer, "tpr@10%").interval == "exact binomial; threshold from models of the adversary"
 
 
 def test_without_models_of_its_own_an_adversary_takes_reference_records():
@@ -243,8 +234,7 @@ def test_without_models_of_its_own_an_adversary_takes_reference_records():
     assert found["tpr@1%"].status == "not measurable (48)"
     assert found["balanced_accuracy"].interval.startswith("cross-fitted, normal")
     part = with_scores(made_up(18, leak=6.0, held=USER), lambda t: t.drop(columns="loss"), "shadow_targets")
-    (f,) = findings(part, signal="loss", metric="balanced_accuracy", nonmembers="held-out")
-    assert f.interval.startswith("cross-fitted")
+    assert of_loss(part, "balanced_accuracy").interval.startswith("cross-fitted")
     (f,) = findings(part, signal="shadow", metric="balanced_accuracy", nonmembers="held-out")
     assert f.interval.startswith("exact binomial")
     run = made_up(19, held=USER)
@@ -276,33 +266,30 @@ def test_the_best_of_the_attacks_has_the_interval_of_all():
 def test_one_attack_is_not_picked_and_what_was_measured_is_said_as_the_claims_are():
     assert not [f for f in findings(made_up(0, signals={"lira/online": "lira", "lira/offline": "lira"})) if f.best_of]
     claimed = {"claimed": "c", "provable": "p", "measured": "0.5"}
-    found = aurocs(made_up(22), epsilon=lambda _: claimed, nonmembers="held-out")
+    found = aurocs(made_up(22), claims=claimed, nonmembers="held-out")
     assert {(f.claimed, f.provable, f.measured) for f in found} == {tuple(claimed.values())}
 
 
 def test_the_best_of_thirty_attacks_without_a_leak_covers_one_half():
-    rng = np.random.default_rng(0)
+    rng, level = np.random.default_rng(0), simultaneous(0.95, 30)
     member, client = np.arange(160) % 2 == 0, np.repeat([0, 1], 80)
     covered = single = 0
     for _ in range(80):
         attacks = rng.normal(size=(30, 160))
-        level = simultaneous(0.95, 30)
         together = [stratified_auroc(scores, member, client, confidence=level) for scores in attacks]
         best = int(np.argmax([i.value for i in together]))
         alone = stratified_auroc(attacks[best], member, client)
         covered += together[best].low <= 0.5 <= together[best].high
         single += alone.low <= 0.5 <= alone.high
-    assert covered >= COVERED
+    assert covered >= 69
     assert single < 56  # the ordinary interval of the best does not: in theory 0.975^30 = 47 % of the times
-
-
-# what findings say
 
 
 def records_of(run, rng, look=lambda r: 0):
     def one(r):
         image = rng.integers(0, 200, (16, 16, 3)).astype(np.uint8) + np.uint8(look(r))
-        return Record(r, run.group.get(r, "class 0"), image, "<image>", run.group.get(r, "class 0"))
+        group = run.group.get(r, "class 0")
+        return Record(r, group, image, "<image>", group)
 
     return {r: one(r) for asked in run.rows.values() for r in asked}
 
@@ -315,16 +302,18 @@ def test_blind_controls_of_every_row_but_for_too_few_records():
     assert set(found) == set(run.rows)
     assert all(set(found[place]) == set(asked) for place, asked in run.rows.items())
     assert not any(np.isnan(list(found[k, "left-out canaries"].values())).any() for k in (0, 1))
-    asked = run.rows[1, "held-out"]
-    null = stratified_auroc([found[1, "held-out"][r] for r in asked], list(asked.values()), [0] * len(asked))
+
+    def auroc(*place):
+        asked = run.rows[place]
+        return stratified_auroc([found[place][r] for r in asked], [*asked.values()], [0] * len(asked))
+
+    null, tell = auroc(1, "held-out"), auroc(1, "other clients")
     assert null.low <= 0.5 <= null.high
-    asked = run.rows[1, "other clients"]
-    tell = stratified_auroc([found[1, "other clients"][r] for r in asked], list(asked.values()), [0] * len(asked))
     assert tell.value == 1
     run = made_up(24, leak=8.0, canaries=4, canary_leak=12.0, targets=1, held=USER)
     few = dict.fromkeys(run.canaries[0], math.nan)
     blind = changed(run, blind=run.blind | {(0, "left-out canaries"): few})
-    (f,) = aurocs(blind, nonmembers="left-out canaries", signal="loss")
+    f = of_loss(blind, nonmembers="left-out canaries")
     assert f.blind_value is None
     assert f.verdict is not None
     controls = blind_controls(records_of(run, np.random.default_rng(0)), run.rows, seed=0)

@@ -1,15 +1,13 @@
 """The prompt methods against slow oracles and by hand: training step for step, the round loop, and what is special about each of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-import itertools
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,19 +24,7 @@ from fedaudit.trainers.fedotp import _on_device, _on_host, transport_plan, trans
 from fedaudit.trainers.prompts import Settings
 from fedaudit.trainers.transcript import Transcript
 from tests import prompt_oracle, prompt_toy
-from tests.prompt_toy import (
-    METHODS,
-    PRIVACY,
-    SETTINGS,
-    close,
-    federation,
-    made,
-    named,
-    on_a_line,
-    one_round,
-    run,
-    with_noise,
-)
+from tests.prompt_toy import METHODS, PRIVACY, SETTINGS, close, federation, made, named, one_round, run
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dpfpl": [{"rank": 0}, *({"rank": k, "residual": kept} for k in (1, 4) for kept in (True, False))],
@@ -84,13 +70,8 @@ def schedule_of(privacy: str) -> Schedule:
     return dataclasses.replace(SCHEDULE, rounds=3, per_round=2) if privacy == "poisson" else SCHEDULE
 
 
-# --- training equals the slow oracles -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "params", "privacy"), NOISED, ids=named)
-def test_training_equals_clients_and_records_one_by_one(
-    whole: Any, name: str, params: dict[str, Any], privacy: str
-) -> None:
+def test_training_equals_clients_and_records_one_by_one(whole: Any, name: str, params: Any, privacy: str) -> None:
     """Uploads, own parts and aggregates of all rounds."""
     fast, schedule = whole(name, params, privacy), schedule_of(privacy)
     method = made(name, params, PRIVACY[privacy], schedule)
@@ -105,25 +86,21 @@ def test_training_equals_clients_and_records_one_by_one(
 
 
 @pytest.mark.parametrize(("name", "params"), [*USUAL, ("dpfpl", {"rank": 1, "residual": True})], ids=named)
-def test_clients_in_one_problem_are_the_clients_one_by_one(
-    tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
-) -> None:
+def test_clients_in_one_problem_are_the_clients_one_by_one(tmp_path: Path, whole: Any, name: str, params: Any) -> None:
     privacy = "none" if METHODS[name].facts.on_shares else "record"
     together = whole(name, params, privacy)
     alone = run(tmp_path, made(name, params, PRIVACY[privacy], SCHEDULE), federation(), SCHEDULE, clients_per_batch=1)
     for r in range(SCHEDULE.rounds):
         for k in range(3):
-            for found, expected in zip(together.private(r, k).items(), alone.private(r, k).items(), strict=True):
-                assert found[0] == expected[0]
-                close(found[1], expected[1])
+            found, expected = together.private(r, k), alone.private(r, k)
+            assert found.keys() == expected.keys()
+            for tensor, value in expected.items():
+                close(found[tensor], value)
         one, other = (dict(run.round(r)) for run in (together, alone))
         signals = [about["noise"].pop("signals") for about in (one, other) if "noise" in about]
         if signals:
             assert signals[0] == pytest.approx(signals[1], rel=1e-4)
         assert one == other  # cohort, bytes, utilities, mechanisms and turns
-
-
-# --- DP-FPL: factorisation and eq. 4 --------------------------------------------------------------------------------
 
 
 def gaussian(*shape: int, seed: int = 0) -> Tensor:
@@ -162,8 +139,7 @@ def test_eq_4_of_carriers_that_are_not_orthonormal_by_hand() -> None:
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_carriers_are_orthonormal_for_every_client(k: int) -> None:
     u, v = power_iteration(gaussian(4, 6, 11), gaussian(4, 11, k, seed=1))
-    assert u.shape == (4, 6, k)
-    assert v.shape == (4, k, 11)
+    assert (u.shape, v.shape) == ((4, 6, k), (4, k, 11))
     close(u.mT @ u, torch.eye(k).expand(4, k, k), atol=1e-12)
     close(v @ v.mT, torch.eye(k).expand(4, k, k), atol=1e-12)
     u, v = power_iteration(torch.zeros(1, 4, 9), gaussian(1, 9, 2).float())  # of a prompt of zeros, too
@@ -200,7 +176,6 @@ def test_a_rank_above_the_prompt_is_refused(name: str, rank: int) -> None:
         made(name, {"rank": rank})
 
 
-# --- FedOTP: transport ----------------------------------------------------------------------------------------------
 COSTS = [(5, 2, 0), (5, 2, 1), (3, 4, 2), (49, 2, 3), (1, 2, 4), (6, 1, 5), (1, 1, 6)]
 
 
@@ -259,13 +234,10 @@ def test_the_extremes_of_cosines_do_not_overflow(size: float, shift: float) -> N
     assert (plan.sum(1) <= 1 / 5 + 0.02).all()
 
 
-SINGLE, DOUBLE = torch.float32, torch.float64
+SINGLE = [(*sizes, torch.float32) for sizes in ((1, 2), (16, 2), (49, 2), (7, 3))]
 
 
-@pytest.mark.parametrize(
-    ("M", "P", "dtype"),
-    [(1, 2, SINGLE), (5, 2, DOUBLE), (16, 2, SINGLE), (49, 2, SINGLE), (7, 3, SINGLE), (7, 3, DOUBLE)],
-)
+@pytest.mark.parametrize(("M", "P", "dtype"), [*SINGLE, (5, 2, torch.float64), (7, 3, torch.float64)])
 def test_a_plan_does_not_depend_on_what_is_computed_beside_it(M: int, P: int, dtype: torch.dtype) -> None:
     """To the bit: alone, in another order, with others left out, twice, and beside problems that stop at once or never."""
     several = torch.stack([costs(M, P, seed) for seed in range(40)]).to(dtype)
@@ -303,18 +275,13 @@ def test_transport_scores_equal_loops_and_the_plan_is_a_constant() -> None:
     text = F.normalize(gaussian(2, 2, 3, 6), dim=-1).requires_grad_()  # [N, P, C, E]
     patches = F.normalize(gaussian(1, 4, 5, 6, seed=1), dim=-1)  # [1, B, M, E]
     found = transport_scores(text, patches)
-    slow = torch.stack(
-        [torch.stack([prompt_oracle.transport_similarity(t, image) for image in patches[0]]) for t in text]
-    )
-    assert found.shape == (2, 4, 3)
+    each = [prompt_oracle.transport_similarity(t, image) for t in text for image in patches[0]]
+    slow = torch.stack(each).view(2, 4, 3)
     close(found.detach(), slow.detach(), atol=1e-12)
     weight = gaussian(2, 4, 3, seed=2)
     (fast,) = torch.autograd.grad((found * weight).sum(), text)
     (expected,) = torch.autograd.grad((slow * weight).sum(), text)
     close(fast, expected, atol=1e-12)
-
-
-# --- FedPGP: the contrastive term -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("privacy", ["none", "record"])
@@ -341,8 +308,6 @@ def test_the_contrastive_gradient_is_added_outside_the_clipping(privacy: str) ->
             close(without.private[name] - with_term.private[name], SETTINGS.local_rate * expected[name], atol=2e-6)
     assert min(float(g.norm()) for g in expected.values()) > 0.003  # 300 times the clip norm
 
-
-# --- by hand --------------------------------------------------------------------------------------------------------
 
 LINE = Settings(prompt_length=1, batch=2, global_rate=0.1, local_rate=0.5)
 A_AND_B = [[(2.0, 0), (4.0, 1)], [(6.0, 0), (6.0, 0), (6.0, 0)]]
@@ -373,9 +338,9 @@ def test_a_round_by_hand(
     method = METHODS[name].load()(METHODS[name].own(METHODS[name].params(**params)), settings=LINE)
     if clip_norm is not None:
         silent = dict.fromkeys((*method.local, *method.shared), 0.0)
-        method = with_noise(method, Privacy(epsilon=1, clip_norm=clip_norm), silent)
+        method = prompt_toy.with_noise(method, Privacy(epsilon=1, clip_norm=clip_norm), silent)
     values = {"p_G": 1.0, "p_L": -1.0} if name == "dpfpl" else {tensor: 0.0}
-    start, world = {n: torch.tensor([[value]]) for n, value in values.items()}, on_a_line(A_AND_B)
+    start, world = {n: torch.tensor([[value]]) for n, value in values.items()}, prompt_toy.on_a_line(A_AND_B)
     updates = one_round(method, world, start)
     assert [float((u.upload | u.private)[tensor]) for u in updates] == pytest.approx(of_clients)
     if of_server is None:
@@ -385,26 +350,16 @@ def test_a_round_by_hand(
     assert float(method.aggregate(start, uploads, Site(0, 0))["p_G"]) == pytest.approx(of_server)
 
 
-# --- the loop -------------------------------------------------------------------------------------------------------
-
-
 def files(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.glob("[!.]*")}
 
 
 @pytest.mark.parametrize(("name", "params"), USUAL, ids=named)
-def test_interrupted_and_resumed_equals_uninterrupted(
-    tmp_path: Path, whole: Any, name: str, params: dict[str, Any]
-) -> None:
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, whole: Any, name: str, params: Any) -> None:
     """Killed after all rounds but one, in the last of which somebody was away; every file is the same, bit for bit."""
     how = "none" if METHODS[name].facts.on_shares else "poisson"
     method, schedule = made(name, params, PRIVACY[how], schedule_of(how)), schedule_of(how)
-    rounds = itertools.count(1)
-
-    def advance() -> None:
-        if next(rounds) == schedule.rounds - 1:
-            raise KeyboardInterrupt
-
+    advance = Mock(side_effect=[*[None] * (schedule.rounds - 2), KeyboardInterrupt])
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, method, federation(), schedule, advance=advance)
     assert len([*tmp_path.glob("round-*.json")]) == schedule.rounds - 1
@@ -446,10 +401,8 @@ def test_zero_shot_is_the_hard_prompt_and_stays_it(tmp_path: Path) -> None:
         text = world.clip.model.encode_text(padded, normalize=True)
     images = torch.stack([world.features[world.ids.index(record)] for record in world.test])
     right = (images @ text.T).argmax(1) == torch.tensor([world.labels[record] for record in world.test])
-    rows = [transcript.initial["utility"], *(transcript.round(r)["utility"] for r in range(SCHEDULE.rounds))]
-    assert [row["clients"]["overall"] for row in rows] == [pytest.approx(100 * float(right.float().mean()))] * (
-        1 + SCHEDULE.rounds
-    )
+    for row in (transcript.initial, *map(transcript.round, range(SCHEDULE.rounds))):
+        assert row["utility"]["clients"]["overall"] == pytest.approx(100 * float(right.float().mean()))
     assert 0 < int(right.sum()) < 60
     assert torch.equal(transcript.broadcast(0)["hard"], transcript.broadcast(SCHEDULE.rounds)["hard"])
     assert "noise" not in transcript.round(0)

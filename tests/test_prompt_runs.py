@@ -1,11 +1,8 @@
 """Runs of prompts: exported and read back, or recorded by other code, with what its files and run.json must say."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -28,17 +25,16 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores
-from fedaudit.trainers.base import Schedule
+from fedaudit.trainers.base import Schedule, State
 from fedaudit.trainers.learners import METHODS
 from fedaudit.trainers.transcript import Transcript
+from tests import small_run
 from tests.prompt_toy import NAMES
-from tests.test_ownrun import EPSILON, assert_same_transcripts
+from tests.small_run import Change, delete
+from tests.test_ownrun import EPSILON, PROMPTS, assert_same_transcripts, blocks_of
 
-PLUGINS = {
-    name: plugin
-    for name, plugin in METHODS.items()
-    if plugin.facts.learner in ("prompts", "maple") and plugin.facts.trains
-}
+LEARNERS = ("prompts", "maple")
+PLUGINS = {name: p for name, p in METHODS.items() if p.facts.learner in LEARNERS and p.facts.trains}
 KEPT = tempfile.TemporaryDirectory()  # which ends with the process
 pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
@@ -67,27 +63,27 @@ def trained(name: str) -> Any:
 
 @functools.cache
 def kept(name: str) -> tuple[Path, Transcript]:
-    """What `exported` copies."""
     world, method = trained(name)
     place = Path(KEPT.name, name)
     original = world.run(method, place / "transcript")
-    settings = dataclasses.asdict(world.learner.settings)
     about = {
         "method": "ours", "task": "toys", "seed": 0, "aggregation": method.aggregation, "kind": "prompts",
         "backbone": "vit", "classes": list(NAMES), "rule": {"method": name, **dataclasses.asdict(method.params)},
-        "recipe": settings,
+        "recipe": dataclasses.asdict(world.learner.settings),
     }  # fmt: skip
     data = data_of(world.training)
     export_run(original, data, place / "run", about=about, score="answer_scores", epsilon=EPSILON)
     return place / "run", original
 
 
-def exported(name: str, place: Path, **changes: object) -> tuple[Path, Transcript]:
-    """(The folder of a toy run of a method, with changes of its run.json; its transcript, which nobody may change)."""
+def exported(name: str, place: Path) -> tuple[Path, Transcript]:
+    """(The folder of a toy run of a method; its transcript, which nobody may change)."""
     run, original = kept(name)
-    shutil.copytree(run, place / "run")
-    edit(**changes)(place / "run")
-    return place / "run", original
+    return shutil.copytree(run, place / "run"), original
+
+
+def same(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[key]) for key, tensor in one.items())
 
 
 def transcript_of(run: Path, place: Path, method: Any) -> Transcript:
@@ -99,48 +95,29 @@ def transcript_of(run: Path, place: Path, method: Any) -> Transcript:
 @pytest.mark.parametrize("name", PLUGINS)
 def test_an_exported_run_is_the_same_run_with_the_same_method(name: str, tmp_path: Path) -> None:
     run, original = exported(name, tmp_path)
-    _, method = trained(name)
+    world, method = trained(name)
     again = transcript_of(run, tmp_path / "again", method)
     assert_same_transcripts(original, again)
     for r in range(ROUNDS):
-        for part in (Transcript.revealed, Transcript.held_shares):
-            one, other = part(original, r), part(again, r)
-            assert one.keys() == other.keys()
-            assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
-        for k in range(CLIENTS):
-            one, other = original.own_part(r, k), again.own_part(r, k)
-            assert one.keys() == other.keys()
-            assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
+        assert same(original.revealed(r), again.revealed(r))
+        assert same(original.held_shares(r), again.held_shares(r))
+        assert all(same(original.own_part(r, k), again.own_part(r, k)) for k in range(CLIENTS))
     own = read(run)
     assert isinstance(own.trained, Prompts)
     assert PLUGINS[name].own(own.trained.params) == method.params
-    assert own.trained.settings == dataclasses.asdict(trained(name)[0].learner.settings)
+    assert own.trained.settings == dataclasses.asdict(world.learner.settings)
     assert own.repeatable
     assert [remark.check for remark in own.remarks] == ["aggregation"] * (method.aggregation != "mean")
-    data = own.federation
-    assert data.classes == NAMES
-    assert [c.candidates for c in data.clients] == [c.candidates for c in data_of(trained(name)[0].training).clients]
-    assert [r.group for r in data.records.values()] == [
-        r.group for r in data_of(trained(name)[0].training).records.values()
-    ]
+    before, after = data_of(world.training), own.federation
+    assert after.classes == NAMES
+    assert [c.candidates for c in after.clients] == [c.candidates for c in before.clients]
+    assert [r.group for r in after.records.values()] == [r.group for r in before.records.values()]
 
 
-Change = Callable[[Path], object]
-
-
-def edit(**values: object) -> Change:
-    """Set keys of run.json, or delete those that are None."""
-
-    def change(run: Path) -> None:
-        about = json.loads((run / "run.json").read_text()) | values
-        (run / "run.json").write_text(json.dumps({key: value for key, value in about.items() if value is not None}))
-
-    return change
+edit = functools.partial(small_run.edit, "run.json")
 
 
 def tensors(pattern: str, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Change:
-    """Rewrite the tensor files that match."""
-
     def rewrite(run: Path) -> None:
         for path in sorted({*run.glob(pattern)}):
             save_file({name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}, path)
@@ -148,17 +125,11 @@ def tensors(pattern: str, change: Callable[[dict[str, torch.Tensor]], dict[str, 
     return rewrite
 
 
+models = functools.partial(tensors, "models/*.safetensors")
+
+
 def both(*changes: Change) -> Change:
     return lambda run: [change(run) for change in changes]
-
-
-def removed(folder: str) -> Change:
-    def change(run: Path) -> None:
-        for path in sorted((run / folder).rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        (run / folder).rmdir()
-
-    return change
 
 
 def renamed(**names: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
@@ -166,25 +137,20 @@ def renamed(**names: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch
 
 
 class TestRunsOfOtherCode:
-    """Without a rule and a recipe: what the tensors tell."""
-
     FOREIGN: Mapping[str, tuple[str, Change, str, dict[str, object]]] = {
-        "shared contexts": ("promptfl", removed("private"), "promptfl", {}),
+        "shared contexts": ("promptfl", delete("private"), "promptfl", {}),
         "contexts called ctx": (
-            "promptfl", both(removed("private"), tensors("*/**/*.safetensors", renamed(p_G="prompt_learner.ctx"))),
+            "promptfl", both(delete("private"), tensors("*/**/*.safetensors", renamed(p_G="prompt_learner.ctx"))),
             "promptfl", {},
         ),
         "shared and own contexts": (
-            "fedotp",
-            both(
-                tensors("private/**/*.safetensors", renamed(p_L="ctx")),
-                tensors("models/*.safetensors", lambda state: {"ctx": state["p_G"]}),
+            "fedotp", both(
+                tensors("private/**/*.safetensors", renamed(p_L="ctx")), models(lambda state: {"ctx": state["p_G"]}),
                 edit(uploads="states", aggregation="other"),
-            ),
-            "fedotp", {"match": "sum"},
+            ), "fedotp", {"match": "sum"},
         ),
         "own factors": ("fedpgp", edit(aggregation="other"), "fedpgp", {"rank": 8, "mu": 0.0}),
-        "own contexts alone": ("local", removed("uploads"), "local", {}),
+        "own contexts alone": ("local", delete("uploads"), "local", {}),
     }  # fmt: skip
 
     @pytest.mark.parametrize("name", FOREIGN)
@@ -206,7 +172,7 @@ class TestRunsOfOtherCode:
 
     def test_contexts_of_classes_tell_by_their_shape(self, tmp_path: Path) -> None:
         run, _ = exported("promptfl", tmp_path)
-        removed("private")(run)
+        delete("private")(run)
         expanded = tensors("*/**/*.safetensors", lambda state: {"ctx": state["p_G"].expand(5, 9, 16)})
         both(edit(rule=None, recipe=None), expanded)(run)
         own = read(run)
@@ -215,20 +181,18 @@ class TestRunsOfOtherCode:
 
     def test_an_unrecorded_start_of_own_contexts_is_zero(self, tmp_path: Path) -> None:
         run, original = exported("fedotp", tmp_path)
-        tensors("models/*.safetensors", lambda state: {"p_G": state["p_G"]})(run)
+        models(lambda state: {"p_G": state["p_G"]})(run)
         found = transcript_of(run, tmp_path / "again", trained("fedotp")[1])
-        assert not found.broadcast(0)["p_L"].any()
-        assert found.broadcast(0)["p_L"].shape == original.broadcast(0)["p_L"].shape
+        assert torch.equal(found.broadcast(0)["p_L"], torch.zeros_like(original.broadcast(0)["p_L"]))
 
     def test_steps_of_another_optimiser_are_not_repeated(self, tmp_path: Path) -> None:
         run, _ = exported("promptfl", tmp_path)
         edit(recipe={"optimizer": "adam", "batch": 4})(run)
         own = read(run)
-        assert not own.repeatable
-        assert own.trained.settings["batch"] == 4
+        assert (own.repeatable, own.trained.settings["batch"]) == (False, 4)
         edit(recipe={"optimizer": "sgd", "global_rate": 1})(run)
-        assert read(run).repeatable
-        assert read(run).trained.settings["global_rate"] == 1.0
+        own = read(run)
+        assert (own.repeatable, own.trained.settings["global_rate"]) == (True, 1.0)
 
     def test_the_start_token_is_read_and_class_names_of_the_training_are_not(self, tmp_path: Path) -> None:
         run, _ = exported("promptfl", tmp_path)
@@ -240,13 +204,11 @@ class TestRunsOfOtherCode:
 
 
 class TestChecks:
-    """Recordings of prompts explain themselves as those of adapters do."""
-
     def test_a_gradient_is_the_step_that_the_server_takes(self, tmp_path: Path) -> None:
         run, _ = exported("fedotp", tmp_path)
         assert "gradient" in read(run).uploads[0][0].shapes
         assert read(run).remarks == []
-        edit(recipe=json.loads((run / "run.json").read_text())["recipe"] | {"global_rate": 0.2})(run)
+        more("recipe", global_rate=0.2)(run)
         (remark,) = read(run).remarks
         assert remark.check == "aggregation"
 
@@ -270,8 +232,6 @@ class TestChecks:
 
 
 def more(name: str, **values: object) -> Change:
-    """Add keys to an object of run.json."""
-
     def change(run: Path) -> None:
         about = json.loads((run / "run.json").read_text())
         edit(**{name: about.get(name, {}) | values})(run)
@@ -281,9 +241,9 @@ def more(name: str, **values: object) -> Change:
 
 def first_line(name: str, **values: object) -> Change:
     def change(run: Path) -> None:
-        first, *rest = (run / name).read_text().splitlines()
-        line = {key: value for key, value in (json.loads(first) | values).items() if value is not None}
-        (run / name).write_text("\n".join([json.dumps(line), *rest]) + "\n")
+        first, *rest = map(json.loads, (run / name).read_text().splitlines())
+        line = {key: value for key, value in (first | values).items() if value is not None}
+        small_run.put(run / name, [line, *rest])
 
     return change
 
@@ -304,12 +264,12 @@ WRONG: Mapping[str, tuple[Change, str]] = {
     "a record with a text": (first_line("members.jsonl", text="cat"), "members.jsonl line 1: unknown key 'text'"),
     "a context twice": (tensors("models/*0.safetensors", lambda s: s | {"ctx": s["p_G"] + 1}), "are both p_G; each tensor once"),
     "models of several shapes": (tensors("models/*1.safetensors", lambda s: {"p_G": s["p_G"][:3]}), r"p_G has shape \[3, 16\], where .*\[9, 16\]"),
-    "a prompt that is none": (tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"][0]}), r"a prompt of shape \[16\]; valid are \[b, d\]"),
+    "a prompt that is none": (models(lambda s: {"p_G": s["p_G"][0]}), r"a prompt of shape \[16\]; valid are \[b, d\]"),
     "contexts of other classes": (
-        both(edit(rule=None), tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"].expand(7, 9, 16)})), "contexts of 7 classes, where .* names 5"
+        both(edit(rule=None), models(lambda s: {"p_G": s["p_G"].expand(7, 9, 16)})), "contexts of 7 classes, .* 5",
     ),
-    "tensors that tell no rule": (both(edit(rule=None), tensors("models/*.safetensors", lambda s: {"x": s["p_G"]})), "holds x; valid are a shared context"),
-    "whole numbers of another kind": (tensors("models/*.safetensors", lambda s: {"p_G": s["p_G"].to(torch.int8)}), "p_G is I8"),
+    "tensors that tell no rule": (both(edit(rule=None), models(lambda s: {"x": s["p_G"]})), "holds x; valid are a"),
+    "whole numbers of another kind": (models(lambda s: {"p_G": s["p_G"].to(torch.int8)}), "p_G is I8"),
 }  # fmt: skip
 
 
@@ -323,21 +283,17 @@ def test_what_is_wrong_is_refused_in_one_sentence(name: str, tmp_path: Path) -> 
     assert "\n" not in str(caught.value)
 
 
-CLIENT_LINES = {"members": "cat", "nonmembers": "dog"}
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint as Dassl saves it, and lists with two pictures each."""
     (tmp_path / "prompt_learner").mkdir()
     state = {"ctx": torch.nn.Parameter(torch.randn(4, 16)), "token_prefix": torch.randn(1, 1, 16).repeat(5, 1, 1)}
     torch.save({"state_dict": state, "epoch": 50}, tmp_path / "prompt_learner" / "model.pth.tar-50")
-    for name, label in CLIENT_LINES.items():
-        lines = []
-        for i in range(2):
-            Image.fromarray(record(f"{name}-{i}", label).picture).save(tmp_path / f"{name}-{i}.png")
-            lines.append(json.dumps({"image": f"{name}-{i}.png", "class": label}))
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    for name, label in (("members", "cat"), ("nonmembers", "dog")):
+        files = [f"{name}-{i}.png" for i in range(2)]
+        for file in files:
+            Image.fromarray(record(file, label).picture).save(tmp_path / file)
+        small_run.put(tmp_path / f"{name}.jsonl", [{"image": file, "class": label} for file in files])
     (tmp_path / "names.txt").write_text("\n".join(NAMES))
     return tmp_path
 
@@ -363,14 +319,12 @@ class TestOneCheckpoint:
         assert not found.broadcast(0)["p_L"].any()
         assert sum(own.federation.truth.values()) == 2
 
-    def test_classes_are_named_where_lists_do_not_have_all(self, checkpoint: Path) -> None:
+    def test_lists_are_needed_and_classes_where_those_do_not_have_all(self, checkpoint: Path) -> None:
         own = read_checkpoint_run(checkpoint, flags(checkpoint, classes=f"{checkpoint}/names.txt"))
         assert own.trained.classes == NAMES
         (checkpoint / "names.txt").write_text("cat\n\ncat\n")
         with pytest.raises(InputError, match=r"names.txt: must hold a list of different names"):
             read_checkpoint_run(checkpoint, flags(checkpoint, classes=f"{checkpoint}/names.txt"))
-
-    def test_lists_are_needed(self, checkpoint: Path) -> None:
         with pytest.raises(InputError, match="one model needs its lists of records; --members is missing"):
             read_checkpoint_run(checkpoint, flags(checkpoint, members=None))
 
@@ -385,20 +339,16 @@ class TestOneCheckpoint:
 
 
 def test_the_example_of_the_docs_is_a_run(tmp_path: Path) -> None:
-    text = Path("docs/reference/run-folder.md").read_text().split("## Prompts\n")[1]
-    blocks = dict(re.findall(r"^`([\w.]+)`[^\n]*\n\n?```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    blocks = blocks_of(PROMPTS)
     (tmp_path / "images").mkdir()
     for name in "ab":
         Image.fromarray(record(name, "cat").picture).save(tmp_path / f"images/{name}.png")
-    for r in range(2):
-        (tmp_path / "models").mkdir(exist_ok=True)
-        save_file({"ctx": torch.randn(4, 16)}, tmp_path / f"models/round-{r:03d}.safetensors")
-    (tmp_path / "uploads/round-000").mkdir(parents=True)
-    save_file({"ctx": torch.randn(4, 16)}, tmp_path / "uploads/round-000/client-01.safetensors")
+    for name in ("models/round-000", "models/round-001", "uploads/round-000/client-01"):
+        small_run.put(tmp_path / f"{name}.safetensors", {"ctx": torch.randn(4, 16)})
     (tmp_path / "run.json").write_text(blocks["run.json"])
     (tmp_path / "members.jsonl").write_text(blocks["members.jsonl"])
     held_out = json.loads(blocks["members.jsonl"]) | {"id": "0002", "image": "images/b.png"}
-    (tmp_path / "nonmembers.jsonl").write_text(json.dumps(held_out))
+    small_run.put(tmp_path / "nonmembers.jsonl", [held_out])
     own = read(tmp_path)
     assert (own.trained.rule, own.trained.classes, own.backbone) == ("promptfl", ("abyssinian", "beagle"), "ViT-B-16")
     assert (own.repeatable, own.trained.settings["global_rate"]) == (True, 0.002)
@@ -407,6 +357,5 @@ def test_the_example_of_the_docs_is_a_run(tmp_path: Path) -> None:
 def test_prompts_of_another_width_are_of_another_model(tmp_path: Path) -> None:
     run, _ = exported("promptfl", tmp_path)
     width = trained("promptfl")[0].learner.clip.width
-    words = f"its prompts are vectors of {width} numbers, and those of this CLIP have 96; name the model"
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=f"its prompts are vectors of {width} numbers, .* CLIP have 96; name"):
         fedaudit.audit(run=str(run), attack="loss", out=str(tmp_path / "out"), quiet=True)

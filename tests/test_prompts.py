@@ -1,7 +1,5 @@
 """What the prompt methods share: gradients of records, batches, clipping and noise as they run, the ledger of a run, the evaluation."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter
@@ -24,7 +22,6 @@ from fedaudit.trainers.prompts import Cohort, PromptMethod, Settings, Step
 from fedaudit.trainers.protocols import Bench
 from fedaudit.trainers.steps import epoch_batch, poisson_batch
 from tests import prompt_oracle, prompt_toy
-from tests.prompt_oracle import transport_similarity
 from tests.prompt_toy import NONE, SCHEDULE, SETTINGS, Federation, close, federation, made, on_a_line, run, with_noise
 
 RECORD = Privacy(epsilon=10, clip_norm=2)
@@ -43,9 +40,6 @@ def prompts(n: int, *, seed: int = 0) -> Tensor:
     return 0.1 * torch.randn(n, 4, prompt_toy.clip().width, generator=torch.Generator().manual_seed(seed))
 
 
-# --- gradients of records -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sizes", [(10, 6, 3), (5, 4, 9, 1, 2, 7, 4, 5, 6, 3, 8)])
 def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, ...]) -> None:
     """[R, N, b, d] of a few clients and of more than one backward pass takes at once; with a mean of them where nothing is clipped."""
@@ -62,9 +56,6 @@ def test_gradients_of_records_equal_autograd_record_by_record(sizes: tuple[int, 
         close(found[: len(records), k], slow)
         close(mean[0, k], slow.mean(0))
         assert float(slow.abs().max()) > 0.1
-
-
-# --- clipping and noise as they run ---------------------------------------------------------------------------------
 
 
 LINE = Settings(prompt_length=6, batch=2)
@@ -123,11 +114,8 @@ def test_the_server_noises_the_average_once() -> None:
         assert float(found[0].abs().max()) > 0
 
 
-# --- the noise that is asked for ------------------------------------------------------------------------------------
-
-CASES = [
-    ("local", {}), ("promptfl", {}), ("fedotp", {}), ("fedpgp", {"rank": 2}), ("dpfpl", {"rank": 2}), ("dpfpl", {"rank": 0}),
-]  # fmt: skip
+CASES = [*((name, {}) for name in ("local", "promptfl", "fedotp")), ("fedpgp", {"rank": 2})]
+CASES += [("dpfpl", {"rank": 2}), ("dpfpl", {"rank": 0})]
 
 
 def ledger_of(transcript: Any, method: PromptMethod) -> Ledger:
@@ -136,9 +124,8 @@ def ledger_of(transcript: Any, method: PromptMethod) -> Ledger:
 
 
 CALIBRATED = [(*method, "epochs", ("record", "batch")[i % 2]) for i, method in enumerate(CASES)]
-POISSON_TOO = pytest.param(
-    "promptfl", {}, "poisson", "record", marks=pytest.mark.slow
-)  # dear; quick: in epochs, and test_privacy
+# dear; quick: in epochs, and test_privacy
+POISSON_TOO = pytest.param("promptfl", {}, "poisson", "record", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("name", "params", "sampler", "clip"), [*CALIBRATED, POISSON_TOO])
@@ -168,23 +155,18 @@ def test_the_ledger_counts_what_ran(tmp_path: Path, sampler: str) -> None:
         ("p_G", "server", 4 * 16, sampler, 4), ("u", "client", 4 * 2, sampler, 4), ("v", "client", 2 * 16, sampler, 4),
     ]  # fmt: skip
     assert {m.release: m.std for m in step} == method.protection.stds
-    learner, bound = world.learner(), {}
+    learner, epoch = world.learner(), (2, 1, 1)  # steps of an epoch: 10 // 4, 6 // 4, and a batch of all three
     for exposure in ledger.exposures:
-        k = exposure.client
-        rounds = transcript.participations(k)
+        k, rounds = exposure.client, transcript.participations(exposure.client)
         assert exposure.records == len(world.training[k])
         assert exposure.steps == (len(rounds),)
+        assert exposure.times == (math.ceil(len(rounds) / epoch[k]) if sampler == "epochs" else len(rounds))
         used: Counter[int] = Counter()
         for place, r in enumerate(rounds):
             client = world.clients(learner, seed=5, r=r, earlier=rounds[:place])[k]
             used.update(epoch_batch(client, 4, place) if sampler == "epochs" else poisson_batch(client, 4, 0))
         assert max(used.values()) <= exposure.times
-        bound[k] = (len(rounds), exposure.times)
-    epoch = {0: 2, 1: 1, 2: 1}  # steps of an epoch: 10 // 4, 6 // 4, and a batch of all three
-    assert {k: times for k, (_, times) in bound.items()} == {
-        k: math.ceil(n / epoch[k]) if sampler == "epochs" else n for k, (n, _) in bound.items()
-    }
-    assert sum(n for n, _ in bound.values()) == 22
+    assert sum(exposure.steps[0] for exposure in ledger.exposures) == 22
 
 
 def test_signals_are_the_lengths_of_what_the_noise_covers(tmp_path: Path) -> None:
@@ -194,8 +176,8 @@ def test_signals_are_the_lengths_of_what_the_noise_covers(tmp_path: Path) -> Non
     transcript = run(tmp_path, method, federation(), schedule, clients_per_batch=2)
     start = {"p_G": transcript.broadcast(0)["p_G"]}
     bare = with_noise(made("promptfl", {}), RECORD, {"p_G": 0.0})
-    world, learner = federation(), federation().learner()
-    updates = learner.work(bare, [start] * 3, [start] * 3, world.clients(learner, seed=SCHEDULE.seed))
+    learner = federation().learner()
+    updates = learner.work(bare, [start] * 3, [start] * 3, federation().clients(learner, seed=SCHEDULE.seed))
     norms = [float((start["p_G"] - update.upload["p_G"]).norm()) / SETTINGS.global_rate for update in updates]
     assert transcript.round(0)["noise"]["signals"] == {"p_G": pytest.approx(np.mean(norms), rel=1e-4)}
 
@@ -221,9 +203,6 @@ def test_clipped_gradients_are_counted_as_a_slow_loop_does(tmp_path: Path, clip:
     assert table.clipped.tolist() == [counts[0] / counts[1]] * 2
 
 
-# --- samplers -------------------------------------------------------------------------------------------------------
-
-
 def client(n: int, *, earlier: tuple[int, ...] = (), r: int | None = None, k: int = 0, seed: int = 0) -> Participation:
     now = (max(earlier, default=-1) + 1) if r is None else r
     return Participation(k, now, seed, [str(i) for i in range(n)], None, earlier)
@@ -236,16 +215,15 @@ def dealt_to(client: Participation, size: int) -> list[int]:
 
 @pytest.mark.parametrize(("n", "size"), [(10, 4), (12, 4), (4, 4), (5, 4), (100, 7), (9, 1)])
 def test_epochs_deal_every_record_at_most_once(n: int, size: int) -> None:
-    length = n // size
-    orders = []
+    length, orders = n // size, set()
     for epoch in range(6):
         dealt = [dealt_to(client(n, earlier=tuple(range(epoch * length + i))), size) for i in range(length)]
         assert [len(batch) for batch in dealt] == [size] * length
         flat = [record for batch in dealt for record in batch]
         assert len(set(flat)) == len(flat)
         assert set(flat) <= set(range(n))
-        orders.append(flat)
-    assert len({tuple(order) for order in orders}) == 6
+        orders.add(tuple(flat))
+    assert len(orders) == 6
 
 
 def test_every_record_is_dealt_as_often_as_any() -> None:
@@ -295,9 +273,6 @@ def test_an_empty_poisson_batch_is_a_zero_gradient(privacy: Privacy, everybody: 
     assert all(torch.isfinite(update.private["p_L"]).all() for update in updates)
 
 
-# --- evaluation -------------------------------------------------------------------------------------------------------
-
-
 class Fixed:
     """A learner whose prompts recognise what their number says: test record i, if bit i of it is set."""
 
@@ -315,18 +290,15 @@ class Fixed:
 def test_accuracies_by_hand(clients_per_batch: int) -> None:
     """Five test images. Client 0 owns the first two and recognises 0, 2, 3: local 1 of 2, neighbour 2 of 3, overall 3 of 5. Client 1
     owns all and recognises 4: local and overall 1 of 5, no neighbour. Client 2 owns none, recognises all: neighbour and overall 100."""
-    own = [[True, True, False, False, False], [True] * 5, [False] * 5]
-    evaluation = Recognition(own)
+    evaluation = Recognition([[True, True, False, False, False], [True] * 5, [False] * 5])
     states = {k: {"p_L": torch.tensor(float(bits))} for k, bits in enumerate([0b01101, 0b10000, 0b11111])}
-    server = {"p_G": torch.tensor(0.0)}
-    method = made("dpfpl", {"rank": 0})
+    server, method = {"p_G": torch.tensor(0.0)}, made("dpfpl", {"rank": 0})
     with Executor(lambda: Bench(Fixed(clients_per_batch), [["a"]] * 3, ["t"] * 5)) as executor:
         found = evaluation.after(executor, method, server, states, done=1, last=True)
         some = evaluation.after(executor, method, server, {2: states[2]}, done=1, last=True)
-        before = evaluation.before(executor, method, {"p_G": torch.tensor(0.0), "p_L": torch.tensor(3.0)})
-    neighbour = pytest.approx((200 / 3 + 100) / 2)
+        before = evaluation.before(executor, method, server | {"p_L": torch.tensor(3.0)})
     assert found == {
-        "clients": {"local": (50 + 20) / 2, "neighbour": neighbour, "overall": (60 + 20 + 100) / 3},
+        "clients": {"local": 35, "neighbour": pytest.approx((200 / 3 + 100) / 2), "overall": 60},
         "client-00": {"local": 50, "neighbour": pytest.approx(200 / 3), "overall": 60},
         "client-01": {"local": 20, "overall": 20},
         "client-02": {"neighbour": 100, "overall": 100},
@@ -361,9 +333,8 @@ def test_recognition_equals_images_one_by_one(match: str) -> None:
         both = [state["p_G"] + state["p_L"]] if match == "sum" else [state["p_G"], state["p_L"]]
         text = torch.stack([prompt_oracle.text_features(world.clip, p.double(), world.classes) for p in both])
         for record, right in list(zip(world.test, row, strict=True))[::7]:
-            i = world.ids.index(record)
-            whole = text[0] @ world.features[i].double()
-            scores = whole if match == "sum" else transport_similarity(text, world.patches[i].double())
+            image, patches = (of[world.ids.index(record)].double() for of in (world.features, world.patches))
+            scores = text[0] @ image if match == "sum" else prompt_oracle.transport_similarity(text, patches)
             top = scores.topk(2).values
             if top[0] - top[1] > 1e-5:
                 assert bool(right) == (int(scores.argmax()) == world.labels[record])

@@ -1,7 +1,5 @@
 """Numbers that cannot be meant are refused at the door, field by field, in every dataclass of parameters; inside the ranges noise can be computed."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path
@@ -55,14 +53,12 @@ def test_an_infinite_epsilon_is_the_word_none(method: str, more: str, tmp_path: 
     assert all(one == keys[0] for one in keys)
 
 
-CORNERS = [(epsilon, delta) for epsilon in (1e-6, 1e6) for delta in (1e-100, 1e-5, 0.5, 1 - 2**-53)]
-
-
 SAMPLED = pytest.param(0.02, marks=pytest.mark.slow)  # distributions of losses; quick: what noise proves, below
 
 
 @pytest.mark.parametrize("rate", [1.0, SAMPLED])
-@pytest.mark.parametrize(("epsilon", "delta"), CORNERS)
+@pytest.mark.parametrize("epsilon", [1e-6, 1e6])
+@pytest.mark.parametrize("delta", [1e-100, 1e-5, 0.5, 1 - 2**-53])
 def test_noise_is_finite_in_the_corners(epsilon: float, delta: float, rate: float) -> None:
     """Within the ranges both ways to set the noise give a standard deviation that a float32 can hold."""
     ratio = noise_multiplier(1, epsilon=epsilon, delta=delta, times=2, rate=rate)

@@ -48,12 +48,16 @@ def psi(x, y):
     return 1.0 if x > y else 0.5 if x == y else 0.0
 
 
+def components(scores, member):
+    """DeLong's structural components of members and of non-members."""
+    x, y = scores[member], scores[~member]
+    return [sum(psi(a, b) for b in y) / len(y) for a in x], [sum(psi(a, b) for a in x) / len(x) for b in y]
+
+
 def delong_by_loops(scores, member):
     """DeLong, DeLong and Clarke-Pearson (1988), equations 3 to 5."""
-    x, y = scores[member], scores[~member]
-    v10 = [sum(psi(a, b) for b in y) / len(y) for a in x]
-    v01 = [sum(psi(a, b) for a in x) / len(x) for b in y]
-    return math.sqrt(np.var(v10, ddof=1) / len(x) + np.var(v01, ddof=1) / len(y))
+    v10, v01 = components(scores, member)
+    return math.sqrt(np.var(v10, ddof=1) / len(v10) + np.var(v01, ddof=1) / len(v01))
 
 
 def obuchowski_by_loops(scores, member, client):
@@ -90,17 +94,13 @@ def covered(interval, truth):
     return interval.low <= truth <= interval.high
 
 
-# AUROC
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_clustered_standard_error_is_the_formula(seed):
     scores, member, client = uneven(seed)
     got = auroc(scores, member, client)
     theta, se = obuchowski_by_loops(scores, member, client)
     assert (got.value, got.se) == pytest.approx((theta, se), abs=1e-12)
-    x, y = ([np.mean([psi(a, b) for b in scores[~member]]) for a in scores[member]],
-            [np.mean([psi(a, b) for a in scores[member]]) for b in scores[~member]])  # fmt: skip
+    x, y = components(scores, member)
     dof = min(degrees_by_matrices(x, client[member], client), degrees_by_matrices(y, client[~member], client))
     assert 1 < dof < 5  # 7 clients, 6 with members, 6 with non-members: 5 if they were of one size
     t = stats.t.ppf(0.975, dof)
@@ -110,27 +110,20 @@ def test_clustered_standard_error_is_the_formula(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_client_is_plain_delong(seed):
+def test_one_client_and_clients_of_one_record_have_delongs_standard_error(seed):
+    """With one record a client S10 has the factor I10 / (I10 - 1) = m / (m - 1) as DeLong's, and S11 vanishes."""
     scores, member, _ = uneven(seed)
-    got = auroc(scores, member, ["all"] * len(scores))
-    assert got.se == pytest.approx(delong_by_loops(scores, member), abs=1e-12)
+    got, single = auroc(scores, member, ["all"] * len(scores)), auroc(scores, member, np.arange(len(scores)))
+    assert (got.se, single.se) == pytest.approx([delong_by_loops(scores, member)] * 2, abs=1e-12)
     assert got.high - got.value == pytest.approx(min(stats.norm.ppf(0.975) * got.se, 1 - got.value))
     assert got.how == "DeLong, normal"
-
-
-def test_clients_of_one_record_have_exactly_the_plain_standard_error():
-    # S10 has the factor I10 / (I10 - 1) = m / (m - 1) as DeLong's variance has, and S11 vanishes.
-    scores, member, _ = uneven(0)
-    single = auroc(scores, member, np.arange(len(scores)))
-    assert single.se == pytest.approx(delong_by_loops(scores, member), abs=1e-12)
     assert single.dof == min(member.sum(), (~member).sum()) - 1
 
 
 def test_a_common_pool_of_non_members_counts_by_record_and_members_by_client():
     scores, member, client = draw(0, signal=0.5, signal_sd=1.0)
     client = np.where(member, client, 99)
-    v10 = np.array([np.mean([psi(a, b) for b in scores[~member]]) for a in scores[member]])
-    v01 = np.array([np.mean([psi(a, b) for a in scores[member]]) for b in scores[~member]])
+    v10, v01 = map(np.array, components(scores, member))
     s10 = 12 / 11 * sum((v10[client[member] == c] - v10.mean()).sum() ** 2 for c in range(12))
     got = auroc(scores, member, client)
     assert got.se == pytest.approx(math.sqrt(s10 / 300**2 + v01.var(ddof=1) / 300), abs=1e-12)
@@ -170,34 +163,34 @@ def test_unequal_clients_are_covered(sizes, leak):
 def test_clients_of_one_size_have_their_number_less_one_and_one_that_has_nearly_all_hardly_any():
     scores, member, client = draw(3, shared_sd=1.0)
     assert auroc(scores, member, client).dof == 11
-    nearly = np.where(client < 10, 0, client)
-    assert 1 <= auroc(scores, member, nearly).dof < 1.2
+    assert 1 <= auroc(scores, member, np.where(client < 10, 0, client)).dof < 1.2
 
 
 def test_shuffled_labels_are_covered():
-    pooled = own = 0
+    hits = np.zeros(2)  # pooled, and client by client
     for seed in range(200):
         scores, member, client = draw(seed, shared_sd=2.0, levels=2)
         rng = np.random.default_rng(seed)
         for c in range(12):
             member[client == c] = rng.permutation(member[client == c])
-        pooled += covered(auroc(scores, member, client), 0.5)
-        own += covered(client_auroc(scores, member, client)[0], 0.5)
-    assert pooled >= COVERED
-    assert own >= COVERED
+        given = (scores, member, client)
+        hits += covered(auroc(*given), 0.5), covered(client_auroc(*given)[0], 0.5)
+    assert hits.min() >= COVERED
 
 
-def test_perfect_and_reversed_scores_have_the_exact_interval():
+def test_scores_without_variance_have_the_exact_interval():
+    """Perfect and reversed ones, and those of clients that all agree."""
     _, member, client = draw(0)
-    perfect = auroc(member.astype(float), member, client)
-    assert (perfect.value, perfect.high) == (1.0, 1.0)
-    assert perfect.low == pytest.approx(0.025 ** (1 / 12))
+    perfect, worst = (auroc(sign * member.astype(float), member, client) for sign in (1, -1))
+    assert (perfect.value, perfect.low, perfect.high) == pytest.approx((1.0, 0.025 ** (1 / 12), 1.0))
     assert perfect.how == "exact binomial(12)"
-    worst = auroc(-member.astype(float), member, client)
     assert (worst.low, worst.high) == pytest.approx((0.0, 1 - 0.025 ** (1 / 12)))
     alone = auroc([3, 4, 5, 1, 2], [1, 1, 1, 0, 0], ["a"] * 5, confidence=0.9)
     assert alone.low == pytest.approx(0.05 ** (1 / 2))
     assert auroc([1, 0], [True, False], [0, 0]).low == pytest.approx(0.025)
+    agreed = auroc(np.tile([1.0, 3.0, 2.0, 2.0], 12), np.tile([True, True, False, False], 12), np.arange(48) // 4)
+    exact = stats.binomtest(6, 12).proportion_ci(method="exact")
+    assert (agreed.value, agreed.low, agreed.high) == pytest.approx((0.5, exact.low, exact.high))
 
 
 def test_intervals_end_at_one():
@@ -205,13 +198,6 @@ def test_intervals_end_at_one():
     given = (scores, member, client)
     for got in (auroc(*given, confidence=0.999), client_auroc(*given, confidence=0.999)[0]):
         assert got.low < got.value < got.high == 1.0 < got.value + 5 * got.se
-
-
-def test_clients_that_all_agree_have_an_interval_of_positive_length():
-    scores, member = np.tile([1.0, 3.0, 2.0, 2.0], 12), np.tile([True, True, False, False], 12)
-    got = auroc(scores, member, np.arange(48) // 4)
-    exact = stats.binomtest(6, 12).proportion_ci(method="exact")
-    assert (got.value, got.low, got.high) == pytest.approx((0.5, exact.low, exact.high))
 
 
 def test_a_constant_score_is_one_half_for_certain():
@@ -239,13 +225,13 @@ def test_bad_input_is_refused(scores, member, client, message):
         auroc(scores, member, client)
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
-def test_confidence_is_a_share(confidence):
+@pytest.mark.parametrize("share", [0.0, 1.0, 95.0, -0.1, math.nan])
+def test_confidence_and_the_rate_of_false_positives_are_shares(share):
+    given = [1, 2], [True, False], [0, 0]
     with pytest.raises(ValueError, match="confidence must lie strictly between 0 and 1"):
-        auroc([1, 2], [True, False], [0, 0], confidence=confidence)
-
-
-# Differences
+        auroc(*given, confidence=share)
+    with pytest.raises(ValueError, match="fpr must lie strictly between 0 and 1"):
+        tpr_at_fpr(*given, share)
 
 
 def two_scores(seed):
@@ -275,10 +261,10 @@ def test_difference_is_antisymmetric(difference):
 
 
 def test_difference_is_that_of_the_aurocs():
+    """AUROC(-a) = 1 - AUROC(a), so that the difference of a and -a is 2 AUROC(a) - 1."""
     a, b, member, client, _ = two_scores(0)
-    got = auroc_difference(a, b, member, client)
-    assert got.value == pytest.approx(roc_auc_score(member, a) - roc_auc_score(member, b))
-    # AUROC(-a) = 1 - AUROC(a), so the difference of a and -a is 2 AUROC(a) - 1.
+    expected = roc_auc_score(member, a) - roc_auc_score(member, b)
+    assert auroc_difference(a, b, member, client).value == pytest.approx(expected)
     assert auroc_difference(a, -a, member, client).se == pytest.approx(2 * auroc(a, member, client).se)
 
 
@@ -293,9 +279,6 @@ def test_difference_without_variance(difference):
     assert (leak.value, leak.low, leak.high) == pytest.approx((0.5, low - 0.5, 0.5))
     both = difference(member + scores * 1e-3, member - scores * 1e-3, member, client)
     assert (both.value, both.low, both.high) == pytest.approx((0.0, low - 1, 1 - low))
-
-
-# Client by client
 
 
 def test_client_auroc_is_the_mean_of_scikit_learns_with_a_t_interval():
@@ -343,23 +326,14 @@ def test_client_auroc_of_perfect_scores():
     assert got.low == pytest.approx(0.025 ** (1 / 6))
 
 
-# What can be detected
-
-
-def test_detectable_by_hand():
+def test_detectable_by_hand_and_the_null_spread():
     assert detectable(300, 300) == pytest.approx(0.5462, abs=5e-5)
     assert detectable(300, 300, 12) == pytest.approx(0.5 + 2.200985 * math.sqrt(601 / 1_080_000))
     assert detectable(2, 2) == 1.0
     with pytest.raises(ValueError, match="got 0 and 5"):
         detectable(0, 5)
-
-
-def test_detectable_is_the_null_spread():
     values = [auroc(*draw(seed)).value for seed in range(400)]
     assert 0.5 + stats.norm.ppf(0.975) * np.std(values) == pytest.approx(detectable(300, 300), abs=0.005)
-
-
-# TPR at a FPR
 
 
 def test_tpr_threshold_by_hand():
@@ -371,6 +345,9 @@ def test_tpr_threshold_by_hand():
     assert (got.low, got.high) == pytest.approx((exact.low, exact.high))
     tied = tpr_at_fpr([5, 6, 5, 7, 5], [1, 1, 1, 1, 0], [0] * 5, 0.4, reference=[1, 1, 5, 5, 5])
     assert (tied.value, tied.realised_fpr) == (0.5, 0.0)
+    # two non-members of each client score its number, so that either half holds 0..49 and sets the threshold 44
+    halves = tpr_at_fpr(np.arange(150) // 3, np.tile([True, False, False], 50), np.arange(150) // 3, 0.1)
+    assert (halves.value, halves.realised_fpr) == (0.1, 0.1)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -429,21 +406,11 @@ def test_tpr_interval_is_korn_and_graubards():
     assert (got.value, got.low, got.high) == pytest.approx((0.25, low, high))
     exact = stats.binomtest(0, 20).proportion_ci(method="exact")
     assert (got.realised_low, got.realised_high) == pytest.approx((exact.low, exact.high))
-
-
-def test_tpr_effective_size_is_at_most_the_number_of_records():
-    scores, member, client = np.zeros(40), np.tile([True, False], 20), np.arange(40) // 10
-    scores[[0, 10, 20, 30, 32]] = 1.0  # clients more alike than chance would have them: 1, 1, 1 and 2 of 5
+    scores[:] = 0  # clients more alike than chance would have them, 1, 1, 1 and 2 of 5: no more than all records count
+    scores[[0, 10, 20, 30, 32]] = 1.0
     got = tpr_at_fpr(scores, member, client, 0.1, reference=np.zeros(100))
     exact = stats.binomtest(5, 20).proportion_ci(method="exact")
     assert (got.low, got.high) == pytest.approx((exact.low, exact.high))
-
-
-def test_tpr_halves_split_every_client():
-    # Two non-members of each client score its number, so either half holds 0..49 and sets the threshold 44.
-    member, client = np.tile([True, False, False], 50), np.arange(150) // 3
-    got = tpr_at_fpr(client, member, client, 0.1)
-    assert (got.value, got.realised_fpr) == (0.1, 0.1)
 
 
 def test_tpr_thresholds_per_client():
@@ -453,22 +420,12 @@ def test_tpr_thresholds_per_client():
     apart = {c: values + 100 * c for c, values in references.items()}
     got = tpr_at_fpr(scores + 100 * client, member, client, 0.01, reference=apart)
     assert got == tpr_at_fpr(scores, member, client, 0.01, reference=references)
-    hits = [tpr_at_fpr(scores[client == c], member[client == c], client[client == c], 0.01, reference=references[c])
-            for c in range(12)]  # fmt: skip
-    assert got.value == pytest.approx(np.mean([h.value for h in hits]))
+    own = {c: (scores[client == c], member[client == c], client[client == c]) for c in range(12)}
+    assert got.value == pytest.approx(np.mean([tpr_at_fpr(*own[c], 0.01, reference=references[c]).value for c in own]))
     few = tpr_at_fpr(scores, member, client, 0.01, reference=references | {3: np.zeros(50)})
     assert few.status == "not measurable (50)"
     with pytest.raises(ValueError, match="it has none for 11"):
         tpr_at_fpr(scores, member, client, 0.01, reference={c: references[c] for c in range(11)})
-
-
-@pytest.mark.parametrize("fpr", [0.0, 1.0, -0.1, math.nan])
-def test_tpr_needs_a_rate(fpr):
-    with pytest.raises(ValueError, match="fpr must lie strictly between 0 and 1"):
-        tpr_at_fpr([1, 2], [True, False], [0, 0], fpr)
-
-
-# Balanced accuracy
 
 
 def best_on_itself(scores, member):
@@ -507,15 +464,9 @@ def test_balanced_accuracy_by_hand():
     assert got.low == pytest.approx(0.025**0.5)
     # The sign is fixed: reversed scores are not turned round; the best is then to call all alike.
     assert balanced_accuracy(scores, np.logical_not(member), client).value == 0.5
-
-
-def test_balanced_accuracy_weighs_both_kinds_alike():
     # 30 of 40 non-members score 0, all else 1: in every half the best cut is 0.5, though more non-members pass it.
     scores, member = np.repeat([0, 1, 1], [30, 10, 4]), np.arange(44) >= 40
     assert balanced_accuracy(scores, member, np.zeros(44)).value == (1 + 0.75) / 2
-
-
-def test_balanced_accuracy_takes_the_middle_of_equally_good_thresholds():
     # Either half holds 0..5, odd ones members. Cuts at 0.5, 2.5 and 4.5 are equally good; at 2.5 one client in three of
     # either kind is wrong, a sum over clients of 1/54 for either kind, times 3 / 2.
     value = np.arange(12) // 2
@@ -555,9 +506,6 @@ def test_infinite_scores_are_scores():
     assert tpr_at_fpr(scores, member, [0] * 4, 0.5, reference=[-np.inf] * 4).value == 1.0
 
 
-# ROC band
-
-
 def test_roc_is_the_largest_tpr_at_or_below_each_fpr():
     scores, member, client = uneven(0)
     grid = np.array([0.0, 0.05, 0.1, 0.5, 1.0])
@@ -571,8 +519,7 @@ def test_roc_band_brackets_the_curve_is_monotone_and_repeatable():
     scores, member, client = draw(1, signal=1.0, signal_sd=0.5)
     grid = np.linspace(0, 1, 41)
     tpr, low, high = roc_band(scores, member, client, fpr_grid=grid)
-    assert (low <= tpr).all()
-    assert (tpr <= high).all()
+    assert ((low <= tpr) & (tpr <= high)).all()
     assert (low[3:20] < high[3:20]).all()
     assert all((np.diff(curve) >= 0).all() for curve in (tpr, low, high))
     assert np.array_equal(low, roc_band(scores, member, client, fpr_grid=grid)[1])
@@ -603,9 +550,6 @@ def test_roc_band_leaves_out_resamples_without_a_kind():
         roc_band(scores, member, client, fpr_grid=[1.5])
 
 
-# p-values
-
-
 def test_holm_by_hand_and_against_statsmodels():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     p = np.random.default_rng(0).random(50) ** 3
@@ -630,9 +574,8 @@ def test_p_value_is_five_percent_where_the_interval_ends_at_one_half():
 
 def test_p_value_without_variance_is_the_exact_one():
     _, member, client = draw(0)
-    assert auroc_p_value(auroc(member.astype(float), member, client)) == pytest.approx(2 * 0.5**12)
-    assert auroc_p_value(auroc(-member.astype(float), member, client)) == pytest.approx(2 * 0.5**12)
-    assert auroc_p_value(auroc(np.zeros(600), member, client)) == 1.0
+    for scores, expected in ((member, 2 * 0.5**12), (~member, 2 * 0.5**12), (np.zeros(600), 1.0)):
+        assert auroc_p_value(auroc(np.asarray(scores, float), member, client)) == pytest.approx(expected)
     most = auroc(np.tile([1.0, 0.0, 1.0, 0.0, 0.0], 8), np.tile([1, 0, 1, 0, 1], 8), np.arange(40) // 5)
     assert most.se == 0.0
     k = 8 * 5 / 6

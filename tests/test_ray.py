@@ -1,7 +1,5 @@
 """Workers on Ray: refusals before anything runs, traps of Ray, and whole commands to the bytes of one machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -73,6 +71,7 @@ def test_an_unlike_node_is_refused_by_name_and_difference(node: dict[str, str], 
 
 
 def test_a_mix_of_processors_is_said() -> None:
+    assert {"Python", "FedAudit", "torch", "numpy", engine.SIMD} <= environment().keys(), "what must be alike"
     said: list[str] = []
     engine._check_alike([NODE, NODE | {engine.SIMD: "AVX512"}], HERE, Path("/shared/ray-0"), said.append)
     assert len(said) == 1
@@ -85,10 +84,6 @@ def test_more_workers_than_places_are_refused() -> None:
         engine._check_place({"CPU": 4.0}, 4, 2, 0)
     with pytest.raises(InputError, match=r"with --worker-gpus 1 they need 4 GPUs, .* has 0; at most 0"):
         engine._check_place({"CPU": 4.0}, 4, 1, 1)
-
-
-def test_what_must_be_alike() -> None:
-    assert {"Python", "FedAudit", "torch", "numpy", engine.SIMD} <= environment().keys()
 
 
 @pytest.fixture
@@ -131,7 +126,6 @@ def audit(out: Path, more: str, **env: str) -> None:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """SHA-256 of all files of the same command on one machine."""
     out = tmp_path_factory.mktemp("local")
     audit(out, "--threads 1")
     return contents(out)

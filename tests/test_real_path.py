@@ -1,5 +1,6 @@
 """The real path as a user runs it: other models, data in the public formats, a run in and out of its folder. One real round each."""
 
+import functools
 import json
 import shutil
 
@@ -20,14 +21,8 @@ DATA = {"records": 6, "reference": 6, "test": 4}
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    root, made = tmp_path_factory.mktemp("models"), {}
-
-    def folder(family):
-        if family not in made:
-            made[family] = tiny_models.save(root / family, tiny_models.FAMILIES[family])
-        return made[family]
-
-    return folder
+    root = tmp_path_factory.mktemp("models")
+    return functools.cache(lambda family: tiny_models.save(root / family, tiny_models.FAMILIES[family]))
 
 
 @pytest.fixture(scope="module")
@@ -67,24 +62,20 @@ def test_a_round_on_the_llava_family(family, task, models, tmp_path):
 def test_a_round_in_bfloat16(models, tmp_path):
     epoch = {name: value for name, value in ROUND.items() if name != "local_steps"}  # of which the preset has one
     given = {"method": "fedpara", "backbone": models("llava"), "dtype": "bfloat16", "preset": "paper"}
-    found = fedaudit.audit(**given, out=tmp_path, **EMBEDDED, **epoch)
-    assert len(headline(found.findings))
+    assert len(headline(fedaudit.audit(**given, out=tmp_path, **EMBEDDED, **epoch).findings))
 
 
 @pytest.mark.parametrize("task", ["coco", "scienceqa"])
 def test_a_round_on_real_formats(task, models, data, tmp_path):
     more = {"novel": 20} if task == "coco" else {}
-    found = fedaudit.audit(
-        task=task, data_root=data / task, backbone=models("llava"), out=tmp_path, **DATA, **more, **ROUND
-    )
+    given = {"task": task, "data_root": data / task, "backbone": models("llava")} | DATA | more | ROUND
+    found = fedaudit.audit(out=tmp_path, **given)
     assert len(headline(found.findings))
     utility = json.loads(next((tmp_path / "runs").iterdir()).joinpath("round-000.json").read_text())["utility"]
     metric = "cider" if task == "coco" else "exact_match"
     assert metric in utility["global"]
     assert ("novel" in utility) == (task == "coco")
-    assert set(found.findings.nonmembers.dropna()) == (
-        {"held-out", "novel objects"} if task == "coco" else {"held-out"}
-    )
+    assert set(found.findings.nonmembers.dropna()) == {"held-out"} | ({"novel objects"} if task == "coco" else set())
 
 
 def test_changed_annotations_are_another_training_and_a_moved_folder_is_the_same(data, tmp_path):
@@ -104,15 +95,11 @@ def test_changed_annotations_are_another_training_and_a_moved_folder_is_the_same
 @pytest.fixture(scope="module")
 def exported(models, tmp_path_factory):
     """By method: a run of ours, exported, and its findings."""
-    made = {}
 
+    @functools.cache
     def of(method):
-        if method not in made:
-            out = tmp_path_factory.mktemp("out")
-            settings = EMBEDDED | ROUND | {"rounds": 3, "backbone": models("llava")}
-            found = fedaudit.audit(method=method, out=out / "a", export_run=out / "my-run", **settings)
-            made[method] = out / "my-run", found
-        return made[method]
+        out, settings = tmp_path_factory.mktemp("out"), EMBEDDED | ROUND | {"rounds": 3, "backbone": models("llava")}
+        return out / "my-run", fedaudit.audit(method=method, out=out / "a", export_run=out / "my-run", **settings)
 
     return of
 
@@ -123,15 +110,12 @@ def test_a_run_exported_and_audited_again_gives_the_same_findings(method, export
     again = fedaudit.audit(run=own, out=tmp_path, quiet=True, threads=1)
     pd.testing.assert_frame_equal(numbers(again), numbers(first), check_dtype=False)
     assert set(again.findings.run).isdisjoint(first.findings.run)
-    assert again.findings.measured.dropna().unique().tolist() == [
-        "not checked: no coins decided before the training who is a member"
-    ]
+    unchecked = "not checked: no coins decided before the training who is a member"
+    assert again.findings.measured.dropna().unique().tolist() == [unchecked]
     assert first.findings.method.unique().tolist() == [method]
     for table in ("cells.csv", "figures/roc.csv", "figures/cost.csv", "figures/utility.csv"):
-        shown = [
-            pd.read_csv(found.report.parent / table).drop(columns=["method", *OF_COINS], errors="ignore")
-            for found in (again, first)
-        ]
+        shown = [pd.read_csv(found.report.parent / table) for found in (again, first)]
+        shown = [rows.drop(columns=["method", *OF_COINS], errors="ignore") for rows in shown]
         pd.testing.assert_frame_equal(*shown, check_exact=True)  # but for what the page calls the run
     assert "done elsewhere" in again.report.read_text()
 
@@ -147,8 +131,7 @@ def test_an_own_run_with_the_least_that_is_asked_for(exported, tmp_path):
     assert set(again.findings.threat_model) == {"released-model", "server"}
     assert not again.findings.metric.str.startswith("tpr").any()
     keys = ["threat_model", "way", "population", "signal"]
-    value = headline(again.findings).set_index(keys).value
-    before = headline(first.findings).set_index(keys).value
+    value, before = (headline(found.findings).set_index(keys).value for found in (again, first))
     pd.testing.assert_series_equal(value, before.loc[value.index], rtol=1e-4)
 
 
@@ -160,9 +143,8 @@ def test_adapters_of_an_own_run_by_worker_processes(exported, tmp_path):
 
 def test_an_adapter_of_other_layers_is_refused_in_one_sentence(exported, tmp_path, capsys):
     own, _ = exported("fedavg")
-    assert (
-        cli.main(["--run", str(own), "--backbone", str(EMBEDDED_MODEL), "--out", str(tmp_path), "--threads", "1"]) == 2
-    )
+    words = f"--run {own} --backbone {EMBEDDED_MODEL} --out {tmp_path} --threads 1"
+    assert cli.main(words.split()) == 2
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert "does not fit the model" in sentence
 
@@ -178,11 +160,9 @@ def test_the_embedded_model_is_named_so_that_any_installation_finds_it(tmp_path)
 def test_exported_adapters_lie_side_by_side(tmp_path):
     adapters = tmp_path / "adapters"
     fedaudit.audit(method="fedpara", out=tmp_path / "a", export_adapters=adapters, **EMBEDDED, **ROUND)
-    names = {p.name for p in adapters.iterdir() if p.is_dir()}
-    assert "global" in names
-    assert len(names) == 3  # and the two clients of the one round
-    config = json.loads((adapters / "global" / "adapter_config.json").read_text())
+    first, _, whole = sorted(adapters.iterdir())  # the two clients of the one round
+    assert whole.name == "global"
+    config, private = (json.loads((place / "adapter_config.json").read_text()) for place in (whole, first))
     assert config["r"] == 8
-    private = json.loads((adapters / sorted(names)[0] / "adapter_config.json").read_text())
     assert private["r"] == 8 + 64
     assert private["lora_alpha"] / private["r"] == config["lora_alpha"] / config["r"] == 2

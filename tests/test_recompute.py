@@ -42,7 +42,6 @@ def learner_of(folder: Path, memory: int) -> Learner:
 
 
 def start(learner: Learner) -> State:
-    """An adapter none of whose tensors is zero."""
     g = torch.Generator().manual_seed(1)
     made = learner.initial(generator(0, "initial"))
     return {n: t + 0.1 * torch.randn(t.shape, generator=g) for n, t in made.items()}

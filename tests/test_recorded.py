@@ -33,9 +33,8 @@ def _drawn(build: Callable[[Path], Any], root: Path) -> Any:
         federation = build(root)
     except InputError as error:
         return str(error)
-    return [(r.id, r.group, r.prompt, r.text, str(r.picture)[:200]) for r in federation.records.values()], [
-        sorted(client.classes) for client in federation.clients
-    ]
+    records = [(r.id, r.group, r.prompt, r.text, str(r.picture)[:200]) for r in federation.records.values()]
+    return records, [sorted(client.classes) for client in federation.clients]
 
 
 def _changes(root: Path) -> Iterator[tuple[str, Change]]:

@@ -28,24 +28,20 @@ assert right  # a fixture
 class Losses:
     """A learner under which a record of client k fits the states that client k really sent, the nearer the better."""
 
-    def __init__(self, true: Sequence[Sequence[State]], noise: float) -> None:
-        self.true, self.noise = true, noise  # states by round and client
-        self.data = {}
+    def __init__(self, run: Any, noise: float) -> None:
+        self.true = [run.received(r, run.models[r].load()) for r in range(run.rounds)]  # states by round and client
+        self.noise, self.data = noise, Data()
 
     def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
         return [self.loss(adapter, record) for record in records]
 
     def loss(self, adapter: State, record: str) -> float:
-        client = int(record.split("-")[1])
-        jitter = np.random.default_rng(zlib.crc32(f"{record}{adapter_sum(adapter)}".encode())).normal()
+        client, total = int(record.split("-")[1]), sum(float(tensor.sum()) for tensor in adapter.values())
+        jitter = np.random.default_rng(zlib.crc32(f"{record}{total}".encode())).normal()
         nearest = min(sum(float((adapter[n] - t).abs().sum()) for n, t in sent[client].items()) for sent in self.true)
         return nearest + self.noise * float(jitter)
 
     chunks = words = tokens = gradients = inputs = evaluate = losses
-
-
-def adapter_sum(adapter: State) -> float:
-    return sum(float(tensor.sum()) for tensor in adapter.values())
 
 
 class Data(dict[str, Any]):
@@ -57,10 +53,7 @@ class Data(dict[str, Any]):
 
 def found(run: Path, folder: Path, noise: float, true: Path | None = None) -> list[recorded.Remark]:
     """The remarks by models whose losses are those of the messages in `true` (else `run`)."""
-    own, truth = read(run), read(true or run)
-    states = [truth.received(r, truth.models[r].load()) for r in range(truth.rounds)]
-    learner = Losses([[sent[k] for k in sorted(sent)] for sent in states], noise)
-    learner.data = Data()
+    own, learner = read(run), Losses(read(true or run), noise)
     own.write_transcript(claim(folder))
     transcript = Transcript(claim(folder), Schedule(own.rounds, own.clients, own.clients, 0))
     bench = Bench(learner, [], [])
@@ -98,13 +91,11 @@ def test_where_messages_tell_nothing_no_more_than_one_run_in_a_hundred_has_a_rem
     assert recorded._p_value([1.0, 2.0, 4.0]) == pytest.approx(ttest_1samp([1, 2, 4], 0, alternative="greater").pvalue)
 
 
-@pytest.mark.parametrize(("times", "said"), [(0.9, ["members"]), (1.1, [])])
-def test_the_number_of_messages_is_corrected_for(
-    right: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float, said: list[str]
-) -> None:
+def test_the_number_of_messages_is_corrected_for(right: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five clients send in four rounds: each message may be called odd in a twentieth of the allowed chance."""
-    monkeypatch.setattr(recorded, "_p_value", lambda _: times * recorded.CHANCE / 20)
-    assert [remark.check for remark in found(right, tmp_path / "t", 0.1)] == said
+    for times, said in ((0.9, ["members"]), (1.1, [])):
+        monkeypatch.setattr(recorded, "_p_value", lambda _, times=times: times * recorded.CHANCE / 20)
+        assert [remark.check for remark in found(right, tmp_path / f"{times}", 0.1)] == said, times
 
 
 def stated(right: Path, place: Path, change: Callable[[list[float], list[int]], float]) -> list[str]:
@@ -114,9 +105,7 @@ def stated(right: Path, place: Path, change: Callable[[list[float], list[int]], 
     tests = [{k: v for k, v in line.items() if k != "client"} | {"id": f"test-0-{i}"} for i, line in enumerate(lines)]
     put(run / "test.jsonl", tests)
     truth = read(run)
-    states = [truth.received(r, {}) for r in range(truth.rounds)]
-    learner = Losses([[sent[k] for k in sorted(sent)] for sent in states], 0.5)
-    losses = learner.losses(truth.models[-1].load(), [line["id"] for line in tests])
+    losses = Losses(truth, 0.5).losses(truth.models[-1].load(), [line["id"] for line in tests])
     notes = json.loads((run / "rounds.json").read_text())
     notes[str(truth.rounds - 1)]["utility"] = {"global": {"loss": change(losses, [2, 12] * 3)}}
     put(run / "rounds.json", notes)
@@ -125,10 +114,10 @@ def stated(right: Path, place: Path, change: Callable[[list[float], list[int]], 
 
 def test_a_mean_over_records_or_tokens_is_right_and_another_number_is_said(right: Path, tmp_path: Path) -> None:
     assert found(right, tmp_path / "as it is", 0.1) == []
-    assert stated(right, tmp_path / "a", lambda losses, _: float(np.mean(losses))) == []
-    assert stated(right, tmp_path / "b", lambda losses, tokens: float(np.average(losses, weights=tokens))) == []
-    assert stated(right, tmp_path / "c", lambda losses, _: 0.9 * float(np.mean(losses))) == ["losses"]
-    assert stated(right, tmp_path / "d", lambda losses, _: 1.1 * float(np.mean(losses))) == ["losses"]
+    assert stated(right, tmp_path / "by tokens", lambda losses, tokens: float(np.average(losses, weights=tokens))) == []
+    for times, said in ((1, []), (0.9, ["losses"]), (1.1, ["losses"])):
+        found_of = stated(right, tmp_path / f"{times}", lambda losses, _, x=times: x * float(np.mean(losses)))
+        assert found_of == said, times
 
 
 @pytest.mark.parametrize(("n", "most"), [(1, 5), (4, 5), (5, 5), (30, 5), (100, 20)])

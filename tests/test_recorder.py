@@ -1,9 +1,8 @@
 """The recorder: what somebody else's loop writes with it is what our own export writes, whatever interrupts it."""
 
-from __future__ import annotations
-
 import ast
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -17,7 +16,7 @@ import sys
 import textwrap
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,18 @@ from safetensors.torch import load_file
 import fedaudit
 import fedaudit_recorder
 from fedaudit.contracts.method_worlds import CLIENTS, ROUNDS
-from fedaudit.external import adapters, reading
+from fedaudit.external import adapters, reading, round_notes, schema, tensors
 from fedaudit.external.reading import read
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.transcript import Transcript
 from fedaudit_recorder import Recorder
+from tests import test_prompt_runs as prompt_runs
 from tests.recorder_loops import LOOPS, SAID, model, plain, recorder, sent, train_round, uploaded
 from tests.small_run import A, B, adapter, line, put
 from tests.test_ownrun import ABOUT, EPSILON, METHODS, SCHEDULE, assert_same_transcripts, exported, transcript
-from tests.test_prompt_runs import exported as exported_prompts
-from tests.test_prompt_runs import trained, transcript_of
 from tests.toy import toy_run
 
+pytestmark = pytest.mark.usefixtures("unsafe_but_quick")  # flushing takes most of the time
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "fedaudit_recorder.py"
 LISTS = ("members.jsonl", "nonmembers.jsonl", "reference.jsonl", "novel.jsonl", "test.jsonl", "novel_test.jsonl")
@@ -50,12 +49,9 @@ LISTS = ("members.jsonl", "nonmembers.jsonl", "reference.jsonl", "novel.jsonl", 
 def with_lists(folder: Path, clients: Any = (0, 1, 2)) -> Path:
     """The lists of records that a run needs, with one member and one non-member of each client."""
     (folder / "images").mkdir(exist_ok=True)
-    names = {"m": "members", "o": "nonmembers"}
-    for word, name in names.items():
-        put(
-            folder / f"{name}.jsonl",
-            [line(f"{word}{k}", k, image=f"images/{word}{i}.png") for i, k in enumerate(clients)],
-        )
+    for word, name in {"m": "members", "o": "nonmembers"}.items():
+        lines = [line(f"{word}{k}", k, image=f"images/{word}{i}.png") for i, k in enumerate(clients)]
+        put(folder / f"{name}.jsonl", lines)
         for i, _ in enumerate(clients):
             pixels = np.full((2, 2, 3), 2 * i + (word == "m"), np.uint8)
             Image.fromarray(pixels).save(folder / "images" / f"{word}{i}.png")
@@ -64,34 +60,27 @@ def with_lists(folder: Path, clients: Any = (0, 1, 2)) -> Path:
 
 def of_classes(folder: Path, label: str) -> Path:
     """The lists of a folder as those of prompts."""
-    for name in ("members", "nonmembers"):
-        lines = [json.loads(text) for text in (folder / f"{name}.jsonl").read_text().splitlines()]
-        put(
-            folder / f"{name}.jsonl",
-            [{k: v for k, v in one.items() if k != "text"} | {"class": label} for one in lines],
-        )
+    for path in (folder / f"{name}.jsonl" for name in ("members", "nonmembers")):
+        lines = [json.loads(text) | {"class": label} for text in path.read_text().splitlines()]
+        put(path, [{key: value for key, value in one.items() if key != "text"} for one in lines])
     return folder
-
-
-@pytest.fixture(autouse=True)
-def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a disk is asked to flush takes most of the time, and only a power failure shows it."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def test_what_is_moved_to_its_place_is_flushed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
+    moved: list[bool] = []
     replace = os.replace
+
+    def replacing(source: Any, target: Any) -> None:
+        if "temporary-" in str(source):
+            moved.append(str(source) in seen)
+        replace(source, target)
+
     monkeypatch.setattr(os, "fsync", lambda handle: seen.append(os.readlink(f"/proc/self/fd/{handle}")))
-    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(f"{a} to {b}"), replace(a, b)))
+    monkeypatch.setattr(os, "replace", replacing)
     plain(tmp_path)
-    moves = [
-        (i, name.split(" to ")[0])
-        for i, name in enumerate(seen)
-        if "temporary-" in name.split(" to ")[0] and " to " in name
-    ]
-    assert len(moves) > 20
-    assert all(name in seen[:i] for i, name in moves)
+    assert len(moved) > 20
+    assert all(moved)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -106,14 +95,29 @@ def assert_same_files(one: Path, other: Path) -> None:
     assert [name for name, content in ours.items() if content != theirs[name]] == []
 
 
+def with_records_of(export: Path, folder: Path) -> Path:
+    """The folder with the lists and pictures of an export."""
+    for name in LISTS:
+        shutil.copy(export / name, folder)
+    shutil.copytree(export / "images", folder / "images")
+    return folder
+
+
+def refused(message: str, call: Callable[..., object], *given: Any) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(*given)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Tensors, or dicts of them, to the last bit."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def assert_same_tensors(one: Path, other: Path) -> None:
-    """The same tensor files, to the last bit."""
     ours, theirs = ({n for n in files_of(folder) if n.endswith(".safetensors")} for folder in (one, other))
     assert ours == theirs
     for name in ours:
-        states = [load_file(folder / name) for folder in (one, other)]
-        assert states[0].keys() == states[1].keys()
-        assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items()), name
+        assert_equal(load_file(one / name), load_file(other / name))
 
 
 def record(transcript: Transcript, recording: Recorder) -> None:
@@ -142,12 +146,8 @@ class TestSameAsExport:
     def test_of_adapters(self, original: Transcript, tmp_path: Path) -> None:
         export = exported(original, tmp_path / "export")
         record(original, Recorder(tmp_path / "run", **ABOUT, **EPSILON, score="captions"))
-        for name in LISTS:
-            shutil.copy(export / name, tmp_path / "run")
-        shutil.copytree(export / "images", tmp_path / "run" / "images")
-        assert_same_tensors(export, tmp_path / "run")
-        again = transcript(tmp_path / "run", tmp_path / "again")
-        assert_same_transcripts(original, again)
+        assert_same_tensors(export, with_records_of(export, tmp_path / "run"))
+        assert_same_transcripts(original, transcript(tmp_path / "run", tmp_path / "again"))
         ours, theirs = read(tmp_path / "run"), read(export)
         for field in ("method", "task", "seed", "backbone", "score", "claimed", "provable", "numbers", "names"):
             assert getattr(ours, field) == getattr(theirs, field)
@@ -157,26 +157,16 @@ class TestSameAsExport:
 
     @pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpgp", "local", "fedmaple"])  # other tensors each
     def test_of_prompts(self, name: str, tmp_path: Path) -> None:
-        export, transcript = exported_prompts(name, tmp_path)
+        export, transcript = prompt_runs.exported(name, tmp_path)
         about = json.loads((export / "run.json").read_text())
-        for key in ("format", "gaps"):
-            about.pop(key, None)
+        about = {key: value for key, value in about.items() if key not in ("format", "gaps")}
         record(transcript, Recorder(tmp_path / "mine", **about))
-        for listed in LISTS:
-            shutil.copy(export / listed, tmp_path / "mine")
-        shutil.copytree(export / "images", tmp_path / "mine" / "images")
-        assert_same_tensors(export, tmp_path / "mine")
-        _, method = trained(name)
-        again = transcript_of(tmp_path / "mine", tmp_path / "again", method)
+        assert_same_tensors(export, with_records_of(export, tmp_path / "mine"))
+        _, method = prompt_runs.trained(name)
+        again = prompt_runs.transcript_of(tmp_path / "mine", tmp_path / "again", method)
         assert_same_transcripts(transcript, again)
-        for r in range(ROUNDS):
-            for k in range(CLIENTS):
-                one, other = transcript.own_part(r, k), again.own_part(r, k)
-                assert one.keys() == other.keys()
-                assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
-
-
-# loops as users write them
+        for r, k in itertools.product(range(ROUNDS), range(CLIENTS)):
+            assert_equal(again.own_part(r, k), transcript.own_part(r, k))
 
 
 def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
@@ -184,10 +174,10 @@ def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     torch.manual_seed(0)
-    layer = {"q_proj": torch.nn.Linear(4, 3)}
-    model = torch.nn.Module()
-    model.layers = torch.nn.ModuleList([torch.nn.ModuleDict(layer)])
-    model = get_peft_model(model, LoraConfig(r=2, lora_alpha=2, target_modules=["q_proj"]))
+    layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)})])
+    model = get_peft_model(
+        torch.nn.ModuleDict({"layers": layers}), LoraConfig(r=2, lora_alpha=2, target_modules=["q_proj"])
+    )
     server = {name: tensor.clone() for name, tensor in get_peft_model_state_dict(model).items()}
     assert torch.count_nonzero(next(t for n, t in server.items() if "lora_B" in n)) == 0
     sent: dict[int, dict[str, torch.Tensor]] = {}
@@ -208,9 +198,7 @@ def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
         recording.close(server)
     for k, state in sent.items():
         for file in (f"uploads/round-001/client-0{k}.safetensors", f"owners/client-0{k}.safetensors"):
-            kept = load_file(tmp_path / "run" / file)
-            assert kept.keys() == state.keys()
-            assert all(torch.equal(kept[name], tensor) for name, tensor in state.items())
+            assert_equal(load_file(tmp_path / "run" / file), state)
     own = read(with_lists(tmp_path / "run"))
     assert own.cohorts == ((0, 2), (0, 2))
     assert [remark.check for remark in own.remarks] == []
@@ -239,7 +227,7 @@ def test_a_loop_of_coop(own: bool, tmp_path: Path) -> None:
         for k in range(2):
             learner.load_state_dict(server, strict=False)
             with torch.no_grad():
-                learner.ctx += torch.full((4, 8), k + r + 1.0)
+                learner.ctx += k + r + 1.0
             recording.upload(r, k, learner.state_dict(), records=7)
             if own:
                 recording.owner(r, k, {"ctx": learner.ctx * 2})
@@ -259,19 +247,6 @@ def test_a_loop_of_coop(own: bool, tmp_path: Path) -> None:
         assert [remark.check for remark in found.remarks] == []
 
 
-# what a state may be
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_the_dtype_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    state = {A: torch.randn(1, 2).to(dtype), B: torch.randn(3, 1).to(dtype)}
-    recording = recorder(tmp_path)
-    recording.broadcast(0, state)
-    kept = load_file(tmp_path / "models" / "round-000.safetensors")
-    assert all(kept[name].dtype == dtype and torch.equal(kept[name], tensor) for name, tensor in state.items())
-
-
 def test_states_of_any_kind(tmp_path: Path) -> None:
     """Parameters, views that are not contiguous, shared memory, numpy's arrays, a mixture of dtypes."""
     a, b = torch.arange(2.0).reshape(1, 2), torch.arange(3.0).reshape(3, 1)
@@ -282,6 +257,7 @@ def test_states_of_any_kind(tmp_path: Path) -> None:
         OrderedDict({A: torch.nn.Parameter(a), B: torch.nn.Parameter(b)}),
         {A: shared[:2].reshape(1, 2), B: shared[1:4].reshape(3, 1)}, {A: wide.t()[:2, :1].t(), B: wide[:, 2:3]},
         {A: a.numpy().astype(np.float64), B: backwards}, {A: a[:, :1].expand(1, 2), B: b.half()},
+        {A: a.bfloat16(), B: b.double()},
     ]  # fmt: skip
     recording = recorder(tmp_path)
     recording.broadcast(0, states[0])
@@ -290,23 +266,9 @@ def test_states_of_any_kind(tmp_path: Path) -> None:
     recording.close(states[0])
     for k, state in enumerate(states):
         kept = load_file(tmp_path / f"uploads/round-000/client-{k:02d}.safetensors")
-        for name in (A, B):
-            given = state[name]
-            expected = torch.from_numpy(given.copy()) if isinstance(given, np.ndarray) else given.detach()
-            assert kept[name].dtype == expected.dtype
-            assert torch.equal(kept[name], expected)
-
-
-def test_what_is_changed_afterwards_is_not_what_was_recorded(tmp_path: Path) -> None:
-    state, array = adapter(1), {A: np.ones((1, 2)), B: np.ones((3, 1))}
-    recording = recorder(tmp_path)
-    recording.broadcast(0, state)
-    recording.upload(0, 0, array)
-    state[A] += 1
-    array[A][:] = 5
-    recording.close(adapter(3))
-    assert torch.equal(load_file(tmp_path / "models/round-000.safetensors")[A], adapter(1)[A])
-    assert float(load_file(tmp_path / "uploads/round-000/client-00.safetensors")[A].sum()) == 2
+        for name, given in state.items():
+            given = torch.from_numpy(given.copy()) if isinstance(given, np.ndarray) else given.detach()
+            assert_equal(kept[name], given)
 
 
 def test_it_imports_nothing_of_the_suite_and_holds_no_state_twice(tmp_path: Path) -> None:
@@ -332,9 +294,6 @@ def test_it_imports_nothing_of_the_suite_and_holds_no_state_twice(tmp_path: Path
     assert float(megabytes) < 30
 
 
-# what is refused
-
-
 @pytest.fixture
 def begun(tmp_path: Path) -> Recorder:
     recording = recorder(tmp_path / "run")
@@ -350,16 +309,12 @@ NAN, INF = float("nan"), float("inf")
     [
         ({A: torch.tensor([[1.0, NAN]])}, rf"upload of client 4 in round 0: {A} \[1, 2\] holds nan at \[0, 1\]"),
         ({B: torch.tensor([[0.0], [-INF], [0]])}, rf"{B} \[3, 1\] holds -inf at \[1, 0\]"),
-        (
-            {A: torch.tensor([[1e5, 0]])},
-            r"holds 100000 at \[0, 0\].*between -10000 and 10000 \(did the training diverge",
-        ),
+        ({A: torch.tensor([[1e5, 0]])}, r"holds 100000 at \[0, 0\].*between -10000 and 10000"),
         ({A: torch.tensor([[6e4, 0]]).half()}, "holds 6.*between"),
         ({A: torch.tensor([[NAN, 0]]).bfloat16()}, "holds nan"),
         ({A: torch.tensor([[1e300, 0]], dtype=torch.float64)}, r"holds 1e\+300"),
         ({A: torch.ones(2, 2)}, r"has shape \[2, 2\], where the first model has \[1, 2\]"),
         ({A: torch.ones(1, 2).int()}, rf"{A} \[1, 2\] is torch.int32; valid are torch.float64"),
-        ({A: torch.ones(1, 2).bool()}, "is torch.bool"),
         ({A: np.ones((1, 2), np.int64)}, "is torch.int64"),
         ({A: np.array([["a", "b"]])}, "can't convert np.ndarray"),
         ({A: [[1.0, 2.0]]}, "is no tensor but list"),
@@ -393,49 +348,34 @@ def test_uploads_that_could_not_be_audited(state: Any, message: str, begun: Reco
     ],
 )  # fmt: skip
 def test_clients_that_could_not_be_named(client: Any, message: str, begun: Recorder) -> None:
-    for call in (begun.upload, begun.owner):
-        with pytest.raises(ValueError, match=message):
-            call(0, client, adapter(1))
-    with pytest.raises(ValueError, match=message):
-        begun.failed(0, client)
+    refused(message, begun.upload, 0, client, adapter(1))
+    refused(message, begun.owner, 0, client, adapter(1))
+    refused(message, begun.failed, 0, client)
 
 
-def test_names_are_texts_or_numbers(begun: Recorder) -> None:
-    begun.upload(0, 1, adapter(1))
-    with pytest.raises(ValueError, match="clients before it were named by numbers"):
-        begun.upload(0, "a", adapter(1))
-
-
-def test_numbers_of_numpy_are_numbers(begun: Recorder) -> None:
+def test_numbers_of_numpy_are_numbers_and_texts_do_not_stand_beside_numbers(begun: Recorder) -> None:
     begun.upload(np.int64(0), np.int32(1), adapter(1), records=np.int64(5))
+    refused("clients before it were named by numbers", begun.upload, 0, "a", adapter(1))
     begun.close(adapter(1))
     assert json.loads(Path(begun.folder, "rounds.json").read_text()) == {"0": {"uploads": {"1": {"records": 5}}}}
 
 
 def test_rounds_come_in_their_order(tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"the model of round 1: the next is round 0; rounds are counted from 0"):
-        recording.broadcast(1, adapter(0))
-    with pytest.raises(ValueError, match="no round is open"):
-        recording.upload(0, 0, adapter(0))
-    with pytest.raises(ValueError, match="no round is open"):
-        recording.close(adapter(0))
+    refused("the model of round 1: the next is round 0; rounds are counted from 0", recording.broadcast, 1, adapter(0))
+    refused("no round is open", recording.upload, 0, 0, adapter(0))
+    refused("no round is open", recording.close, adapter(0))
     recording.broadcast(0, adapter(0))
-    with pytest.raises(ValueError, match="round 0 is open; broadcast"):
-        recording.upload(1, 0, adapter(0))
-    with pytest.raises(ValueError, match="round 0 has no upload and no failed client"):
-        recording.broadcast(1, adapter(0))
+    refused("round 0 is open; broadcast", recording.upload, 1, 0, adapter(0))
+    refused("round 0 has no upload and no failed client", recording.broadcast, 1, adapter(0))
     recording.upload(0, 0, adapter(1))
-    with pytest.raises(ValueError, match="the next is round 1"):
-        recording.broadcast(2, adapter(1))
+    refused("the next is round 1", recording.broadcast, 2, adapter(1))
     recording.broadcast(1, adapter(1))
-    with pytest.raises(ValueError, match="round 1 is open"):
-        recording.upload(0, 1, adapter(1))
+    refused("round 1 is open", recording.upload, 0, 1, adapter(1))
     recording.failed(1, 0)
     recording.close(adapter(1))
-    for call in (lambda: recording.broadcast(2, adapter(1)), lambda: recording.failed(1, 1)):
-        with pytest.raises(ValueError, match="the recording is closed"):
-            call()
+    refused("the recording is closed", recording.broadcast, 2, adapter(1))
+    refused("the recording is closed", recording.failed, 1, 1)
     recording.close(adapter(1))  # again: nothing
     assert read(with_lists(tmp_path / "run")).rounds == 2
 
@@ -450,39 +390,24 @@ def test_rounds_come_in_their_order(tmp_path: Path) -> None:
 )
 def test_first_models_that_could_not_be_audited(state: Any, message: str, tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run")
-    with pytest.raises(ValueError, match=message):
-        recording.broadcast(0, state)
+    refused(message, recording.broadcast, 0, state)
     recording.broadcast(0, adapter(0))
     recording.upload(0, 0, adapter(1))
-    with pytest.raises(ValueError, match=f"the model of round 1 lacks {B}"):
-        recording.broadcast(1, {A: adapter(1)[A]})
-    with pytest.raises(ValueError, match=r"the model after round 0: .*holds nan"):
-        recording.close({A: adapter(1)[A], B: torch.full((3, 1), NAN)})
+    refused(f"the model of round 1 lacks {B}", recording.broadcast, 1, {A: adapter(1)[A]})
+    after = {A: adapter(1)[A], B: torch.full((3, 1), NAN)}
+    refused("the model after round 0: .*holds nan", recording.close, after)
     recording.close(adapter(1))
     assert read(with_lists(tmp_path / "run")).rounds == 1
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({A: torch.ones(1, 2)}, f"lacks {B}, which the first model has"),
-        (
-            {**adapter(1), "layers.1.q_proj.A": torch.ones(1, 2)},
-            "holds layers.1.q_proj.A, which is not in the first model",
-        ),
-        ({A: torch.ones(5, 7), B: torch.ones(3, 5)}, r"has shape \[5, 7\]"),
-    ],
-)
-def test_owners_that_could_not_be_audited(state: Any, message: str, begun: Recorder) -> None:
-    with pytest.raises(ValueError, match=message):
-        begun.owner(0, 0, state)
-
-
-def test_an_owner_may_have_another_rank_and_must_have_sent_something(begun: Recorder) -> None:
+def test_an_owner_fits_the_first_model_but_for_its_rank_and_must_have_sent_something(begun: Recorder) -> None:
+    more = adapter(1) | {"layers.1.q_proj.A": torch.ones(1, 2)}
+    refused(f"lacks {B}, which the first model has", begun.owner, 0, 0, {A: torch.ones(1, 2)})
+    refused("holds layers.1.q_proj.A, which is not in the first model", begun.owner, 0, 0, more)
+    refused(r"has shape \[5, 7\]", begun.owner, 0, 0, {A: torch.ones(5, 7), B: torch.ones(3, 5)})
     begun.owner(0, 0, {A: torch.ones(5, 2), B: torch.ones(3, 5)})
     begun.upload(0, 1, adapter(1))
-    with pytest.raises(ValueError, match=r"round 0: owner\(\) of client-00 without its upload"):
-        begun.close(adapter(1))
+    refused(r"round 0: owner\(\) of client-00 without its upload", begun.close, adapter(1))
     begun.upload(0, 0, adapter(1))
     begun.close(adapter(1))
     assert read(with_lists(Path(begun.folder))).private[0].keys() == {0}
@@ -512,6 +437,7 @@ def test_prompts_need_classes(tmp_path: Path) -> None:
 
 def test_the_recorder_and_the_reader_know_the_same(tmp_path: Path) -> None:
     """Keys of run.json and rounds.json, names of adapters' tensors, limits."""
+    assert fedaudit.Recorder is Recorder
     known = fedaudit_recorder._ABOUT | set().union(*fedaudit_recorder._ABOUT_KIND.values())
     ours = {"format", "method", "task", "backbone", "kind", "gaps"}
     assert known | ours == {
@@ -519,8 +445,6 @@ def test_the_recorder_and_the_reader_know_the_same(tmp_path: Path) -> None:
         *reading._NEEDED_OF_PROMPTS,
     }  # fmt: skip
     assert fedaudit_recorder._ABOUT_KIND["adapters"] == set(reading._OF_ADAPTERS)
-    from fedaudit.external import round_notes, schema, tensors
-
     assert set(round_notes.UPLOAD) == fedaudit_recorder._NOTES
     assert set(schema._COLUMNS) == fedaudit_recorder._COLUMNS
     assert (fedaudit_recorder.LARGEST, fedaudit_recorder.CLIENTS) == (tensors.LARGEST, schema.CLIENTS)
@@ -530,15 +454,8 @@ def test_the_recorder_and_the_reader_know_the_same(tmp_path: Path) -> None:
         "base_model.model.layers.3.q_proj.lora_A.default.weight", "layers.0.q.C", "layers.0.q.lora_A.a.b.weight",
         "layers.0.q.A\n", "lm_head.lora_A.weight", "layers.0.q_proj.lora_magnitude_vector.weight",
     ):  # fmt: skip
-        try:
+        with pytest.raises(ValueError) if adapters.canonical(name) is None else contextlib.nullcontext(name):
             fedaudit_recorder._half(name, "")
-            said = True
-        except ValueError:
-            said = False
-        assert said == (adapters.canonical(name) is not None), name
-
-
-# clients by texts, failures, utility
 
 
 def test_clients_by_texts(tmp_path: Path) -> None:
@@ -553,16 +470,15 @@ def test_clients_by_texts(tmp_path: Path) -> None:
     recording.close(adapter(2))
     assert set(json.loads((tmp_path / "run" / "run.json").read_text())["clients"]) == set(names)
     own = read(with_lists(tmp_path / "run", names))
-    numbers = own.names.numbers
-    assert own.cohorts == ((numbers[names[0]],), tuple(sorted(numbers[name] for name in names[:2])))
-    assert own.record_counts(1) == {numbers[name]: i + 1 for i, name in enumerate(names[:2])}
+    first, second, _ = (own.names.numbers[name] for name in names)
+    assert own.cohorts == ((first,), tuple(sorted([first, second])))
+    assert own.record_counts(1) == {first: 1, second: 2}
 
 
 def test_clients_that_were_said_at_the_start(tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run", clients=["b", "a"])
     recording.broadcast(0, adapter(0))
-    with pytest.raises(ValueError, match="not among the clients given"):
-        recording.upload(0, "c", adapter(1))
+    refused("not among the clients given", recording.upload, 0, "c", adapter(1))
     recording.upload(0, "a", adapter(1))
     recording.close(adapter(1))
     assert read(with_lists(tmp_path / "run", "ab")).cohorts == ((1,),)
@@ -582,11 +498,8 @@ def test_failures(tmp_path: Path) -> None:
     recording.upload(2, 0, adapter(2), records=4)  # on its second try
     recording.close(adapter(2))
     notes = json.loads((tmp_path / "run" / "rounds.json").read_text())
-    assert notes == {
-        "0": {"uploads": {"0": {"records": 3}}, "failed": [1, 2]},
-        "1": {"failed": [0]},
-        "2": {"uploads": {"0": {"records": 4}}},
-    }
+    first, last = ({"uploads": {"0": {"records": n}}} for n in (3, 4))
+    assert notes == {"0": first | {"failed": [1, 2]}, "1": {"failed": [0]}, "2": last}
     assert read(with_lists(tmp_path / "run")).cohorts == ((0,), (), (0,))
 
 
@@ -599,11 +512,9 @@ def test_utility(tmp_path: Path) -> None:
             recording.utility(r - 1, {"novel": {"loss": None}})  # of a round that is over
         recording.upload(r, 0, adapter(r + 1))
         recording.utility(r, {"global": {"loss": np.float32(0.5), "cider": torch.tensor(2.0)}})
-    with pytest.raises(ValueError, match="the utility of round 2: that round was not broadcast"):
-        recording.utility(2, {"global": {"loss": 1}})
+    refused("the utility of round 2: that round was not broadcast", recording.utility, 2, {"global": {"loss": 1}})
     for wrong in ({"global": {"loss": NAN}}, {"global": {"loss": "a"}}, {"global": {"seed": 1}}, {"global": 1.5}, 3):
-        with pytest.raises(ValueError, match="the utility of round 1"):
-            recording.utility(1, wrong)
+        refused("the utility of round 1", recording.utility, 1, wrong)
     recording.close(adapter(2))
     said = {"global": {"loss": 0.5, "cider": 2.0}}
     assert read(with_lists(tmp_path / "run")).notes == {
@@ -627,9 +538,6 @@ def test_an_owner_of_an_earlier_round_is_no_owner(tmp_path: Path) -> None:
     assert float(load_file(tmp_path / "run/owners/client-00.safetensors")[A][0, 0]) == 10
 
 
-# thinned
-
-
 @pytest.mark.parametrize(("rounds", "kept"), [(1, [0]), (3, [0, 2]), (7, [0, 3, 6]), (9, [0, 3, 6, 8])])
 def test_some_rounds_are_kept(rounds: int, kept: list[int], tmp_path: Path) -> None:
     recording = recorder(tmp_path / "run", every=3)
@@ -645,37 +553,14 @@ def test_some_rounds_are_kept(rounds: int, kept: list[int], tmp_path: Path) -> N
         assert torch.equal(own.models[i].load()[A], model(r)[A])
         assert not own.cohorts[i] or float(own.uploads[i][0].load()[A][0, 0]) == sent(r, 0)[A][0, 0]
     notes = json.loads((tmp_path / "run/rounds.json").read_text())
-    assert {r: note["utility"]["global"]["loss"] for r, note in notes.items()} == {
-        str(r): r + 0.5 for r in range(rounds)
-    }
+    assert [notes[str(r)]["utility"]["global"]["loss"] for r in range(rounds)] == [r + 0.5 for r in range(rounds)]
     assert {remark.check for remark in own.remarks} <= {"gaps"}
     owner = float(load_file(tmp_path / "run/owners/client-00.safetensors")[A][0, 0])
     assert owner == sent(kept[-1], 0)[A][0, 0] + 100, "after the last round that is kept"
 
 
-# going on
-
-
-def test_going_on_with_a_recording(tmp_path: Path) -> None:
-    """Killed in round 2, and trained again from the checkpoint of round 1."""
-    whole, parts = recorder(tmp_path / "whole"), recorder(tmp_path / "parts")
-    for r in range(4):
-        train_round(whole, r)
-    whole.close(model(4))
-    for r in range(3):
-        train_round(parts, r)
-    again = recorder(tmp_path / "parts")
-    for r in range(1, 4):
-        train_round(again, r)
-    again.close(model(4))
-    assert_same_files(tmp_path / "whole", tmp_path / "parts")
-
-
 def test_rounds_that_are_recorded_again_replace_all_later_ones(tmp_path: Path) -> None:
-    recording = recorder(tmp_path / "run")
-    for r in range(5):
-        train_round(recording, r)
-    recording.close(model(5))
+    trained(tmp_path / "run", range(5)).close(model(5))
     assert len(list((tmp_path / "run/models").iterdir())) == 6
     again = recorder(tmp_path / "run")
     again.broadcast(2, {name: tensor + 1 for name, tensor in model(2).items()})
@@ -689,16 +574,8 @@ def test_rounds_that_are_recorded_again_replace_all_later_ones(tmp_path: Path) -
 
 
 def test_a_closed_recording_goes_on(tmp_path: Path) -> None:
-    whole, parts = recorder(tmp_path / "whole"), recorder(tmp_path / "parts")
-    for r in range(3):
-        train_round(whole, r)
-    whole.close(model(3))
-    train_round(parts, 0)
-    parts.close(model(1))
-    parts = recorder(tmp_path / "parts")
-    for r in (1, 2):
-        train_round(parts, r)
-    parts.close(model(3))
+    for folder, rounds in (("whole", range(3)), ("parts", range(1)), ("parts", range(1, 3))):
+        trained(tmp_path / folder, rounds).close(model(rounds.stop))
     assert_same_files(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -751,7 +628,6 @@ def killed_before(step: int, loop: Callable[[Path], None], folder: Path) -> None
 
 
 def forked(target: Callable[..., None], *given: Any) -> multiprocessing.process.BaseProcess:
-    assert FORK is not None
     process = FORK.Process(target=target, args=given)
     process.start()
     return process
@@ -800,11 +676,8 @@ def test_a_kill_before_any_change_of_the_disk(name: str, stride: int, tmp_path: 
                 at = run.numbers.index(r)
                 assert own.models[i].load().keys() == run.models[at].load().keys()
                 assert own.cohorts[i] == run.cohorts[at] or own.numbers[i + 1] > r + 1
-                assert all(
-                    torch.equal(tensor, run.uploads[at][k].load()[key])
-                    for k, file in own.uploads[i].items()
-                    for key, tensor in file.load().items()
-                )
+                for k, file in own.uploads[i].items():
+                    assert_equal(file.load(), run.uploads[at][k].load())
             whole = max(own.numbers)
             assert name == "gone_back" or whole >= before
             before, highest = whole, max(highest, whole)
@@ -816,10 +689,11 @@ def test_a_kill_before_any_change_of_the_disk(name: str, stride: int, tmp_path: 
     assert repaired < steps / stride / 2
 
 
-def for_ever(folder: Path) -> None:
+def trained(folder: Path, rounds: Iterable[int] | None = None) -> Recorder:
     recording = recorder(folder)
-    for r in itertools.count():
+    for r in itertools.count() if rounds is None else rounds:
         train_round(recording, r)
+    return recording
 
 
 @forks
@@ -827,7 +701,7 @@ def for_ever(folder: Path) -> None:
 @pytest.mark.parametrize("seconds", [0.0, 0.07, 0.13])
 def test_a_kill_at_any_time(seconds: float, tmp_path: Path) -> None:
     """What is recorded round after round is read, if need be after one call."""
-    process = forked(for_ever, with_lists(tmp_path, (0, 1)))
+    process = forked(trained, with_lists(tmp_path, (0, 1)))
     while not (tmp_path / "models" / "round-003.safetensors").exists() and process.is_alive():
         time.sleep(0.005)
     time.sleep(seconds)
@@ -844,9 +718,7 @@ def test_a_kill_at_any_time(seconds: float, tmp_path: Path) -> None:
     assert [remark.check for remark in own.remarks] == []
 
 
-def test_the_reader_names_what_finishes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_reader_names_what_finishes_it(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     plain(tmp_path)
     put(tmp_path / ".recorder" / "rewind.json", {"round": 1})
     with pytest.raises(InputError, match="the recorder was stopped while it moved files; python -m fedaudit_recorder"):
@@ -859,9 +731,6 @@ def test_the_reader_names_what_finishes_it(
     for words in ([str(tmp_path / "models")], [], ["a", "b"]):
         assert fedaudit_recorder._main(words) == 2
         assert capsys.readouterr().err
-
-
-# several processes
 
 
 @forks
@@ -890,9 +759,6 @@ def test_processes_that_start_at_once(tmp_path: Path) -> None:
             assert sorted(p.name for p in (folder / ".recorder").iterdir()) == ["recorder.json"]
 
 
-# where it runs
-
-
 def test_it_is_one_file_for_old_pythons() -> None:
     """Syntax of 3.8, imports of the standard library, numpy and torch; nothing at its top that 3.8 could not evaluate."""
     tree = ast.parse(FILE.read_text(), feature_version=(3, 8))
@@ -907,10 +773,6 @@ def test_it_is_one_file_for_old_pythons() -> None:
     assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & newer == set()
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert not [node for node in calls if any(word.arg == "strict" for word in node.keywords)]
-
-
-def test_the_suite_has_the_same_class() -> None:
-    assert fedaudit.Recorder is Recorder
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -32,23 +32,21 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
     notes = {}
     for r in range(ROUNDS):
         drift = {n: torch.randn(t.shape, generator=rng) for n, t in model.items()}
-        sent = {
-            k: {n: t + 0.1 * (drift[n] + torch.randn(t.shape, generator=rng)) for n, t in model.items()}
-            for k in range(5)
-        }
+        sent = {}
+        for k in range(5):
+            sent[k] = {n: t + 0.1 * (drift[n] + torch.randn(t.shape, generator=rng)) for n, t in model.items()}
+            put(run / f"uploads/round-{r:03d}/client-{k:02d}.safetensors", sent[k])
         model = {n: sum((k + 1) / 15 * sent[k][n] for k in sent) for n in NAMES}
-        for k, state in sent.items():
-            put(run / f"uploads/round-{r:03d}/client-{k:02d}.safetensors", state)
         put(run / f"models/round-{r + 1:03d}.safetensors", model)
         notes[str(r)] = {"uploads": {str(k): {"records": k + 1} for k in sent}}
     put(run / "rounds.json", notes)
     put(run / "run.json", RUN | {"format": 2})
-    for name, n in {"members": 4, "nonmembers": 4}.items():
-        lines = [line(f"{name}-{k}-{i}", k, image=f"images/{name}-{k}-{i}.png") for k in range(5) for i in range(n)]
+    (run / "images").mkdir()
+    for name in ("members", "nonmembers"):
+        lines = [line(f"{name}-{k}-{i}", k, image=f"images/{name}-{k}-{i}.png") for k in range(5) for i in range(4)]
         put(run / f"{name}.jsonl", lines)
         for entry in lines:
             pixels = np.random.default_rng(zlib.crc32(str(entry["id"]).encode())).integers(0, 256, (4, 4, 3), np.uint8)
-            (run / "images").mkdir(exist_ok=True)
             Image.fromarray(pixels).save(run / str(entry["image"]))
     return run
 

@@ -1,7 +1,5 @@
 """The bound from a regression of messages on coins: against plain least squares, the noncentral t, and nulls by the binomial."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -28,18 +26,15 @@ def client(gradients: list[Floats], coins: Floats, sent: list[Floats], longest: 
     for rows, message in zip(gradients, sent, strict=True):
         basis, upper = np.linalg.qr(rows)
         inside = basis.T @ message
-        messages.append(
-            Message(upper, inside, RECORDS, float(message @ message - inside @ inside), NUMBERS - RECORDS, longest)
-        )
+        outside = float(message @ message - inside @ inside)
+        messages.append(Message(upper, inside, RECORDS, outside, NUMBERS - RECORDS, longest))
     return Coined(messages, np.where(canary, coins - 0.5, 0.0), np.where(canary, 0.5, coins))
 
 
-def noised(
-    rng: np.random.Generator, *, clients: int = 3, rounds: int = 2, std: float = 1.0, scale: float = 1.0
-) -> list[Coined]:
+def noised(rng: np.random.Generator, *, clients: int = 3, std: float = 1.0, scale: float = 1.0) -> list[Coined]:
     found = []
     for _ in range(clients):
-        gradients, coins = raw(rng, rounds)
+        gradients, coins = raw(rng, 2)
         sent = [scale * rows @ coins + std * rng.standard_normal(NUMBERS) for rows in gradients]
         found.append(client(gradients, coins, sent))
     return found
@@ -72,7 +67,6 @@ def test_is_least_squares_of_all_numbers_on_two_columns() -> None:
     spare = 6 * (NUMBERS - RECORDS)
     variance = max(outside / spare, inside / (6 * RECORDS - 2), by_coin / (apart @ apart))
     found = regress(clients)
-    assert found is not None
     assert (found.scale, found.noise) == pytest.approx((fitted[0], math.sqrt(variance)))
     assert (found.length, found.spare) == (pytest.approx(np.linalg.norm(apart)), spare)
     assert found.longest == pytest.approx(math.sqrt(2) * 10)
@@ -93,13 +87,12 @@ def test_the_bound_is_that_of_the_noncentral_t(t: float, spare: int) -> None:
 
 def test_grows_with_the_planted_leak_and_falls_with_the_noise() -> None:
     """A tenth of the noise is ten times the mu; messages without a coin in them show nothing."""
-    bounds = []
-    for std, scale in ((1.0, 0.0), (1.0, 1.0), (0.1, 1.0)):
-        found = regress(noised(np.random.default_rng(5), std=std, scale=scale))
-        assert found is not None
-        bounds.append(found.mu_lower_bound())
-    assert bounds[0] == 0
-    assert 8 < bounds[2] / bounds[1] < 12
+    none, noisy, clear = (
+        regress(noised(np.random.default_rng(5), std=std, scale=scale)).mu_lower_bound()
+        for std, scale in ((1.0, 0.0), (1.0, 1.0), (0.1, 1.0))
+    )
+    assert none == 0
+    assert 8 < clear / noisy < 12
 
 
 def test_the_null_and_the_truth_are_exceeded_at_most_as_often_as_the_binomial_says() -> None:
@@ -112,20 +105,15 @@ def test_the_null_and_the_truth_are_exceeded_at_most_as_often_as_the_binomial_sa
             gradients = [10 * rows / np.linalg.norm(rows, axis=0) for rows in gradients]
             sent = [(mu > 0) * rows @ coins + 20 * rng.standard_normal(NUMBERS) for rows in gradients]
             found = regress([client(gradients, coins, sent)])
-            assert found is not None
             above[mu] += found.mu_lower_bound() > mu
     assert max(above.values()) <= binom.isf(0.0005, runs, 0.05)
 
 
 def test_members_told_wrongly_make_the_bound_smaller_and_not_wrong() -> None:
-    rng = np.random.default_rng(11)
-    told = noised(rng, clients=8)
-    wrong = [
-        dataclasses.replace(one, expected=np.where(one.coins == 0, 1 - one.expected, one.expected)) for one in told
-    ]
+    told = noised(np.random.default_rng(11), clients=8)
+    swapped = [np.where(one.coins == 0, 1 - one.expected, one.expected) for one in told]
+    wrong = [dataclasses.replace(one, expected=expected) for one, expected in zip(told, swapped, strict=True)]
     first, second = regress(told), regress(wrong)
-    assert first is not None
-    assert second is not None
     assert second.noise > first.noise
     assert second.scale == pytest.approx(1, abs=0.3)
 

@@ -1,10 +1,8 @@
-"""Messages of adapters explained by gradients: against a loop over numbers and records, by hand, sketched, and on steps of AdamW that learn a coin."""
-
-from __future__ import annotations
+"""Messages of adapters explained by gradients: against loops, by hand, sketched, on steps of AdamW on a coin."""
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,15 +30,17 @@ from tests.test_text_attacks import texts
 CLIENT = 1
 
 
-def explained(message: torch.Tensor, rows: torch.Tensor, parts: int = 2) -> Explained:
-    regression = Regression(message, len(rows), [rows])
-    for part in rows.chunk(parts):
+def explained(message: torch.Tensor, rows: torch.Tensor) -> Explained:
+    return added(Regression(message, len(rows), [rows]), rows.chunk(2)).explain(0)
+
+
+def added(regression: Regression, parts: Iterable[torch.Tensor]) -> Regression:
+    for part in parts:
         regression.add(part)
-    return regression.explain(0)
+    return regression
 
 
 def slow_weights(gradients: list[Floats], message: Floats) -> Floats:
-    """The formula, number by number and record by record."""
     n, size = len(gradients), len(message)
     v = [math.sqrt(sum(g[j] ** 2 for g in gradients) / n) for j in range(size)]
     damping = 0.001 * sum(v) / size
@@ -64,32 +64,21 @@ def test_weights_equal_the_formula() -> None:
     assert found.skipped == 0
 
 
-def test_by_hand() -> None:
+def test_by_hand_and_what_is_zero_is_skipped_and_counted() -> None:
     """Two records along two axes: K is the identity, so that each weight is its cosine with the message over 1.1."""
-    found = explained(torch.tensor([3.0, 4.0, 0.0]), torch.tensor([[2.0, 0, 0], [0, 5.0, 0]]))
-    np.testing.assert_allclose(found.weights, [0.6 / 1.1, 0.8 / 1.1], atol=1e-6)
-    assert found.residual == pytest.approx(1 - 1 / 1.1, abs=1e-6)
-
-
-def test_what_is_zero_is_skipped_and_counted() -> None:
     rows = torch.tensor([[2.0, 0, 0], [0, 0, 0], [0, 5.0, 0]])
     found = explained(torch.tensor([3.0, 4.0, 0.0]), rows)
     np.testing.assert_allclose(found.weights, [0.6 / 1.1, np.nan, 0.8 / 1.1], atol=1e-6)
-    assert found.skipped == 1
-    silent = explained(torch.zeros(3), rows)
-    assert np.isnan(silent.weights).all()
-    assert math.isnan(silent.residual)
-    blind = explained(torch.ones(3), torch.zeros(2, 3))
-    assert np.isnan(blind.weights).all()
+    assert (found.residual, found.skipped) == (pytest.approx(1 - 1 / 1.1, abs=1e-6), 1)
+    silent, blind = explained(torch.zeros(3), rows), explained(torch.ones(3), torch.zeros(2, 3))
+    assert np.isnan([*silent.weights, silent.residual, *blind.weights]).all()
     assert blind.skipped == 2
 
 
 def test_records_beyond_the_first_are_not_looked_at() -> None:
     rows, message = torch.randn(9, 30), torch.randn(30)
-    regression = Regression(message, 5, [rows])
-    for part in rows.split(2):
-        regression.add(part)
-    np.testing.assert_array_equal(regression.explain(0).weights, explained(message, rows[:5]).weights)
+    found = added(Regression(message, 5, [rows]), rows.split(2)).explain(0)
+    np.testing.assert_array_equal(found.weights, explained(message, rows[:5]).weights)
 
 
 def test_what_is_stored_is_read_again() -> None:
@@ -98,9 +87,6 @@ def test_what_is_stored_is_read_again() -> None:
     assert (again.round, again.residual, again.skipped) == (3, 0.25, 1)
     np.testing.assert_array_equal(again.weights, one.weights)
     np.testing.assert_array_equal(again.picked(np.array([2, -1, 0])).weights, [-1.0, np.nan, 0.5])
-
-
-# --- sketches -------------------------------------------------------------------------------------------------------
 
 
 def test_a_count_sketch_equals_its_loop_and_keeps_inner_products() -> None:
@@ -125,9 +111,7 @@ def test_sketched_weights_are_near_those_of_whole_gradients(monkeypatch: pytest.
     message = (rows[:15] / torch.linspace(0.1, 3, 50_000)).sum(0)
     whole = explained(message, rows)
     monkeypatch.setattr(ridge, "DENSE", 30 * 50_000 - 1)
-    regression = Regression(message, 30, [rows[20:24], rows[24:]])
-    for part in rows.split(7):
-        regression.add(part)
+    regression = added(Regression(message, 30, [rows[20:24], rows[24:]]), rows.split(7))
     assert regression.sketched
     assert all(kept.shape[1] == ridge.BUCKETS for kept in regression.kept)
     sketched = regression.explain(0)
@@ -135,11 +119,8 @@ def test_sketched_weights_are_near_those_of_whole_gradients(monkeypatch: pytest.
     assert sketched.weights[:15].min() > sketched.weights[15:].max()
 
 
-# --- what AdamW learns ----------------------------------------------------------------------------------------------
-
-
 def learnt(seed: int, steps: int = 30) -> tuple[torch.Tensor, torch.Tensor, Floats]:
-    """A message of AdamW steps of a linear classifier on the members of a coin, the directions of all 60 records, and the coin."""
+    """A message of AdamW steps of a linear classifier on a coin's members, the directions of all records, the coin."""
     generator = torch.Generator().manual_seed(seed)
     inputs, labels = torch.randn(60, 80, generator=generator), torch.randint(5, (60,), generator=generator)
     member = torch.rand(60, generator=generator) < 0.5
@@ -173,9 +154,6 @@ def test_members_are_found_and_a_second_coin_is_not() -> None:
     assert abs(np.mean(second) - 0.5) < 4 * math.sqrt(61 / (12 * 900) / 12)
 
 
-# --- messages of a run ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def world() -> Any:
     made = copy.copy(WORLDS["lora"]())
@@ -185,8 +163,7 @@ def world() -> Any:
 
 @pytest.fixture(scope="module")
 def run(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Transcript:
-    made: Transcript = world.run(world.make(learners.METHODS["fedavg"]), tmp_path_factory.mktemp("fedavg"))
-    return made
+    return world.run(world.make(learners.METHODS["fedavg"]), tmp_path_factory.mktemp("fedavg"))
 
 
 def slow_gradients(learner: Any, start: State, names: list[str], records: list[str]) -> list[Floats]:
@@ -196,6 +173,10 @@ def slow_gradients(learner: Any, start: State, names: list[str], records: list[s
         learner.loss(leaves, [record]).backward()
         rows.append(-torch.cat([leaves[name].grad.flatten() for name in names]).double().numpy())
     return rows
+
+
+def moved(before: State, after: State, names: list[str]) -> Floats:
+    return torch.cat([(after[name] - before[name]).flatten() for name in names]).double().numpy()
 
 
 def matrix_weights(rows: list[Floats], message: Floats) -> Floats:
@@ -212,19 +193,18 @@ def test_a_message_is_explained_by_the_gradients_where_its_client_began(world: A
     learner, view = world.learner, View(run, "server")
     records = [*world.training[CLIENT][:3], *world.training[0][:3]]
     found = AdapterMessages(view, learner).round(CLIENT, r, records, ("solved",), 5, False)
-    upload, broadcast = view.upload(r, CLIENT), view.broadcast(r)
+    upload = view.upload(r, CLIENT)
     rows = slow_gradients(learner, round_start(view, CLIENT, r), [*upload], records[:5])
-    message = torch.cat([(t - broadcast[name]).flatten() for name, t in upload.items()]).double().numpy()
+    message = moved(view.broadcast(r), upload, [*upload])
     np.testing.assert_allclose(found["solved/weights"], matrix_weights(rows, message), atol=1e-6)
 
 
 def test_the_order_of_the_records_does_not_matter(world: Any, run: Transcript) -> None:
     messages, records = AdapterMessages(View(run, "server"), world.learner), [*world.training[1], *world.training[0]]
     order = np.random.default_rng(0).permutation(len(records))
-    one, other = (
-        messages.round(CLIENT, 1, some, ("solved",), len(records), False)["solved/weights"]
-        for some in (records, [records[i] for i in order])
-    )
+    shuffled = [records[i] for i in order]
+    found = [messages.round(CLIENT, 1, some, ("solved",), len(records), False) for some in (records, shuffled)]
+    one, other = (of["solved/weights"] for of in found)
     np.testing.assert_allclose(other, one[order], atol=1e-6)
 
 
@@ -243,11 +223,10 @@ def test_gradients_are_computed_once_for_cosine_and_decompose(world: Any, run: T
     messages = AdapterMessages(View(run, "server"), Counting())  # type: ignore[arg-type]
     both = messages.round(CLIENT, 1, records, ("own", "heard", "solved"), 4, False)
     assert taken == records
-    for parts in (("heard",), ("solved",)):
-        alone = messages.round(CLIENT, 1, records, parts, 4, False)
-        for name, array in alone.items():
-            np.testing.assert_allclose(both[name], array, atol=1e-6)
-    assert both.keys() == {*alone, *messages.round(CLIENT, 1, records, ("own", "heard"), 4, False)}
+    alone = [messages.round(CLIENT, 1, records, parts, 4, False) for parts in (("own", "heard"), ("solved",))]
+    assert both.keys() == {*alone[0], *alone[1]}
+    for name, array in (alone[0] | alone[1]).items():
+        np.testing.assert_allclose(both[name], array, atol=1e-6)
 
 
 def test_a_change_of_the_broadcast_is_explained_by_all_who_may_be_in_it(world: Any, run: Transcript) -> None:
@@ -256,7 +235,7 @@ def test_a_change_of_the_broadcast_is_explained_by_all_who_may_be_in_it(world: A
     found = AdapterMessages(view, world.learner).change(0, records)
     before, after = view.broadcast(0), view.broadcast(1)
     changed = [name for name in before if not torch.equal(before[name], after[name])]
-    message = torch.cat([(after[name] - before[name]).flatten() for name in changed]).double().numpy()
+    message = moved(before, after, changed)
     rows = slow_gradients(world.learner, before, changed, records)
     np.testing.assert_allclose(found["weights"], matrix_weights(rows, message), atol=1e-6)
 

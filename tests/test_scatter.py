@@ -1,6 +1,4 @@
-"""Sums that SecFPP reveals: what they tell of members, that no more is revealed than is safe, and that an attack reads each."""
-
-from __future__ import annotations
+"""Sums that SecFPP reveals: what they tell of members, that all is safe, and that an attack reads each."""
 
 import dataclasses
 import functools
@@ -19,15 +17,8 @@ from sklearn.metrics import roc_auc_score
 from fedaudit.attacks.base import View
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.attacks.knowledge import PooledSum
+from fedaudit.attacks.messages import pooled
 from fedaudit.attacks.messages.distances import UserVector, _slopes, from_distances
-from fedaudit.attacks.messages.pooled import (
-    between_classes,
-    inverse_root,
-    pooled_sums,
-    start_gradients,
-    told_distances,
-    user_vectors,
-)
 from fedaudit.attacks.scatter import solve
 from fedaudit.pipeline import on_shares
 from fedaudit.privacy.secpc import Meeting, Protocol, pooled_moment
@@ -48,8 +39,6 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """Gradients [n, D] of candidates, their classes, and which are members."""
-
     marks: Floats
     classes: NDArray[np.int64]
     member: NDArray[np.bool_]
@@ -67,7 +56,6 @@ def users(number: int, classes: int, directions: int, seed: int) -> list[User]:
 
 
 def scatter_of(user: User, member: NDArray[np.bool_]) -> Floats:
-    """A user's part of W by the formula, record by record and class by class."""
     present = sorted({int(c) for c in user.classes[member]})
     count = {c: sum(1 for i in np.flatnonzero(member) if user.classes[i] == c) for c in present}
     weight = {c: count[c] / (count[c] + FEW) for c in present}
@@ -84,12 +72,12 @@ def auroc(everybody: list[User], floor: float, noise: float = 0.0, second: bool 
     rng = np.random.default_rng(7)
     W = sum(scatter_of(user, user.member) for user in everybody)
     bumps = np.triu(rng.normal(0, noise, W.shape)) if noise else np.zeros_like(W)
-    root = inverse_root(torch.from_numpy(W + bumps + np.triu(bumps, 1).T), floor)
+    root = pooled.inverse_root(torch.from_numpy(W + bumps + np.triu(bumps, 1).T), floor)
     found = []
     for user in everybody:
         one_hot = F.one_hot(torch.from_numpy(user.classes), 10).double()
         truth = rng.permutation(user.member) if second else user.member
-        found.append(roc_auc_score(truth, solve(between_classes(torch.from_numpy(user.marks), one_hot, root))))
+        found.append(roc_auc_score(truth, solve(pooled.between_classes(torch.from_numpy(user.marks), one_hot, root))))
     return float(np.mean(found))
 
 
@@ -112,10 +100,8 @@ def test_shares_are_those_of_a_slow_solver(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, target, groups = rng.normal(size=(5, 8)), rng.normal(size=5), np.array([0, 0, 0, 1, 1, 1, 1, 1])
     sums = [{"type": "eq", "fun": lambda a, g=g: a[groups == g].sum() - 1} for g in (0, 1)]
-    slow = minimize(
-        lambda a: ((rows @ a - target) ** 2).sum(), np.full(8, 0.25), bounds=[(0, None)] * 8, constraints=sums,
-        options={"ftol": 1e-14, "maxiter": 1000},
-    )  # fmt: skip
+    limits = {"bounds": [(0, None)] * 8, "constraints": sums, "options": {"ftol": 1e-14, "maxiter": 1000}}
+    slow = minimize(lambda a: ((rows @ a - target) ** 2).sum(), np.full(8, 0.25), **limits)
     shares = solve(PooledSum(rows, target, groups))
     np.testing.assert_allclose(shares, slow.x, atol=2e-4)
     assert (shares >= 0).all()
@@ -142,24 +128,14 @@ def test_noise_of_users_is_in_the_sum_once_and_nothing_is_lost() -> None:
     np.testing.assert_array_equal(total, total.T)
 
 
-# --- distances ---------------------------------------------------------------------------------------------------------
-
-
 def vector(user: User, shares: Floats) -> Floats:
-    """The vector of a user whose records have these shares: the mean of class means, of length 1."""
     weights = {c: (n / 2) / (n / 2 + FEW) for c in {*user.classes} if (n := int((user.classes == c).sum()))}
     mean = sum(weights[c] / sum(weights.values()) * shares[i] * user.marks[i] for i, c in enumerate(user.classes))
     found: Floats = mean / np.linalg.norm(mean)
     return found
 
 
-def true_shares(user: User) -> Floats:
-    count = np.bincount(user.classes, user.member)
-    return user.member / count[user.classes]
-
-
 def asked(vectors: Floats, rounds: int) -> list[tuple[list[list[int]], Floats]]:
-    """Distances to the means of halves drawn anew in every round."""
     orders = [np.random.default_rng(r).permutation(len(vectors)).tolist() for r in range(rounds)]
     halves = [[order[: len(order) // 2], order[len(order) // 2 :]] for order in orders]
     means = [np.stack([vectors[half].mean(0) for half in both]) for both in halves]
@@ -193,7 +169,8 @@ def test_distances_tell_members_and_nothing_of_a_second_coin() -> None:
     rng, found, second = np.random.default_rng(5), [], []
     for seed in range(6):
         everybody = users(8, classes=2, directions=20, seed=seed)
-        vectors = np.stack([vector(user, true_shares(user)) for user in everybody])
+        true = [user.member / np.bincount(user.classes, user.member)[user.classes] for user in everybody]
+        vectors = np.stack([vector(*pair) for pair in zip(everybody, true, strict=True)])
         expected, told = [expected_of(user) for user in everybody], asked(vectors, 20)
         for k, user in enumerate(everybody):
             shares = solve(from_distances(expected, told, k))
@@ -204,25 +181,24 @@ def test_distances_tell_members_and_nothing_of_a_second_coin() -> None:
 
 
 def test_the_expected_vectors_of_a_run_are_its_own_where_all_candidates_are_members(whole: Transcript) -> None:
-    """Each record twice among the candidates, so that the expected half are all: distances follow from expected vectors to their last step."""
-    method, world = secfpp(), federation(SIZES)
+    """Each record twice among the candidates, so that the expected half are all: distances follow to the last step."""
+    method, world, seen = secfpp(), federation(SIZES), View(whole, "clustering-server")
     learner = world.learner()
-    seen = View(whole, "clustering-server")
-    expected = user_vectors(seen, method, learner, [[*own, *own] for own in world.training])
-    assert expected is not None
-    vectors, rounds = np.stack([one.expected for one in expected]), told_distances(seen)
+    expected = pooled.user_vectors(seen, method, learner, [[*own, *own] for own in world.training])
+    vectors, rounds = np.stack([one.expected for one in expected]), pooled.told_distances(seen)
     assert len(rounds) == SCHEDULE.rounds - 1
     for groups, distances in rounds:
         means = np.stack([vectors[group].mean(0) for group in groups])
         np.testing.assert_allclose(((vectors[:, None] - means) ** 2).sum(-1), distances, atol=1e-3)
-    assert user_vectors(View(whole, "colluding-users"), method, learner, world.training) is None
+    assert pooled.user_vectors(View(whole, "colluding-users"), method, learner, world.training) is None
 
 
-# --- what a run reveals -----------------------------------------------------------------------------------------------
+def revealing(path: Path, rounds: int, **params: Any) -> Transcript:
+    return run(path, secfpp(**params), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=rounds))
 
 
 def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_path: Path) -> None:
-    shut = run(tmp_path, secfpp(directions=64), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=3))
+    shut = revealing(tmp_path, rounds=3, directions=64)
     assert set(shut.revealed(0)) == {"class_counts", "gradients"}
     facts = shut.round(0)["revealed"]
     assert facts["rank"] < facts["directions"] == 64
@@ -235,10 +211,9 @@ def test_with_too_few_classes_nothing_is_revealed_and_users_stay_together(tmp_pa
 
 
 def test_the_sum_is_revealed_where_classes_fill_all_directions_and_no_sooner(tmp_path: Path) -> None:
-    once = dataclasses.replace(SCHEDULE, rounds=1)
-    rank = run(tmp_path / "usual", secfpp(), federation(SIZES), once).round(0)["revealed"]["rank"]
+    rank = revealing(tmp_path / "usual", rounds=1).round(0)["revealed"]["rank"]
     for directions in (rank, rank + 1):
-        found = run(tmp_path / f"{directions}", secfpp(directions=directions), federation(SIZES), once)
+        found = revealing(tmp_path / f"{directions}", rounds=1, directions=directions)
         assert ("scatter" in found.revealed(0)) == (directions == rank)
 
 
@@ -258,33 +233,28 @@ def test_the_metric_tells_what_the_sum_tells(tmp_path: Path, monkeypatch: pytest
     views = [View(noisy, name) for name in ("clustering-server", "colluding-users", "released-model")]
     for user in range(3):
         candidates = [*world.training[user], *world.test[:6]]
-        gradients = functools.partial(start_gradients, views[0], method, learner, candidates)
-        seen = [pooled_sums(view, method, learner.labels(candidates), gradients)["scatter"] for view in views]
+        gradients = functools.partial(pooled.start_gradients, views[0], method, learner, candidates)
+        seen = [pooled.pooled_sums(view, method, learner.labels(candidates), gradients)["scatter"] for view in views]
         lengths = [np.linalg.norm(one.rows, axis=0) for one in seen]
         for other in lengths[1:]:
             np.testing.assert_allclose(other / other.sum(), lengths[0] / lengths[0].sum(), rtol=0.02)
 
 
-def test_the_noise_in_the_sum_is_as_large_as_said(
-    tmp_path: Path, whole: Transcript, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_noise_in_the_sum_is_as_large_as_said(tmp_path: Path, whole: Transcript, monkeypatch: Any) -> None:
     """With all users' noise it is a bit larger than what is left if t collude and some are absent."""
     monkeypatch.setattr(SecFPP, "noise", 1e-12)
-    other = run(tmp_path, secfpp(), federation(SIZES), dataclasses.replace(SCHEDULE, rounds=1)).revealed(0)["scatter"]
+    other = revealing(tmp_path, rounds=1).revealed(0)["scatter"]
     spread = float((whole.revealed(0)["scatter"] - other)[np.triu_indices(8)].std())
     assert 0.7e-4 < spread / (USERS / (USERS - 4)) ** 0.5 < 1.3e-4
 
 
-REVEALING: list[dict[str, Any]] = [
-    {}, {"directions": 64}, {"masks": False}, *({"clustered": "prompt", "reduction": r} for r in ("moments", "random", "none"))
-]  # fmt: skip
+REDUCED = [{"clustered": "prompt", "reduction": reduction} for reduction in ("moments", "random", "none")]
 
 
-@pytest.mark.parametrize("params", REVEALING, ids=str)
+@pytest.mark.parametrize("params", [{}, {"directions": 64}, {"masks": False}, *REDUCED], ids=str)
 def test_whatever_is_revealed_is_declared_and_read_by_an_attack(tmp_path: Path, params: dict[str, Any]) -> None:
     method = secfpp(**params)
-    done = run(tmp_path, method, federation(SIZES), dataclasses.replace(SCHEDULE, rounds=2))
-    assert seen_beside_models(method, done) <= {*method.reveals}
+    assert seen_beside_models(method, revealing(tmp_path, rounds=2, **params)) <= {*method.reveals}
     read = {name for plugin in ATTACKS.values() for name in plugin.facts.reads} | {*on_shares.READS}
     assert {*method.reveals} <= read
 
@@ -300,8 +270,7 @@ def test_no_other_method_sends_what_no_attack_reads(name: str, tmp_path: Path) -
 
 
 def seen_beside_models(method: Any, whole: Any) -> set[str]:
-    """Names of all tensors that the server or clients are told, but for mean uploads, public constants, and what is
-    broadcast as a model (every attack reads that) or says which client has which."""
+    """Names of tensors that the server or clients are told, but for mean uploads, constants and models."""
     names = set[str]()
     for r in range(whole.schedule.rounds):
         names |= {*whole.revealed(r)} - {"gradients"}

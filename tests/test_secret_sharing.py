@@ -36,9 +36,6 @@ def slow_value(field: Field, nodes: list[int], values: list[int], x: int) -> int
     return total.numerator * pow(total.denominator, -1, field.q) % field.q
 
 
-# --- the field ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("field", [SMALL, Field(2**31 - 1), BIG], ids=lambda field: f"q={field.q}")
 def test_arithmetic_is_that_of_pythons_integers(field: Field) -> None:
     edges = np.array([0, 1, 2, field.q // 2, field.q - 2, field.q - 1])
@@ -63,9 +60,6 @@ def test_polynomials_against_lagranges_formula() -> None:
     values = BIG.uniform((4,), rng())
     found = BIG.product(BIG.lagrange(np.array(nodes), np.array(at)), values[:, None])[:, 0]
     assert found.tolist() == [slow_value(BIG, nodes, values.tolist(), x) for x in at]
-
-
-# --- sharing: exact ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("users", "t", "absent", "wrong"), GRID)
@@ -96,30 +90,26 @@ def test_sums_and_distances_survive_the_absent_and_the_wrong(users: int, t: int,
             assert (values.astype(object).sum(0) % sharing.field.q).tolist() == exact.tolist()
 
 
-def test_there_are_as_many_slices_as_can_be_decoded() -> None:
-    def slices(**tolerance: int) -> int:
-        return Sharing.planned(20, Tolerance(6, **tolerance), degree=2, largest=1).slices
+def test_there_are_as_many_slices_as_can_be_decoded_in_a_field_for_the_largest_result() -> None:
+    def planned(users: int, t: int, absent: int = 0, wrong: int = 0, *, degree: int = 2, largest: int = 1) -> Sharing:
+        return Sharing.planned(users, Tolerance(t, absent, wrong), degree=degree, largest=largest)
 
-    assert (slices(), slices(absent=2, wrong=1)) == (4, 2)
+    assert (planned(20, 6).slices, planned(20, 6, 2, 1).slices) == (4, 2)
     for users, t, absent, wrong in GRID:
         for degree in (1, 2):
-            sharing = Sharing.planned(users, Tolerance(t, absent, wrong), degree=degree, largest=1)
-            needed = [degree * (ell + t - 1) + 1 + 2 * wrong + absent for ell in (sharing.slices, sharing.slices + 1)]
+            slices = planned(users, t, absent, wrong, degree=degree).slices
+            needed = [degree * (ell + t - 1) + 1 + 2 * wrong + absent for ell in (slices, slices + 1)]
             assert needed[0] <= users < needed[1]
-
-
-def test_the_field_holds_the_largest_result() -> None:
     for largest in (1, 100, 10**14):
-        q = Sharing.planned(7, Tolerance(2), degree=2, largest=largest).field.q
-        assert 2 * largest < q < 2 * largest + 1000
+        assert 2 * largest < planned(7, 2, largest=largest).field.q < 2 * largest + 1000
 
 
-def test_reals_are_off_by_half_a_step() -> None:
+def test_reals_are_off_by_half_a_step_and_refused_beyond_the_range() -> None:
     values = rng().uniform(-3, 3, size=200)
     assert np.abs(quantised(values, 1000, 3.0) / 1000 - values).max() <= 0.0005
-
-
-# --- sharing: secret --------------------------------------------------------------------------------------------------
+    for beyond in (3.1, math.nan):
+        with pytest.raises(InputError, match="beyond the range"):
+            quantised(np.array([0.5, beyond]), 1000, 3.0)
 
 
 def joint(sharing: Sharing, secret: int, users: tuple[int, ...], noise: range) -> Counter[tuple[int, ...]]:
@@ -182,17 +172,10 @@ def test_masks_hide_all_of_a_distance_but_its_sum() -> None:
         assert int(masked.astype(object).sum()) % sharing.field.q == by_slice.sum()
         seen.append(masked[0, 0] > 0)
     assert 15 < sum(seen) < 45  # the halves of the field, alike: 30 +- 4
-
-
-def test_masks_have_the_full_degree() -> None:
-    """No fewer answers decode them than decode a distance: nothing of a distance lies beyond what they cover."""
-    sharing = Sharing.planned(20, Tolerance(6), degree=2, largest=10**10)
+    # no fewer answers decode them than decode a distance: nothing of a distance lies beyond what they cover
     mask = sharing.zero_sums(50, rng())
     below = sharing.field.lagrange(sharing.points[: sharing.size - 1], sharing.points[sharing.size - 1 :])
     assert (sharing.field.product(below, mask[: sharing.size - 1]) != mask[sharing.size - 1 :]).all()
-
-
-# --- decoding ---------------------------------------------------------------------------------------------------------
 
 
 def word(field: Field, points: np.ndarray, size: int, words: int, seed: int) -> np.ndarray:
@@ -229,55 +212,38 @@ def test_decoding_against_trying_everything(seed: int) -> None:
 
 
 def test_too_many_uncoordinated_errors_are_noticed() -> None:
-    points = np.arange(1, 21)
     for seed in range(15):
-        sent = word(BIG, points, 15, 4, seed)
+        sent = word(BIG, np.arange(1, 21), 15, 4, seed)
         sent[:3] = BIG.uniform((3, 4), rng(seed))
         with pytest.raises(InputError, match="more than 2 of 20 users sent wrong shares"):
-            reed_solomon.decode(BIG, points, sent, size=15, wrong=2)
-
-
-def test_errors_of_several_words_are_too_many_together() -> None:
-    """Two senders spoil the first word and another one the second: of each word alone they could be corrected."""
-    points = np.arange(1, 8)
-    sent = word(BIG, points, 3, 2, 0)
+            reed_solomon.decode(BIG, np.arange(1, 21), sent, size=15, wrong=2)
+    # two senders spoil the first word and another one the second: of each word alone they could be corrected
+    sent = word(BIG, np.arange(1, 8), 3, 2, 0)
     sent[[0, 1], 0] = BIG.add(sent[[0, 1], 0], np.array([1, 2]))
     sent[2, 1] = BIG.add(sent[2, 1], np.array(1))
     with pytest.raises(InputError, match="more than 2 of 7 users"):
-        reed_solomon.decode(BIG, points, sent, size=3, wrong=2)
+        reed_solomon.decode(BIG, np.arange(1, 8), sent, size=3, wrong=2)
 
 
 def test_the_limit_e_plus_one_who_agree_forge_a_result() -> None:
     """Each adds its value of a polynomial that is zero at all honest points but e; those e are named instead."""
-    points, size, wrong = np.arange(1, 20), 15, 2
-    honest = word(BIG, points, size, 1, 0)
-    zeros, liars = points[:14], [14, 15, 16]
-    shift = np.array([math.prod(int(x) - int(z) for z in zeros) % BIG.q for x in points])
-    forged = honest.copy()
-    forged[liars, 0] = BIG.add(honest[liars, 0], shift[liars])
-    _, named = reed_solomon.decode(BIG, points, forged, size=size, wrong=wrong)
+    points, liars = np.arange(1, 20), [14, 15, 16]
+    sent = word(BIG, points, 15, 1, 0)
+    shift = np.array([math.prod(int(x) - int(zero) for zero in points[:14]) % BIG.q for x in points])
+    sent[liars, 0] = BIG.add(sent[liars, 0], shift[liars])
+    _, named = reed_solomon.decode(BIG, points, sent, size=15, wrong=2)
     assert named.tolist() == [17, 18]
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------------
-
-
 def test_what_cannot_be_decoded_is_refused_with_the_inequality() -> None:
-    with pytest.raises(InputError, match=r"12 users are too few for t = 6 .* that is 13 for ell = 1"):
-        Sharing.planned(12, Tolerance(6), degree=2, largest=1)
-    with pytest.raises(InputError, match=r"needed are 2 \(ell \+ t - 1\) \+ 1 \+ 2 x 1 \+ 2, that is 13 for ell = 1"):
-        Sharing.planned(10, Tolerance(4, 2, 1), degree=2, largest=1)
-    with pytest.raises(InputError, match=r"a prime above .* up to 2\^50"):
-        Sharing.planned(10, Tolerance(2), degree=2, largest=2**49)
-
-
-def test_bad_answers_are_refused() -> None:
+    for users, tolerance, largest, words in (
+        (12, Tolerance(6), 1, r"12 users are too few for t = 6 .* that is 13 for ell = 1"),
+        (10, Tolerance(4, 2, 1), 1, r"needed are 2 \(ell \+ t - 1\) \+ 1 \+ 2 x 1 \+ 2, that is 13 for ell = 1"),
+        (10, Tolerance(2), 2**49, r"a prime above .* up to 2\^50"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Sharing.planned(users, tolerance, degree=2, largest=largest)
     sharing = Sharing.planned(7, Tolerance(1, 1, 1), degree=2, largest=100)
-    answers = np.zeros((7, 2), np.int64)
     for there in (0, 4):
         with pytest.raises(InputError, match=f"{there} users answer, and"):
-            sharing.opened(range(there), answers[:there])
-    with pytest.raises(InputError, match="beyond the range"):
-        quantised(np.array([0.5, 3.1]), 1000, 3.0)
-    with pytest.raises(InputError, match="beyond the range"):
-        quantised(np.array([math.nan]), 1000, 3.0)
+            sharing.opened(range(there), np.zeros((there, 2), np.int64))

@@ -13,11 +13,11 @@ from fedaudit.command.cli import read_command
 from fedaudit.machinery import plugins
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.run import run
-from fedaudit.reports.evidence import TABLES
 from fedaudit.reports.section import Page, Section, sections
 from fedaudit.reports.section_files import PACKAGE, section_files
 from fedaudit.reports.sections import batches
 from fedaudit.reports.sections.communication import section
+from tests.evidence import table
 from tests.pages import Reader
 from tests.prompt_evidence import attacked, prompt_evidence
 from tests.test_report import ONE
@@ -49,15 +49,14 @@ def test_is_a_function_of_the_page_that_gives_a_section_or_nothing(name):
 
 
 def test_communication_is_of_every_method_that_sent_anything():
-    rounds = pd.DataFrame(
-        {"round": [0, 1], "bytes_down": [4000, 2000], "bytes_up": [2000, 2000], "fedavg_bytes": [8000, 8000],
-         "messages": [2, 1], "complete": [0, 0]}
-    )  # fmt: skip
-    (row,) = section(Page([_with(rounds)], map)).context["communication"]
-    assert row == {"name": "FedRand", "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000, "even": False}
-    assert section(Page([_with(rounds[:0])], map)) is None
-    (even,) = section(Page([_with(rounds[:1])], map)).context["communication"]
-    assert even["even"]
+    columns = ["round", "bytes_down", "bytes_up", "fedavg_bytes", "messages", "complete"]
+    rounds = pd.DataFrame([(0, 4000, 2000, 8000, 2, 0), (1, 2000, 2000, 8000, 1, 0)], columns=columns)
+    pages = [Page([dataclasses.replace(ONE, tables={"cost": rounds[:n]})], map) for n in (2, 1, 0)]
+    both, one, none = map(section, pages)
+    expected = {"name": "FedRand", "down": 2000, "up": 4000 / 3, "share": 10_000 / 16_000, "even": False}
+    assert both.context["communication"] == [expected]
+    assert one.context["communication"][0]["even"]
+    assert none is None
 
 
 def test_a_table_that_no_page_knows_becomes_a_file():
@@ -69,22 +68,14 @@ def test_a_table_that_no_page_knows_becomes_a_file():
     assert page.table("nobody's").empty
 
 
-def _with(cost):
-    return dataclasses.replace(ONE, tables={"cost": cost})
-
-
 SOLVED = [
     ("client-00", 0, 1e-7, 0.01, 1e-3, 2), ("client-01", 0, 3e-7, 0.02, 2e-3, 1), ("client-00", 1, 0.5, 0.01, 300.0, 0),
 ]  # fmt: skip
 BATCHES = pd.DataFrame(SOLVED, columns=["client", "round", "residual", "least", "error", "skipped"])
 CLASSES = attacked(prompt_evidence("fedotp"), "loss", "entropy", "fedmia")
-LOSS = pd.DataFrame(
-    [("server", "exact", "lira", 0.7, 0.6, 0.8, 0.1, 0.02, 0.18)], columns=TABLES["beside_loss"].split()
-)
-KINDS = {
-    "texts": ONE,
-    "classes": dataclasses.replace(CLASSES, tables=CLASSES.tables | {"batches": BATCHES, "beside_loss": LOSS}),
-}
+LOSS = table("beside_loss", [("server", "exact", "lira", 0.7, 0.6, 0.8, 0.1, 0.02, 0.18)])
+CLASSES = dataclasses.replace(CLASSES, tables=CLASSES.tables | {"batches": BATCHES, "beside_loss": LOSS})
+KINDS = {"texts": ONE, "classes": CLASSES}
 TABLE_OF = {  # the table without which a section is not there
     "tokens": "tokens", "reconstruction": "coverage", "agreement": "agreement", "attribution": "attribution",
     "canaries": "canaries", "cells": "cells", "refused": "refused", "communication": "cost", "batches": "batches",
@@ -108,9 +99,9 @@ def test_texts_and_classes_with_the_same_tables_have_the_same_sections():
 def test_a_section_is_there_where_its_table_is(kind):
     bare = names(KINDS[kind])
     for name, of in TABLE_OF.items():
-        table = next(e.tables[of] for e in KINDS.values() if of in e.tables)
-        assert name in names(KINDS[kind], **{of: table})
-        assert name not in bare | names(KINDS[kind], **{of: table.head(0)})
+        rows = next(e.tables[of] for e in KINDS.values() if of in e.tables)
+        assert name in names(KINDS[kind], **{of: rows})
+        assert name not in bare | names(KINDS[kind], **{of: rows.head(0)})
 
 
 def test_how_well_messages_are_explained_is_said_round_by_round():
@@ -132,10 +123,7 @@ SMALL = {
 def test_pages_of_both_kinds_under_the_same_attacks_have_the_same_sections(tmp_path):
     found = {}
     for kind, words in SMALL.items():
-        result = run(
-            read_command([*words.split(), "--attack", "loss,entropy,maxrenyi", "--out", str(tmp_path)]).plan,
-            Progress(quiet=True),
-        )
-        page = Reader(result.report.read_bytes())
+        plan = read_command([*words.split(), "--attack", "loss,entropy,maxrenyi", "--out", str(tmp_path)]).plan
+        page = Reader(run(plan, Progress(quiet=True)).report.read_bytes())
         found[kind] = {a["id"] for tag, a in page.elements if tag in ("section", "h2", "h3") and "id" in a}
     assert found["texts"] - {"tokens"} == found["classes"] - {"accuracy", "noise", "against", "differences"}

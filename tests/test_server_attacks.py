@@ -1,6 +1,4 @@
-"""Attacks on what was seen of rounds: against slow loops and hand calculations, ties and absent clients, under no leak and a planted one."""
-
-from __future__ import annotations
+"""Attacks on what was seen of rounds: against slow loops and by hand, ties, absent clients, a planted leak."""
 
 import dataclasses
 import math
@@ -25,16 +23,10 @@ ATTACKS: dict[str, Any] = {
 
 
 def some_seen(rounds: Rounds | None, history: Floats | None = None) -> Knowledge:
-    """What an attack on rounds may look at; the models' answers are of no account."""
     n = rounds.loss.shape[-1] if rounds is not None else 3 if history is None else history.shape[-1]
     labels, uniform = np.zeros(n, np.int64), np.full((n, 2), -math.log(2))
     ids = tuple(map(str, range(n)))
     return classified(ids, labels, np.zeros(n, bool), uniform, uniform, uniform, rounds=rounds, history=history)
-
-
-def of(loss: Any, cosine: Any = None, client: int = 0) -> Rounds:
-    loss = np.asarray(loss, float)
-    return Rounds(client, loss, loss if cosine is None else np.asarray(cosine, float))
 
 
 def grids() -> dict[str, Rounds]:
@@ -70,11 +62,8 @@ def slow_fedmia(values: Floats, client: int, i: int) -> float:
 
 
 def slow_posterior(loss: Floats, client: int, i: int) -> float:
-    found = []
-    for row in loss[:, :, i]:
-        if not math.isnan(row[client]):
-            found.append(math.log(math.exp(-row[client]) / sum(math.exp(-v) for v in row if not math.isnan(v))))
-    return mean(found)
+    rows = [row for row in loss[:, :, i] if not math.isnan(row[client])]
+    return mean([math.log(math.exp(-row[client]) / np.nansum(np.exp(-row))) for row in rows])
 
 
 def slow_slope(losses: Floats) -> float:
@@ -113,7 +102,8 @@ def test_others_that_agree_but_for_rounding_of_their_mean_are_a_tie() -> None:
 
 
 def test_losses_of_thousands_do_not_overflow() -> None:
-    found = source.log_posterior(of([[[5000.0], [5001.0]]]))[:, 0]
+    loss = np.array([[[5000.0], [5001.0]]])
+    found = source.log_posterior(Rounds(0, loss, loss))[:, 0]
     np.testing.assert_allclose(found, [-math.log1p(math.exp(-1)), -1 - math.log1p(math.exp(-1))])
 
 
@@ -126,16 +116,16 @@ def test_a_constant_is_exactly_flat() -> None:
 
 def test_the_slope_is_of_the_clients_own_loss_where_messages_are_seen() -> None:
     own = np.array([[3.0], [1.0]])
-    rounds = of(np.stack([own, own[::-1]], axis=1))
-    seen = some_seen(rounds, history=np.array([[1.0], [8.0]]))
+    loss = np.stack([own, own[::-1]], axis=1)
+    seen = some_seen(Rounds(0, loss, loss), history=np.array([[1.0], [8.0]]))
     assert ATTACKS["slope"].score(seen)["slope"].tolist() == [2]
     assert ATTACKS["slope"].score(dataclasses.replace(seen, rounds=None))["slope"].tolist() == [-7]
 
 
-def test_an_attack_without_what_it_needs_is_refused() -> None:
-    for attack in ATTACKS.values():
-        with pytest.raises(ValueError, match="rounds"):
-            attack.score(some_seen(None))
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_without_what_it_needs_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="rounds"):
+        ATTACKS[name].score(some_seen(None))
 
 
 def test_the_owner_of_what_leaks_is_found() -> None:

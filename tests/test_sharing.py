@@ -33,7 +33,6 @@ def folders(tmp_path: Path) -> Iterator[list[Path]]:
     for path in paths:
         path.mkdir()
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(paths[1])], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     yield paths
     holder.kill()

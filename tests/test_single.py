@@ -1,7 +1,5 @@
 """One peft adapter with its lists, as `--run ADAPTER --members LIST --nonmembers LIST`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -56,9 +54,7 @@ def test_a_run_of_one_client_and_one_round(place: Path, name: str) -> None:
         ("lists/members-1.png", lists, "members.jsonl line 2: image members-1.png is missing"),
     ],
 )
-def test_what_is_missing_is_named(
-    place: Path, capsys: pytest.CaptureFixture[str], change: str, words, message: str
-) -> None:
+def test_what_is_missing_is_named(place: Path, capsys, change: str, words, message: str) -> None:
     if change:
         (place / change).unlink()
     assert cli.main(["--run", str(place / "adapter"), *words(place), "--out", str(place / "out")]) == 2
@@ -72,12 +68,12 @@ def test_lists_go_with_an_adapter_only(place: Path, capsys: pytest.CaptureFixtur
 
 
 def test_untrained_and_shared_records(place: Path) -> None:
-    untrained = place / "untrained"
     from peft import LoraConfig, get_peft_model
 
-    torch.manual_seed(0)
-    model = torch.nn.Module()
-    model.layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(8, 8)})])
+    untrained = place / "untrained"
+    model = torch.nn.ModuleDict(
+        {"layers": torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(8, 8)})])}
+    )
     get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(untrained)
     with pytest.raises(InputError, match="nothing was trained"):
         assert read_adapter_run(untrained, Flags(False, *lists(place)[1::2])).remarks

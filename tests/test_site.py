@@ -1,7 +1,5 @@
 """The site is built from docs/ without a warning, and every link of its pages leads to a page and a place on it."""
 
-from __future__ import annotations
-
 import io
 from html.parser import HTMLParser
 from pathlib import Path

@@ -41,9 +41,8 @@ def main():
     print(len(fedaudit.audit(method="promptfl", epsilon="none", rounds=1, clients=2, train=8, test=1, threads=2, out="out").findings))
 """
 GUARDED, BARE = 'if __name__ == "__main__":\n    main()\n', "main()\n"
-in_whole_runs = (
-    pytest.mark.slow
-)  # commands whose workers are spawned; quick: two scripts, and forked workers everywhere
+# commands whose workers are spawned; quick: two scripts, and forked workers everywhere
+in_whole_runs = pytest.mark.slow
 
 
 def run(script: str, place: Path) -> subprocess.CompletedProcess[str]:
@@ -52,12 +51,9 @@ def run(script: str, place: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=place, env=SPAWN, capture_output=True, text=True, timeout=60)
 
 
-def test_a_script_with_the_guard(tmp_path: Path) -> None:
+def test_a_script_with_the_guard_runs_and_one_without_it_is_explained(tmp_path: Path) -> None:
     done = run(SCRIPT + GUARDED, tmp_path)
     assert (done.stdout, done.returncode) == ("[0, 1, 2]\n", 0), done.stderr
-
-
-def test_a_script_without_it_is_explained(tmp_path: Path) -> None:
     done = run(SCRIPT + BARE, tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(local.GUARD)

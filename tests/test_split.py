@@ -1,7 +1,5 @@
 """Coins before a training elsewhere: fair, independent, committed to, and checked when the run comes back."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import hashlib
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from scipy.stats import binomtest
@@ -25,6 +24,7 @@ from fedaudit.external.coins import Coins, commitment_of, draw
 from fedaudit.external.reading import read
 from fedaudit.external.split import LEAST, split
 from fedaudit.machinery.errors import InputError
+from tests.small_run import edit, put
 from tests.test_prompt_runs import exported
 
 SEED = bytes(range(16))
@@ -42,7 +42,7 @@ def candidates(place: Path, *, clients: int = 2, each: int = 30, **more: object)
 
 
 def listed(place: Path, lines: list[dict[str, Any]]) -> Path:
-    (place / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    put(place / "candidates.jsonl", lines)
     return place / "candidates.jsonl"
 
 
@@ -60,6 +60,7 @@ class TestCoins:
         assert min(pairs.values()) > 900, "neighbours' coins are independent"
         other = np.array([Coins(SEED[::-1], "", frozenset(), "natural", 0).of(f"record-{i}") for i in range(4000)])
         assert abs(int((flipped == other).sum()) - 2000) < 130
+        assert len({draw(SEED, purpose, "r") for purpose in ("coin", "reference", "chosen", "order")}) == 4
 
     def test_the_commitment_is_of_seed_and_records_in_any_order(self) -> None:
         lines = ["b", "a"]
@@ -68,9 +69,6 @@ class TestCoins:
             by_hand.update(hashlib.sha256(line.encode()).digest())
         assert commitment_of(SEED, lines) == commitment_of(SEED, lines[::-1]) == by_hand.hexdigest()
         assert len({commitment_of(SEED, some) for some in (["ab"], ["a", "b"], ["b"], [])}) == 4
-
-    def test_purposes_draw_apart(self) -> None:
-        assert len({draw(SEED, purpose, "r") for purpose in ("coin", "reference", "chosen", "order")}) == 4
 
 
 WRONG: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], dict[str, Any], str]] = {
@@ -92,13 +90,14 @@ class TestSplit:
     def test_every_record_is_dealt_once_by_its_coin(self, tmp_path: Path) -> None:
         done = split(candidates(tmp_path / "in"), tmp_path / "out", seed=SEED)
         lists = {name: lines_of(tmp_path / "out" / f"{name}.jsonl") for name in done.counts}
-        assert sorted(line["id"] for lines in lists.values() for line in lines) == sorted(f"r{i}" for i in range(60))
+        every = [line for lines in lists.values() for line in lines]
+        assert sorted(line["id"] for line in every) == sorted(f"r{i}" for i in range(60))
         coins = Coins(SEED, "", frozenset(), "natural", 0)
         assert all(coins.of(line["id"]) for line in lists["members"])
         assert not any(coins.of(line["id"]) for line in lists["nonmembers"])
         per_stratum = collections.Counter((line["client"], line["class"]) for line in lists["reference"])
         assert set(per_stratum.values()) == {2}, "a fifth of ten records of each client's class"
-        for line in (line for lines in lists.values() for line in lines):
+        for line in every:
             pixel = np.asarray(Image.open(tmp_path / "out" / line["image"]))[0, 0, 0]
             assert (line["id"], line["client"]) == (f"r{pixel}", int(pixel) % 2)
         assert done.counts == {name: len(lines) for name, lines in lists.items()}
@@ -129,12 +128,8 @@ class TestSplit:
         source = candidates(tmp_path / "in")
         done = split(source, tmp_path / "out", canaries=9, canary_kind=kind, seed=SEED)
         about = json.loads((tmp_path / "out" / "coins.json").read_text())
-        both = {
-            line["id"]: line
-            for name in ("members", "nonmembers")
-            for line in lines_of(tmp_path / "out" / f"{name}.jsonl")
-        }
-        made = [both[name] for name in about["canaries"]]
+        dealt = [line for name in ("members", "nonmembers") for line in lines_of(tmp_path / "out" / f"{name}.jsonl")]
+        made = [line for line in dealt if line["id"] in about["canaries"]]
         assert (done.canaries, len(made), about["canary_kind"]) == (9, 9, kind)
         assert sorted(collections.Counter(line["client"] for line in made).values()) == [4, 5]
         before = {line["id"]: line for line in lines_of(source)}
@@ -193,31 +188,20 @@ def coined(good: Path, tmp_path: Path) -> Path:
 
 def moved(run: Path) -> None:
     first, *rest = lines_of(run / "nonmembers.jsonl")
-    rewrite(run / "nonmembers.jsonl", rest)
-    rewrite(run / "members.jsonl", [*lines_of(run / "members.jsonl"), first])
-
-
-def rewrite(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    put(run / "nonmembers.jsonl", rest)
+    put(run / "members.jsonl", [*lines_of(run / "members.jsonl"), first])
 
 
 def first_of(name: str, **values: object) -> Callable[[Path], None]:
     def change(run: Path) -> None:
         first, *rest = lines_of(run / f"{name}.jsonl")
-        rewrite(run / f"{name}.jsonl", [first | values, *rest])
+        put(run / f"{name}.jsonl", [first | values, *rest])
 
     return change
 
 
 def dropped(name: str) -> Callable[[Path], None]:
-    return lambda run: rewrite(run / f"{name}.jsonl", lines_of(run / f"{name}.jsonl")[1:])
-
-
-def about(**values: object) -> Callable[[Path], None]:
-    def change(run: Path) -> None:
-        (run / "coins.json").write_text(json.dumps(json.loads((run / "coins.json").read_text()) | values))
-
-    return change
+    return lambda run: put(run / f"{name}.jsonl", lines_of(run / f"{name}.jsonl")[1:])
 
 
 def repainted(run: Path) -> None:
@@ -232,11 +216,11 @@ CHANGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "another class": (first_of("members", **{"class": "owl", "group": None}), "unknown key 'group'|commits to other"),
     "another client": (first_of("nonmembers", client=2), "commits to other records|says"),
     "another picture": (repainted, "commits to other records"),
-    "another seed": (about(seed="00" * 16), "the coin of"),
-    "another commitment": (about(commitment="00" * 32), "commits to other records"),
-    "a seed of fewer bits": (about(seed="00"), "seed must be 32 hexadecimal digits"),
-    "canaries that are none": (about(canaries=["nobody"]), "coins.json, canaries: nobody is no candidate"),
-    "no kind": (about(canary_kind="odd"), 'canary_kind must be "mislabelled" or "ood" or "natural"'),
+    "another seed": (edit("coins.json", seed="00" * 16), "the coin of"),
+    "another commitment": (edit("coins.json", commitment="00" * 32), "commits to other records"),
+    "a seed of fewer bits": (edit("coins.json", seed="00"), "seed must be 32 hexadecimal digits"),
+    "canaries that are none": (edit("coins.json", canaries=["nobody"]), "coins.json, canaries: nobody is no candidate"),
+    "no kind": (edit("coins.json", canary_kind="odd"), 'canary_kind must be "mislabelled" or "ood" or "natural"'),
 }
 
 
@@ -264,18 +248,8 @@ class TestReadBack:
 
     def test_order_and_positions_may_change(self, coined: Path) -> None:
         lines = [line | {"position": i} for i, line in enumerate(lines_of(coined / "members.jsonl")[::-1])]
-        rewrite(coined / "members.jsonl", lines)
+        put(coined / "members.jsonl", lines)
         assert read(coined).coins is not None
-
-
-def scored(scores: dict[str, float], coins: dict[str, bool]) -> ScoredRun:
-    import pandas as pd
-
-    frame = pd.DataFrame({"loss": scores})
-    return ScoredRun(
-        models=[ScoredModel("prompt-user", "prompt", 0, 1, frame)], headlines={"loss": ("loss",)},
-        signals={"loss": "loss"}, blind={}, records={0: list(scores)}, reference={0: []}, truth=coins,
-    )  # fmt: skip
 
 
 CLAIM = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "neighbours": "add or remove"}
@@ -286,13 +260,14 @@ class TestClaim:
         """The bound of an adversary that is right about a share of its guesses about 1,000 canaries."""
         rng = np.random.default_rng(0)
         coins = {f"r{i}": bool(coin) for i, coin in enumerate(rng.random(1000) < 0.5)}
-        signal = {
-            name: (1 if coin else -1) * (1 if rng.random() < right else -1) * rng.random()
-            for name, coin in coins.items()
-        }
+        sides = np.where([*coins.values()], 1, -1) * np.where(rng.random(1000) < right, 1, -1)
+        frame = pd.DataFrame({"loss": sides * rng.random(1000)}, [*coins])
+        about: Any = {"headlines": {"loss": ("loss",)}, "signals": {"loss": "loss"}, "blind": {}, "reference": {0: []}}
+        models = [ScoredModel("prompt-user", "prompt", 0, 1, frame)]
+        scored = ScoredRun(models=models, records={0: [*coins]}, truth=coins, **about)
         subject = Subject(
             transcript=None, method=None, privacy=None, threat_models=["prompt-user"],
-            names={"run": "r", "method": "m", "task": "t", "seed": 0}, attacked=scored(signal, coins), canaries={0: coins},
+            names={"run": "r", "method": "m", "task": "t", "seed": 0}, attacked=scored, canaries={0: coins},
             said={"claimed": "1", "provable": "unknown", "measured": "not checked"}, claim=claim,
         )  # fmt: skip
         result = claim_audit.claim(subject, claim_audit.Params())
@@ -301,17 +276,12 @@ class TestClaim:
         assert said["measured"].startswith(f"at least {found.value:.3g}")
         return found
 
-    def test_a_claim_that_guesses_refute(self) -> None:
-        found = self.found(1.0, CLAIM)
+    def test_right_guesses_refute_a_claim_and_guesses_at_random_none(self) -> None:
+        found, chance = self.found(1.0, CLAIM), self.found(0.5, CLAIM)
         assert (found.claimed, found.delta, found.canaries, found.guesses) == (1.0, 1e-5, 1000, 200)
-        assert found.value > 2
-        assert found.p_claimed < 1e-3
+        assert found.value > 2 > 0.5 > chance.value
+        assert found.p_claimed < 1e-3 < 0.05 < chance.p_claimed
         assert found.p_provable is None
-
-    def test_guesses_at_random_refute_nothing(self) -> None:
-        found = self.found(0.5, CLAIM)
-        assert found.value < 0.5
-        assert found.p_claimed > 0.05
 
     @pytest.mark.parametrize("neighbours", ["replace", "zero-out"])
     def test_a_claim_of_another_relation(self, neighbours: str) -> None:

@@ -89,9 +89,7 @@ def test_the_listing_goes_on_below_itself(width: int) -> None:
     assert Counter(re.sub(r"\s", "", wide)) == Counter(re.sub(r"\s", "", narrow))
 
 
-def test_files_are_never_broken_and_windows_have_80_columns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_files_are_never_broken_and_windows_have_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert window.open_console().width == window.UNSEEN
     assert window.columns_of_window() is None
     monkeypatch.setattr(Console, "is_terminal", True)

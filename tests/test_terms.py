@@ -26,14 +26,11 @@ def test_a_word_is_the_text_that_files_hold(tmp_path):
     assert pd.read_parquet(tmp_path / "table").threat_model.tolist() == ["server", "owner"]
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda term: pickle.loads(pickle.dumps(term))])
-def test_a_copy_of_a_word_knows_the_same(copied):
-    assert (copied(SERVER), copied(SERVER).sees, copied(SERVER).name) == (SERVER, SERVER.sees, "server")
-
-
-def test_a_word_stays_as_it_is():
+def test_a_word_stays_as_it_is_and_its_copies_know_the_same():
     with pytest.raises(AttributeError, match="sees of server stays as it is"):
         SERVER.sees = frozenset()
+    for copied in (copy.deepcopy(SERVER), pickle.loads(pickle.dumps(SERVER))):
+        assert (copied, copied.sees, copied.name) == (SERVER, SERVER.sees, "server")
 
 
 def test_a_word_is_found_by_its_text():
@@ -44,12 +41,8 @@ def test_a_word_is_found_by_its_text():
 
 def test_every_threat_model_has_its_sentences_and_its_places():
     assert [*SENTENCES] == [*THREAT_MODELS]
-    assert sorted(STRONGEST) == sorted(THREAT_MODELS)
+    assert (sorted(STRONGEST), sorted(FRESHEST)) == (sorted(THREAT_MODELS), sorted(AT_THE_END))
     assert all(model.attacks in SENTENCES[model].who for model in THREAT_MODELS)
-
-
-def test_every_model_of_the_end_of_training_has_its_freshness():
-    assert sorted(FRESHEST) == sorted(AT_THE_END)
 
 
 ROOT = Path(__file__).parents[1]

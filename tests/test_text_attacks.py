@@ -62,21 +62,19 @@ def test_a_text_of_one_token_is_a_classification(plugin):
     of_texts = Knowledge(names, known, as_texts(model), as_texts(base))
     alone, many = scores_of(plugin, of_classes), scores_of(plugin, of_texts)
     if plugin.name == "maxrenyi":
-        for k in range(0, 101, 10):
-            np.testing.assert_allclose(many[f"renyi/2/{k}/caption"], alone["maxrenyi"], rtol=0, atol=1e-12)
-    else:
-        for name, score in alone.items():
-            np.testing.assert_allclose(many[name], score, rtol=0, atol=1e-12)
+        alone = {f"renyi/2/{k}/caption": alone["maxrenyi"] for k in range(0, 101, 10)}
+    for name, score in alone.items():
+        np.testing.assert_allclose(many[name], score, rtol=0, atol=1e-12)
 
 
 def test_scores_of_rounds_equal_their_loops():
     seen, *_ = texts(1.0, 30)
-    rounds, attacks = seen.rounds, ATTACKS
+    rounds = seen.rounds
     gone = dataclasses.replace(rounds, loss=rounds.loss.copy(), residual=rounds.residual.copy())
     gone.loss[2, 1] = gone.residual[0] = np.nan  # not rebuilt after one round; in another nothing moved
     seen = dataclasses.replace(seen, rounds=gone)
     names = ("slope", "projres", "quantile", "reconstruct")
-    found = {signal: score for name in names for signal, score in scores_of(attacks[name], seen).items()}
+    found = {signal: score for name in names for signal, score in scores_of(ATTACKS[name], seen).items()}
     for i in range(30):
         own = [gone.loss[t, 1, i] for t in (0, 1, 3)]
         out = [answers.loss[i] for s, answers in enumerate(seen.shadows.answers) if not seen.shadows.member[s, i]]
@@ -89,19 +87,15 @@ def test_scores_of_rounds_equal_their_loops():
     seen, *_ = texts(1.0, 30)
     history = np.random.default_rng(0).random((5, 30))
     seen = dataclasses.replace(seen, rounds=None, history=history)
-    attacks = ATTACKS
-    for i in range(30):
-        slope = scores_of(attacks["slope"], seen)["slope"][i]
-        assert slope == pytest.approx(-np.polyfit(range(5), history[:, i], 1)[0], abs=1e-12)
-        over = scores_of(attacks["loss"], seen)["loss/rounds"][i]
-        assert over == pytest.approx(seen.base.loss[i] - history[:, i].mean(), abs=1e-12)
+    slope, over = scores_of(ATTACKS["slope"], seen)["slope"], scores_of(ATTACKS["loss"], seen)["loss/rounds"]
+    assert slope == pytest.approx([-np.polyfit(range(5), own, 1)[0] for own in history.T], abs=1e-12)
+    assert over == pytest.approx(seen.base.loss - history.mean(0), abs=1e-12)
 
 
 def mean_log_p(rows):
     """Of the words of each caption, in a loop."""
-    return np.array(
-        [np.mean([log_softmax(row)[y] for row, y in zip(logits[2:], words[2:], strict=True)]) for logits, words in rows]
-    )
+    captions = ((logits[2:], words[2:]) for logits, words in rows)
+    return np.array([np.mean([log_softmax(row)[y] for row, y in zip(*one, strict=True)]) for one in captions])
 
 
 @pytest.mark.parametrize("variance", ["prior", "fixed", "per-record"])
@@ -130,20 +124,14 @@ def test_the_shadow_network_sees_what_training_changed_in_the_caption():
             own, entropies = log_p[np.arange(len(log_p)), words[2:]], -(np.exp(log_p) * log_p).sum(1)
             first, second = np.sort(log_p, axis=1)[:, ::-1][:, :2].T
             least = np.sort(own)[: max(1, len(own) // 5)]
-            found.append(
-                [own.mean(), least.mean(), *np.quantile(entropies, [0.25, 0.5, 0.75]), (first - second).mean()]
-            )
+            middle = np.quantile(entropies, [0.25, 0.5, 0.75])
+            found.append([own.mean(), least.mean(), *middle, (first - second).mean()])
         return np.array(found)
 
     same = seen.answers.features(seen.answers)
     np.testing.assert_array_equal(same, np.zeros((10, 6)))
-    of_nothing = dataclasses.replace(
-        seen.answers,
-        by_compat={
-            "exact": row_signals(
-                np.zeros((len(seen.answers.signals()), WORDS)), np.zeros(len(seen.answers.signals()), int)
-            )
-        },
-    )
+    n = len(seen.answers.signals())
+    nothing = row_signals(np.zeros((n, WORDS)), np.zeros(n, int))
+    of_nothing = dataclasses.replace(seen.answers, by_compat={"exact": nothing})
     uniform = np.array([-math.log(WORDS)] * 2 + [math.log(WORDS)] * 3 + [0.0])
     np.testing.assert_allclose(seen.answers.features(of_nothing), summary(rows) - uniform, rtol=0, atol=1e-12)

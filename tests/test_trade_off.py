@@ -9,17 +9,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from fedaudit.audits.statistics import one_run
+from fedaudit.audits.statistics import one_run, trade_off
 from fedaudit.audits.statistics.guesses import number_of_guesses, right_guesses
-from fedaudit.audits.statistics.trade_off import (
-    GAUSSIAN,
-    ceiling,
-    epsilon_lower_bound,
-    gaussian,
-    mu_lower_bound,
-    p_value,
-    refutes,
-)
+from fedaudit.audits.statistics.trade_off import GAUSSIAN, ceiling, epsilon_lower_bound, gaussian, p_value
 
 M, R = 1000, 200
 
@@ -84,9 +76,8 @@ def test_no_distribution_that_obeys_the_theorem_is_right_more_often(mu, correct,
     for _ in range(5):
         start = rng.dirichlet(np.ones(guesses + 1))
         rules = [{"type": "eq", "fun": lambda p: p.sum() - 1}, {"type": "ineq", "fun": slack}]
-        found = minimize(
-            lambda p: -tail(p), start, bounds=[(0, 1)] * len(j), constraints=rules, options={"maxiter": 500}
-        )
+        about = {"bounds": [(0, 1)] * len(j), "constraints": rules, "options": {"maxiter": 500}}
+        found = minimize(lambda p: -tail(p), start, **about)
         if found.success and slack(found.x).min() > -1e-7:
             best = max(best, tail(found.x))
     assert p_value(gaussian(mu), correct=correct, guesses=guesses, canaries=canaries) == pytest.approx(best, rel=1e-3)
@@ -170,7 +161,7 @@ def test_more_evidence_never_shows_less(m, lower_bound):
 def test_a_bound_is_the_last_mu_that_its_p_value_refutes(canaries):
     for correct in (canaries // 5, canaries // 5 - 1):
         about = {"correct": correct, "guesses": canaries // 5, "canaries": canaries}
-        mu = mu_lower_bound(**about)
+        mu = trade_off.mu_lower_bound(**about)
         if mu:
             assert p_value(gaussian(mu), **about) <= 0.05 * (1 + 1e-6)
             assert p_value(gaussian(1.001 * mu), **about) > 0.05
@@ -190,11 +181,6 @@ def test_nothing_is_shown_without_evidence(correct, guesses, lower_bound):
     assert lower_bound(correct=correct, guesses=guesses, canaries=100, delta=1e-5) == 0
 
 
-def test_a_certain_attack_refutes_no_mu_without_limit():
-    assert not refutes(gaussian(5.0), correct=20, guesses=20, canaries=100, error=0.05)
-    assert p_value(gaussian(0.0), correct=0, guesses=10, canaries=10) == 1
-
-
 @BOUNDS
 @pytest.mark.parametrize(
     "wrong",
@@ -203,6 +189,11 @@ def test_a_certain_attack_refutes_no_mu_without_limit():
 def test_impossible_numbers_are_refused(wrong, lower_bound):
     with pytest.raises(ValueError, match="must"):
         lower_bound(**({"correct": 5, "guesses": 5, "canaries": 10, "delta": 1e-5} | wrong))
+
+
+def test_a_certain_attack_refutes_no_mu_without_limit():
+    assert not trade_off.refutes(gaussian(5.0), correct=20, guesses=20, canaries=100, error=0.05)
+    assert p_value(gaussian(0.0), correct=0, guesses=10, canaries=10) == 1
 
 
 def guessed(rng, mu, m=M):
@@ -216,7 +207,7 @@ def test_the_bound_rarely_exceeds_a_known_gaussian(epsilon):
     """Of 500 at most 41 (0.999 of the binomial); benchmarks/measured_epsilon.py has all four epsilons."""
     rng, mu = np.random.default_rng(0), GAUSSIAN.mu(epsilon, 1e-5)
     found = [guessed(rng, mu) for _ in range(500)]
-    bounds = {c: mu_lower_bound(correct=c, guesses=R, canaries=M) for c in set(found)}
+    bounds = {c: trade_off.mu_lower_bound(correct=c, guesses=R, canaries=M) for c in set(found)}
     assert sum(bounds[c] > mu for c in found) <= 41
 
 
@@ -237,13 +228,9 @@ def test_on_randomised_response_it_overstates():
 
 
 class TestGuesses:
-    def test_are_a_fifth_rounded_up(self):
+    def test_are_a_fifth_rounded_up_and_say_in_at_the_top_and_out_at_the_bottom(self):
         assert [number_of_guesses(m) for m in (0, 1, 5, 6, 100, 1000)] == [0, 1, 1, 2, 20, 200]
-
-    def test_say_in_at_the_top_and_out_at_the_bottom(self):
-        coins = np.array([True] * 5 + [False] * 5)
-        scores = np.arange(10.0)[::-1]
-        one = np.full(10, "")
+        coins, scores, one = np.array([True] * 5 + [False] * 5), np.arange(10.0)[::-1], np.full(10, "")
         assert right_guesses(scores, coins, one) == 2
         assert right_guesses(-scores, coins, one) == 0
 
@@ -266,6 +253,4 @@ class TestGuesses:
         for scores in (np.zeros(50), np.full(50, np.nan)):
             right = [right_guesses(scores, rng.random(50) < 0.5, np.full(50, "")) for _ in range(2000)]
             assert np.mean(right) == pytest.approx(5, abs=0.15)
-
-    def test_no_canaries_no_guesses(self):
-        assert right_guesses(np.zeros(0), np.zeros(0, bool), np.zeros(0, str)) == 0
+        assert right_guesses(np.zeros(0), np.zeros(0, bool), np.zeros(0, str)) == 0, "no canaries"

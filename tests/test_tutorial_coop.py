@@ -1,12 +1,13 @@
 """docs/tutorials/coop.md as it stands, on a checkpoint and data in CoOp's layout that are made here of drawn symbols."""
 
-from __future__ import annotations
-
 import json
 import pickle
+import re
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,19 +27,14 @@ LABELS = [CLASSES.index(name) for name in ("c", "e", "g", "b", "six", "eight", "
 SHOTS, OTHERS, LENGTH = 4, 4, 16  # pictures of a class that train and that do not, context vectors
 
 
+@dataclass
 class Datum:
     """Dassl's, as its pickles name it."""
 
-    def __init__(self, impath: str) -> None:
-        self._impath = impath
-
-    @property
-    def impath(self) -> str:
-        return self._impath
+    impath: str
 
 
 def write_data(data: Path) -> list[Record]:
-    """Write data/oxford_pets as CoOp leaves it; returned are the shots."""
     (data / "images").mkdir(parents=True)
     (data / "split_fewshot").mkdir()
     rng = np.random.default_rng(1)
@@ -58,7 +54,6 @@ def write_data(data: Path) -> list[Record]:
 
 
 def write_checkpoint(output: Path, shots: list[Record]) -> None:
-    """Learn a context for the embedded CLIP on the shots, and save it as Dassl does."""
     frozen = clip.load(resolve_clip("vit", ""))
     texts = frozen.classes([f"neon {CLASSES[symbol]}" for symbol in LABELS], LENGTH)
     with torch.no_grad():
@@ -92,17 +87,15 @@ def lines(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_page_from_a_checkpoint_to_a_verdict(
-    place: Path, unsafe_but_quick: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_from_a_checkpoint_to_a_verdict(place: Path, unsafe_but_quick: None, capsys: Any) -> None:
     (script,) = (block.text for block in BLOCKS if (block.page, block.language) == (PAGE, "python"))
     exec(script, {})
     data = place / "data/oxford_pets"
     members, nonmembers = lines(data / "members.jsonl"), lines(data / "nonmembers.jsonl")
     assert {*(data / "names.txt").read_text().split("\n")} == {*(line["class"] for line in members), ""}
     assert len(members) == len(nonmembers) == SHOTS * len(LABELS)
-    assert all(int(line["image"].removesuffix(".png").rpartition("_")[2]) < SHOTS for line in members)
-    assert all(int(line["image"].removesuffix(".png").rpartition("_")[2]) >= SHOTS for line in nonmembers)
+    numbers = [{int(re.split("[_.]", line["image"])[-2]) for line in of} for of in (members, nonmembers)]
+    assert numbers == [{*range(SHOTS)}, {*range(SHOTS, SHOTS + OTHERS)}]
 
     words = [words[2:] for block in shell_blocks() if block.page == PAGE for words in commands(block.text)]
     small = [[*line, "--threads", "1"] for line in words]  # and the embedded CLIP in the place of OpenAI's

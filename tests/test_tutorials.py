@@ -1,7 +1,5 @@
 """Tutorials that are notebooks, as jupytext makes them: every cell parses, and, slow, each runs from its first cell to its last."""
 
-from __future__ import annotations
-
 import ast
 import os
 import sys
@@ -27,10 +25,6 @@ def notebook(page: str) -> Any:
     return jupytext.read(ROOT / page)
 
 
-def cells(page: str) -> list[str]:
-    return [cell.source for cell in notebook(page).cells if cell.cell_type == "code"]
-
-
 def printed(book: Any) -> str:
     """What its cells print to stdout."""
     return "".join(out.text for cell in book.cells for out in cell.get("outputs", ()) if out.get("name") == "stdout")
@@ -38,15 +32,12 @@ def printed(book: Any) -> str:
 
 @pytest.mark.parametrize("page", MADE)
 def test_every_block_is_a_cell_that_parses(page: str) -> None:
-    made = cells(page)
+    assert {*MADE} == {*NOTEBOOKS}
+    made = [cell.source for cell in notebook(page).cells if cell.cell_type == "code"]
     assert len(made) == sum(block.page == page for block in BLOCKS)
     for text in made:
         if not text.startswith("%%bash\n"):
             ast.parse(text)
-
-
-def test_these_are_all() -> None:
-    assert {*MADE} == {*NOTEBOOKS}
 
 
 @pytest.mark.slow  # minutes a page; quick: every cell parses, and its commands are read (test_doc_commands)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedaudit.audits import verdicts
 from fedaudit.audits.comparisons import comparisons
 from fedaudit.audits.findings import WHOLE_RANKING
 from fedaudit.audits.membership import Params, findings
@@ -15,17 +16,7 @@ from fedaudit.audits.permutation_test import FAMILIES, by_coin, named_row, prima
 from fedaudit.audits.statistics.intervals import cross_fitted
 from fedaudit.audits.statistics.permutation import PERMUTATIONS
 from fedaudit.audits.statistics.ranking import auroc
-from fedaudit.audits.verdicts import (
-    SHARES,
-    by_controls,
-    by_the_coin,
-    control_p_value,
-    corrected,
-    judged,
-    least_leak,
-    off_by_the_coin,
-    together,
-)
+from fedaudit.audits.verdicts import SHARES, control_p_value, corrected, judged, together
 from fedaudit.terms.verdicts import VERDICTS
 from tests.test_membership import NAMES, SIGNALS, claims, coins_of, made_up, with_canaries
 
@@ -41,48 +32,37 @@ MORE, LESS, SAME = interval(0.05, 0.2), interval(-0.2, -0.05), interval(-0.1, 0.
 
 
 def test_where_coins_decided():
-    none, turned = "no leak found", "leak, score reversed"
-    cases = [
-        (4, 0.001, "leak"), (4, 0.05, "leak"), (4, 0.0501, none), (-4, 0.001, turned), (-4, 0.0501, none), (0, 1, none),
-    ]  # fmt: skip
-    assert [by_the_coin(z, p, level=0.05) for z, p, _ in cases] == [word for *_, word in cases]
+    cases = {"leak": [(4, 0.001), (4, 0.05)], "leak, score reversed": [(-4, 0.001)]}
+    cases["no leak found"] = [(4, 0.0501), (-4, 0.0501), (0, 1)]
+    for word in cases:
+        assert {verdicts.by_the_coin(z, p, level=0.05) for z, p in cases[word]} == {word}
 
 
-TABLE = {  # attack, differences to the controls that there are: verdict where no control is off
-    (ABOVE, (MORE, MORE)): "leak",
-    (ABOVE, (MORE,)): "leak",
-    (ABOVE, (MORE, SAME)): "inconclusive",
-    (ABOVE, (SAME, MORE)): "inconclusive",
-    (ABOVE, (MORE, LESS)): "inconclusive",
-    (ABOVE, (LESS, LESS)): "inconclusive",
-    (ABOVE, (SAME, SAME)): "inconclusive",
-    (ABOVE, ()): "inconclusive",
-    (BELOW, (LESS, LESS)): "leak, score reversed",
-    (BELOW, (LESS,)): "leak, score reversed",
-    (BELOW, (LESS, SAME)): "inconclusive",
-    (BELOW, (MORE, MORE)): "inconclusive",
-    (BELOW, ()): "inconclusive",
-    (COVERS, (MORE, MORE)): "no leak found",
-    (COVERS, (LESS, SAME)): "no leak found",
-    (COVERS, ()): "no leak found",
+# verdict where no control is off, of an attack and its differences to the controls that there are
+TABLE = {
+    "leak": [(ABOVE, (MORE, MORE)), (ABOVE, (MORE,))],
+    "leak, score reversed": [(BELOW, (LESS, LESS)), (BELOW, (LESS,))],
+    "no leak found": [(COVERS, (MORE, MORE)), (COVERS, (LESS, SAME)), (COVERS, ())],
+    "inconclusive": [
+        *((ABOVE, to) for to in ((MORE, SAME), (SAME, MORE), (MORE, LESS), (LESS, LESS), (SAME, SAME), ())),
+        *((BELOW, to) for to in ((LESS, SAME), (MORE, MORE), ())),
+    ],
 }
 
 
-assert {*TABLE.values(), "confounded"} == set(VERDICTS), "every word comes up"
-
-
-@pytest.mark.parametrize(("given", "word"), TABLE.items())
-def test_where_no_coin_of_ours_decided(given, word):
-    assert by_controls(*given[:1], [], given[1], exchangeable=True) == word
+@pytest.mark.parametrize(("word", "attack", "controls"), [(word, *case) for word in TABLE for case in TABLE[word]])
+def test_where_no_coin_of_ours_decided(word, attack, controls):
+    assert {*TABLE, "confounded"} == set(VERDICTS), "every word comes up"
+    assert verdicts.by_controls(attack, [], controls, exchangeable=True) == word
     # of two distributions a model learns more than its members: there is never a leak
-    other = by_controls(*given[:1], [], given[1], exchangeable=False)
+    other = verdicts.by_controls(attack, [], controls, exchangeable=False)
     assert other == ("no leak found" if word == "no leak found" else "confounded")
     for off, alike in itertools.product((["base"], ["blind"], ["base", "blind"]), (True, False)):
-        assert by_controls(*given[:1], off, given[1], exchangeable=alike) == "confounded"
+        assert verdicts.by_controls(attack, off, controls, exchangeable=alike) == "confounded"
 
 
 def test_a_control_is_off_in_either_direction_and_at_one_percent():
-    """Its p-value is below 1 % exactly where its 99 % interval excludes 0.5, above as below; the 95 % one excludes it earlier."""
+    """Its p-value is below 1 % exactly where its 99 % interval excludes 0.5; the 95 % one excludes it earlier."""
     rng, seen = np.random.default_rng(0), set()
     member, client = np.arange(120) % 2 == 0, np.arange(120) % 5
     for shift in np.linspace(-1.2, 1.2, 41):
@@ -119,9 +99,8 @@ def finding(**fields):
 SIZES = {"named": 1, "primary": 6, "secondary": 1000}
 
 
-def table(primary, secondary=(9.0,), controls=(9.0,)):
-    n = max(len(primary), len(secondary), len(controls))
-    return pd.DataFrame({"primary": [*primary], "secondary": [*secondary] * (n // len(secondary)), "controls": [*controls] * (n // len(controls))})  # fmt: skip
+def table(primary):
+    return pd.DataFrame({"primary": primary, "secondary": 9.0, "controls": 9.0})
 
 
 def test_the_correction_by_hand():
@@ -140,7 +119,7 @@ def test_the_correction_by_hand():
 @pytest.mark.parametrize("family", SHARES)
 def test_the_least_leak_is_where_the_corrected_p_value_falls_to_the_level(family):
     largest = {family: np.r_[0.0, np.random.default_rng(0).random(999)]}
-    needed = least_leak(family, largest, level=0.05)
+    needed = verdicts.least_leak(family, largest, level=0.05)
     assert corrected(needed + 1e-6, family, largest) <= 0.05 < corrected(needed - 1e-6, family, largest)
 
 
@@ -152,9 +131,7 @@ def test_words_of_a_report():
     assert [f["verdict"] for f in said] == ["leak", "leak, score reversed", "no leak found", "leak", "x"]
     assert said[0]["p_adjusted"] == pytest.approx(0.01 / 0.4)
     assert said[3]["p_adjusted"] == pytest.approx(0.001 / 0.1)
-    assert said[1]["sentence"].startswith(
-        "Leak, score reversed: the server, from messages that held a whole model, can"
-    )
+    assert said[1]["sentence"].startswith("Leak, score reversed: the server, from messages that held a whole model")
     assert "p 0.01 alone, 0.025 among 6 primary scores" in said[0]["sentence"]
     assert "p 0.01 alone, 0.01 among 1,000 secondary scores" in said[3]["sentence"]
     assert [f["family_n"] for f in said[:4]] == [6, 6, 6, 1000]
@@ -181,7 +158,7 @@ def test_controls_share_one_percent_of_a_report_and_its_distinct_blind_classifie
         ({"blind_p": 0.004}, 2, {}),  # and two classifiers share theirs
         ({"blind_p": 0.0001, "base_z": -1.5}, 1, {"base": 2 / 1000, "blind": 0.0002}),
     ):
-        assert off_by_the_coin(finding(**fields), largest, blind) == pytest.approx(off)
+        assert verdicts.off_by_the_coin(finding(**fields), largest, blind) == pytest.approx(off)
     calm = dict.fromkeys(("primary", "secondary", "controls"), np.r_[9.0, np.ones(999)])
     one = finding(blind_p=0.004, blind_value=0.8)
     assert judged([one, one], calm, SIZES)[0]["alarm"].startswith("Control off: check the pipeline")
@@ -220,12 +197,10 @@ def test_one_row_is_named_by_preference_and_strength():
     server = ("server", "exact", "own members", "held-out")
     assert named_row(rows, ["loss", "loss/base"]) == (*server, "loss/base")
     assert named_row(rows, ["loss", SIGNALS[0]]) == (*server, "loss")
-    solved = [
-        replace(m, scores=m.scores.assign(decompose=m.scores.loss)) if m.threat_model == "owner" else m
-        for m in run.models
-    ]
-    base = [replace(m, base=m.base.assign(decompose=0.0)) for m in solved]
-    rows = [c for c in comparisons(replace(run, models=base)) if c.coin]
+    for m in (m for m in run.models if m.threat_model == "owner"):
+        m.scores["decompose"] = m.scores.loss
+    solved = [replace(m, base=m.base.assign(decompose=0.0)) for m in run.models]
+    rows = [c for c in comparisons(replace(run, models=solved)) if c.coin]
     owner = ("owner", "true state", "own members", "held-out")
     assert named_row(rows, ["loss", "loss/base", "decompose"]) == (*owner, "decompose")
     assert named_row(rows, ["loss", "loss/base"]) == (*server, "loss/base")
@@ -242,11 +217,9 @@ def test_every_row_that_coins_decided_is_in_one_family():
     assert all(t.family == "secondary" for row, t in found.scores.items() if row[3] == "left-out canaries")
     assert len(found.largest) == PERMUTATIONS + 1
     for family in FAMILIES:
-        statistics = [*found.base.values()] if family == "controls" else [
-            test.t for test in found.scores.values() if test.family == family
-        ]  # fmt: skip
-        as_fell = max(map(abs, statistics))
-        assert found.largest[family][0] == pytest.approx(as_fell)
+        of_scores = [test.t for test in found.scores.values() if test.family == family]
+        statistics = found.base.values() if family == "controls" else of_scores
+        assert found.largest[family][0] == pytest.approx(max(map(abs, statistics)))
     alone = by_coin(made_up(1, leak=1.0))
     for row, test in alone.scores.items():  # canaries move no other row
         assert (found.scores[row].p, found.scores[row].family) == (test.p, test.family)
@@ -270,21 +243,15 @@ def test_two_clients_that_hold_one_picture_share_its_coin():
     run = made_up(3, leak=1.0)
     pairs = {r: run.records[k - 1][i] for k in (1, 3, 5, 7) for i, r in enumerate(run.records[k])}
     truth = run.truth | {r: run.truth[first] for r, first in pairs.items()}
-    alike = [replace(m, scores=doubled(m.scores, pairs)) for m in run.models]
+    alike = [replace(m, scores=m.scores.copy()) for m in run.models]
+    for scores, (record, first) in itertools.product([m.scores for m in alike], pairs.items()):
+        if {record, first} <= {*scores.index}:
+            scores.loc[record, list(SIGNALS)] = scores.loc[first, list(SIGNALS)]
     twice = replace(run, models=alike, truth=truth)
     shared = coins_of({k: run.records[k] for k in (0, 2, 4, 6)})
     once = replace(twice, coins=shared | {r: shared[first] for r, first in pairs.items()})
     row = ("released-model", "final", "all members", "held-out", SIGNALS[0])
     assert by_coin(twice).scores[row].z == pytest.approx(2**0.5 * by_coin(once).scores[row].z, rel=0.05)
-
-
-def doubled(scores, pairs):
-    """The scores, those of the second of each pair as the first's."""
-    found = scores.copy()
-    for record, first in pairs.items():
-        if record in found.index and first in found.index:
-            found.loc[record, list(SIGNALS)] = scores.loc[first, list(SIGNALS)]
-    return found
 
 
 def test_a_score_that_is_the_same_for_all_records_shows_nothing():

@@ -20,9 +20,8 @@ from tests.asking_toy import Candidates, models
 from tests.toy import A, B, state, toy_run
 
 SCHEDULE = Schedule(rounds=12, clients=6, per_round=2, seed=1)
-CANDIDATES = Candidates(
-    {k: [f"{k}-{i}" for i in range(4)] for k in range(6)}, {k: [f"ref-{k}"] for k in range(6)}, ["n-0", "n-1"]
-)
+RECORDS = {k: [f"{k}-{i}" for i in range(4)] for k in range(6)}
+CANDIDATES = Candidates(RECORDS, {k: [f"ref-{k}"] for k in RECORDS}, ["n-0", "n-1"])
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +61,6 @@ def test_what_single_clients_sent_is_seen_by_those_whom_it_is_passed_on_to(fedav
 def test_who_took_part_is_the_servers_knowledge(fedrand):
     with pytest.raises(LacksCapability, match="uploads"):
         View(fedrand, "released-model").participations(0)
-
-
-def test_unknown_threat_model(fedrand):
     with pytest.raises(ValueError, match=r"released-model, peer, server, .*, owner, not insider"):
         View(fedrand, "insider")
 
@@ -90,7 +86,11 @@ def test_fedrand_newest_against_a_slow_search(fedrand):
     for client in range(6):
         history = halves(fedrand, client)
         found = rebuild(view, client, "newest")
+        assert rebuild(view, client, "exact").way == "newest", "what is not exact is not called so"
         last_round, last_half = history[-1]
+        hidden = B if last_half == "A" else A
+        filled = rebuild(view, client, "server-fill").state[hidden]
+        assert torch.equal(filled, fedrand.broadcast(last_round + 1)[hidden]), "the aggregate fills the hidden half"
         other = [(r, i) for i, (r, half) in enumerate(history) if half != last_half]
         if not other:
             assert found.state is None
@@ -98,16 +98,10 @@ def test_fedrand_newest_against_a_slow_search(fedrand):
             continue
         r, i = other[-1]
         seen.add(client)
-        assert found.stale_rounds == last_round - r
-        assert found.stale_participations == len(history) - 1 - i
-        assert all(torch.equal(found.state[name], t) for name, t in fedrand.upload(r, client).items())
-        assert all(torch.equal(found.state[name], t) for name, t in fedrand.upload(last_round, client).items())
+        assert (found.stale_rounds, found.stale_participations) == (last_round - r, len(history) - 1 - i)
+        sent = fedrand.upload(r, client) | fedrand.upload(last_round, client)
+        assert all(torch.equal(found.state[name], t) for name, t in sent.items())
     assert seen
-
-
-def test_what_is_not_exact_is_not_called_so(fedrand):
-    view = View(fedrand, "server")
-    assert {rebuild(view, client, "exact").way for client in range(6)} == {"newest"}
 
 
 def test_fedrand_literal_uses_the_second_to_last_participation_or_nothing(fedrand):
@@ -129,15 +123,6 @@ def test_fedrand_literal_uses_the_second_to_last_participation_or_nothing(fedran
     assert kinds == {True, False}
 
 
-def test_server_fill_takes_the_aggregate_for_the_hidden_half(fedrand):
-    view = View(fedrand, "server")
-    for client in range(6):
-        last, half = halves(fedrand, client)[-1]
-        found = rebuild(view, client, "server-fill")
-        hidden = B if half == "A" else A
-        assert torch.equal(found.state[hidden], fedrand.broadcast(last + 1)[hidden])
-
-
 def test_a_client_that_never_took_part_is_not_reconstructable(tmp_path):
     run = toy_run(tmp_path, FedRand(Params()), schedule=Schedule(rounds=2, clients=6, per_round=1))
     view = View(run, "server")
@@ -151,7 +136,7 @@ def test_a_client_that_never_took_part_is_not_reconstructable(tmp_path):
 
 
 def test_distance_by_hand():
-    """B A with A = a (1x2), B = b (2x1) is a b everywhere: relative distance of 3 from 2 is 1/2; no update at all is 1."""
+    """B A with A = a (1x2), B = b (2x1) is a b everywhere: the distance of 3 from 2 is 1/2; no update at all is 1."""
     start = state(1, 0)
     assert distance_of(state(1, 3), state(1, 2), start) == pytest.approx(0.5)
     assert distance_of(state(5, 0), state(1, 2), start) == pytest.approx(1.0)
@@ -182,9 +167,8 @@ def test_some_candidates_of_every_round_where_nobody_looks_at_all_states(fedavg,
         found = [m for m in models(view, CANDIDATES, states=states) if m.way == "round"]
         assert {len(m.records) for m in found} == {asked}
         assert not any(m.over_rounds for m in found)
-    assert {m.way for m in models(view, CANDIDATES, answers=False)} == {
-        "final"
-    }  # shadows stand beside the last one only
+    # shadows stand beside the last one only
+    assert {m.way for m in models(view, CANDIDATES, answers=False)} == {"final"}
 
 
 def test_clients_models_are_asked_about_novel_records_where_that_is_wanted(fedavg):
@@ -203,12 +187,10 @@ def test_one_way_of_rebuilding(fedrand, fedavg, way):
     assert {m.way for m in models(View(fedavg, "released-model"), CANDIDATES, ways=ways)} == {"final", "best utility"}
 
 
-@pytest.mark.parametrize(
-    ("losses", "best"), [([3.0, 1.0, 2.0], 2), ([3.0, 2.0, 1.0], 3), ([1.0, 1.0, 2.0], 1), ([], None)]
-)
+@pytest.mark.parametrize(("losses", "best"), [([3, 1, 2], 2), ([3, 2, 1], 3), ([1, 1, 2], 1), ([], None)])
 def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, best):
-    """The first of equals; the last round's where nothing was measured. It gets a row of its own unless it is the released one."""
-    utility = [{"global": {"loss": loss}} for loss in losses] or [{}] * 3
+    """The first of equals; the last where nothing was measured. It has a row of its own unless it is released."""
+    utility = [{"global": {"loss": float(loss)}} for loss in losses] or [{}] * 3
     short = dataclasses.replace(fedavg, schedule=dataclasses.replace(fedavg.schedule, rounds=3))
     read = type(fedavg).round
     monkeypatch.setattr(type(fedavg), "round", lambda self, r: read(self, r) | {"utility": utility[r]})
@@ -224,7 +206,7 @@ def test_the_model_of_the_round_that_served_best(fedavg, monkeypatch, losses, be
         View(short, "prompt-user").rounds_at_least_loss  # noqa: B018
 
 
-def test_the_distance_of_adapters_is_that_of_their_products() -> None:
+def test_the_distance_of_adapters_is_that_of_their_products():
     """Against the products themselves, over random adapters, near and equal ones, and one of another rank."""
     generator = torch.Generator().manual_seed(0)
 

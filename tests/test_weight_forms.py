@@ -20,14 +20,13 @@ from fedaudit.command.cli import main
 from fedaudit.machinery.errors import InputError
 from tests import tiny_hf_clip, weights
 from tests.doc_blocks import table
+from tests.minidata import write
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning", "ignore::DeprecationWarning")
 READ = "read"
 ARCHITECTURES = clip_source._architectures  # of open_clip; `state` replaces them
-ROWS = {
-    row[0].replace("`", ""): row[2].replace("`", "")
-    for row in table("docs/reference/weights.md", "what you have", "given as")
-}
+TABLE = table("docs/reference/weights.md", "what you have", "given as")
+ROWS = {row[0].replace("`", ""): row[2].replace("`", "") for row in TABLE}
 CLIP_SIZES = tiny_hf_clip.TEXT | {"vocab_size": 49408, "max_position_embeddings": 77, "bos_token_id": 49406, "eos_token_id": 49407}  # fmt: skip
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 598516979\n"
 
@@ -45,11 +44,7 @@ def saved(name: str, change: Callable[[State], object]) -> Callable[[State, Path
 
 
 def written(name: str, content: bytes) -> Callable[[State, Path], Path]:
-    def build(state: State, folder: Path) -> Path:
-        (folder / name).write_bytes(content)
-        return folder / name
-
-    return build
+    return lambda state, folder: write(folder / name, content)
 
 
 def in_safetensors(state: State, folder: Path) -> Path:
@@ -57,10 +52,9 @@ def in_safetensors(state: State, folder: Path) -> Path:
     return folder / "open_clip_model.safetensors"
 
 
-def cut(name: str) -> Callable[[State, Path], Path]:
+def cut(whole: Callable[[State, Path], Path]) -> Callable[[State, Path], Path]:
     def build(state: State, folder: Path) -> Path:
-        file = folder / name
-        save_file(state, file) if name.endswith(".safetensors") else torch.save(state, file)
+        file = whole(state, folder)
         file.write_bytes(file.read_bytes()[:-5000])
         return file
 
@@ -74,13 +68,7 @@ def trained(state: State) -> State:
     parameter.sum().backward()
     optimizer.step()
     ours = {f"module.{name}": tensor for name, tensor in state.items()}
-    return {
-        "epoch": 3,
-        "name": "run",
-        "state_dict": ours,
-        "optimizer": optimizer.state_dict(),
-        "scaler": {"scale": 1.0},
-    }
+    return {"epoch": 3, "state_dict": ours, "optimizer": optimizer.state_dict(), "scaler": {"scale": 1.0}}
 
 
 def hf_clip(folder: Path, *, shard: str = "1GB", built: Any = None) -> Path:
@@ -89,19 +77,20 @@ def hf_clip(folder: Path, *, shard: str = "1GB", built: Any = None) -> Path:
     return folder
 
 
-def merged(model: Any, targets: list[str]) -> Any:
-    """The model with a LoRA adapter that is not zero, merged by peft."""
+def with_adapter(model: Any, *targets: str) -> Any:
+    """The model with a LoRA adapter of peft that is not zero."""
     from peft import LoraConfig, get_peft_model
 
-    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=targets, init_lora_weights=False))
-    return adapted.merge_and_unload()
+    return get_peft_model(model, LoraConfig(r=2, target_modules=[*targets], init_lora_weights=False))
 
 
 def adapter_folder(folder: Path) -> Path:
-    from peft import LoraConfig, get_peft_model
-
-    get_peft_model(tiny_hf_clip.model(), LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(folder)
+    with_adapter(tiny_hf_clip.model(), "q_proj").save_pretrained(folder)
     return folder
+
+
+def merged(model: Any) -> Any:
+    return with_adapter(model, "q_proj", "v_proj").merge_and_unload()
 
 
 def llava(folder: Path, change: Callable[[Any], Any] = lambda model: model) -> Path:
@@ -127,10 +116,6 @@ def coop_output(state: State, folder: Path) -> Path:
     return folder / "output"
 
 
-def other_size(state: State) -> State:
-    return state | {"ln_final.bias": torch.zeros(3)}
-
-
 PROMPT = {"state_dict": {"ctx": torch.zeros(4, 64), "token_prefix": torch.zeros(2, 1, 64)}, "epoch": 50}
 MAPLE = {"prompt_learner.ctx": torch.zeros(2, 64), "prompt_learner.compound_prompts_text.0": torch.zeros(2, 64),
          "image_encoder.conv1.weight": torch.zeros(64, 3, 8, 8)}  # fmt: skip
@@ -140,7 +125,7 @@ FORMS: dict[str, Callable[[State, Path], Path]] = {
     "OpenAI's ViT-B-16.pt": lambda state, folder: weights.archive(
         {name: one.half() if one.is_floating_point() else one for name, one in state.items()}, folder / "ViT-B-16.pt"
     ),
-    "a state dict in a .pt, .pth or .bin": saved("weights.pt", lambda state: state),
+    "a state dict in a .pt, .pth or .bin": saved("weights.pt", dict),
     "open_clip_model.safetensors": in_safetensors,
     "open_clip's epoch_latest.pt, optimizer included": saved("epoch_latest.pt", trained),
     "names behind module. or _orig_mod.": saved(
@@ -149,12 +134,10 @@ FORMS: dict[str, Callable[[State, Path], Path]] = {
     "model_state_dict or model inside": saved("last.pt", lambda state: {"model_state_dict": state, "step": 7}),
     "a folder of Hugging Face's CLIPModel, sharded": lambda state, folder: hf_clip(folder / "hf", shard="1MB"),
     "a CLIP with an adapter that peft merged": lambda state, folder: hf_clip(
-        folder / "merged", built=merged(tiny_hf_clip.model(text=CLIP_SIZES), ["q_proj", "v_proj"])
+        folder / "merged", built=merged(tiny_hf_clip.model(text=CLIP_SIZES))
     ),
     "a LLaVA, sharded": lambda state, folder: llava(folder / "llava"),
-    "a LLaVA with an adapter that peft merged": lambda state, folder: llava(
-        folder / "merged", lambda model: merged(model, ["q_proj", "v_proj"])
-    ),
+    "a LLaVA with an adapter that peft merged": lambda state, folder: llava(folder / "merged", merged),
     "CoOp's model.pth.tar-50": saved("model.pth.tar-50", lambda state: PROMPT),
     "MaPLe's model.pth.tar-5": saved("model.pth.tar-5", lambda state: {"state_dict": MAPLE}),
     "CoOp's output folder": coop_output,
@@ -165,13 +148,13 @@ FORMS: dict[str, Callable[[State, Path], Path]] = {
     "a LLaVA's file for a prompt method": saved("llava.bin", lambda state: LLAVA_NAMES),
     "a CLIP for a LoRA method": lambda state, folder: hf_clip(folder / "hf"),
     "Hugging Face's file without its folder": saved("pytorch_model.bin", lambda _: tiny_hf_clip.model().state_dict()),
-    "weights of another architecture": saved("other.pt", other_size),
+    "weights of another architecture": saved("other.pt", lambda state: state | {"ln_final.bias": torch.zeros(3)}),
     "a model saved whole, torch.save(model)": saved("whole.pt", lambda state: nn.Linear(2, 2)),
     "a git-lfs pointer": written("ViT-B-16.safetensors", POINTER),
     "a pointer in a cloned folder": pointed,
     "a web page saved as .pt": written("ViT-B-16.pt", b"<!DOCTYPE html>\n<html><title>Sign in</title></html>"),
-    "a .pt that is cut": cut("cut.pt"),
-    "a .safetensors that is cut": cut("cut.safetensors"),
+    "a .pt that is cut": cut(saved("cut.pt", dict)),
+    "a .safetensors that is cut": cut(in_safetensors),
     "an empty file": written("empty.pt", b""),
     "a packed file": written("ViT-B-16.pt", gzip.compress(b"weights")),
     "a GGUF": written("model.bin", b"GGUF\x03\x00\x00\x00"),
@@ -198,9 +181,7 @@ def flags_of(place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_is_read_or_refused_as_documented(
-    form: str, state: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_form_is_read_or_refused_as_documented(form: str, state: State, tmp_path: Path, capsys: Any) -> None:
     place = FORMS[form](state, tmp_path)
     given = flags_of(place)
 
@@ -235,7 +216,7 @@ def test_a_form_is_read_or_refused_as_documented(
 
 
 def test_a_merged_adapter_moves_the_weights(tmp_path: Path) -> None:
-    plain, moved = tiny_hf_clip.model(text=CLIP_SIZES), merged(tiny_hf_clip.model(text=CLIP_SIZES), ["q_proj"])
+    plain, moved = tiny_hf_clip.model(text=CLIP_SIZES), merged(tiny_hf_clip.model(text=CLIP_SIZES))
     folder = hf_clip(tmp_path / "merged", built=moved)
     found = clip.load(resolve_clip(str(folder), "")).model.state_dict()["transformer.resblocks.0.attn.in_proj_weight"]
     rows = [tower.text_model.encoder.layers[0].self_attn for tower in (moved, plain)]

@@ -1,10 +1,5 @@
 """The whole pipeline: of what was learnt by heart a report says that it leaks, of a second coin's members nothing.
-
-The quick version, up to the findings, is TestPlantedLeak of `tests/test_inference.py`; the null over many seeds
-`benchmarks/whole_nulls.py`.
-"""
-
-from __future__ import annotations
+Over many seeds: `benchmarks/whole_nulls.py`."""
 
 import functools
 from pathlib import Path

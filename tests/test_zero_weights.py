@@ -1,7 +1,5 @@
 """Records of weight 0: in a client's list and batches, counted in every divisor, and without any other influence."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math
@@ -39,9 +37,6 @@ def world(left_out: frozenset[str] = LEFT_OUT) -> Federation:
 
 def of(name: str, privacy: str, *, local: str = "1 step", **params: Any) -> PromptMethod:
     return made(name, PARAMS.get(name, {}) | params, PRIVACY[privacy], SCHEDULE, LOCAL[local])
-
-
-# --- prompts --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "privacy"), CASES)
@@ -89,11 +84,9 @@ def test_a_coin_moves_a_step_by_that_records_clipped_gradient(tmp_path: Path, na
     one = {"inner": 1} if name == "pfedme" else {}
     method, schedule = of(name, privacy, **one), dataclasses.replace(SCHEDULE, rounds=1)
     everybody = world(frozenset())
-    clients = everybody.clients(everybody.learner(), seed=schedule.seed)
-    (coin, *_) = (record for record in method.minibatch(clients[0], 0))
-    kept, out = (
-        run(tmp_path / str(i), method, w, schedule) for i, w in enumerate((everybody, world(frozenset({coin}))))
-    )
+    coin = method.minibatch(everybody.clients(everybody.learner(), seed=schedule.seed)[0], 0)[0]
+    worlds = {"kept": everybody, "out": world(frozenset({coin}))}
+    kept, out = (run(tmp_path / i, method, w, schedule) for i, w in worlds.items())
     oracle = prompt_oracle.oracle_of(name)(everybody, method.params, SETTINGS, PRIVACY[privacy], schedule)
     start = {n: t.double() for n, t in kept.broadcast(0).items()}
     (each,) = oracle.gradients(oracle.leaves(start, start, 0, 0, 0), start, start, [coin])
@@ -144,18 +137,12 @@ def test_momentum_goes_on_where_nothing_weighs(tmp_path: Path) -> None:
     clients = world().clients(world().learner(settings), seed=SCHEDULE.seed)
     second = frozenset(method.minibatch(clients[0], 1))
     assert not second & set(method.minibatch(clients[0], 0))
-    single = made("promptfl", {}, NONE, SCHEDULE)
-    two, one = (
-        run(tmp_path / str(i), m, world(second), dataclasses.replace(SCHEDULE, rounds=1))
-        for i, m in enumerate((method, single))
-    )
+    methods, schedule = (method, made("promptfl", {}, NONE, SCHEDULE)), dataclasses.replace(SCHEDULE, rounds=1)
+    two, one = (run(tmp_path / str(i), m, world(second), schedule) for i, m in enumerate(methods))
     start = one.broadcast(0)["p_G"]
     moved = one.upload(0, 0)["p_G"] - start
     assert moved.norm() > 0.01
     close(two.upload(0, 0)["p_G"] - start, 1.9 * moved, atol=1e-6)
-
-
-# --- adapters -------------------------------------------------------------------------------------------------------
 
 
 def adapters(**settings: Any) -> tuple[Learner, list[str]]:
@@ -168,8 +155,7 @@ def adapters(**settings: Any) -> tuple[Learner, list[str]]:
 
 
 def trained(learner: Learner, start: State, records: list[str], left_out: set[str]) -> State:
-    client = Participation(0, 0, 0, records, learner, left_out=frozenset(left_out))
-    return client.train(start)
+    return Participation(0, 0, 0, records, learner, left_out=frozenset(left_out)).train(start)
 
 
 def gradient(learner: Learner, state: State, records: list[str]) -> State:

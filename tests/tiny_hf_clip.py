@@ -1,7 +1,5 @@
 """Tiny CLIPModels of transformers with random weights, saved as Hugging Face's folders, with the word-level tokenizer of `tiny_clip`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

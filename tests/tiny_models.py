@@ -1,7 +1,5 @@
 """Tiny models of many families with random weights, saved with a working processor, as if they had been downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +11,11 @@ from fedaudit.contracts.tiny_llava import (  # noqa: F401, others take them from
     PIXELS,
     ROLES,
     SIZE,
-    SPECIAL,
     SQUARE,
     TEXT,
-    TILES,
     VISION,
     VOCABULARY,
     WIDTH,
-    WORDS,
     llava,
     save,
     tokenizer,
@@ -104,10 +99,9 @@ def internvl() -> tuple[Any, Any]:
         image_token_id=ID["<IMG_CONTEXT>"], image_seq_length=4, tie_word_embeddings=False,
     )  # fmt: skip
     names = ("start_image_token", "end_image_token", "context_image_token", "video_token")
+    words = tokenizer(**{name: ROLES[name] for name in names})
     images = t.GotOcr2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=4, **PIXELS)
-    processor = t.InternVLProcessor(
-        images, tokenizer(**{name: ROLES[name] for name in names}), t.InternVLVideoProcessor(size=SQUARE), image_seq_length=4
-    )  # fmt: skip
+    processor = t.InternVLProcessor(images, words, t.InternVLVideoProcessor(size=SQUARE), image_seq_length=4)
     return t.InternVLForConditionalGeneration(config), processor
 
 
@@ -128,13 +122,10 @@ CHAT = (
 )
 
 
-def _qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
-    rope = {
-        "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "mrope_interleaved": kind == "Qwen3VL",
-    }  # fmt: skip
-    family = {"Qwen2VL": "qwen2_vl", "Qwen2_5": "qwen2_5_vl", "Qwen3VL": "qwen3_vl"}[kind]
+def _qwen(prefix: str, family: str, **vision: Any) -> tuple[Any, Any]:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+    rope["mrope_interleaved"] = prefix == "Qwen3VL"
     module = getattr(t.models, family)
-    prefix = {"Qwen2VL": "Qwen2VL", "Qwen2_5": "Qwen2_5_VL", "Qwen3VL": "Qwen3VL"}[kind]
     config = getattr(module, f"{prefix}Config")(
         vision_config={"depth": 2, "num_heads": 2, "patch_size": PATCH, "temporal_patch_size": 2, "spatial_merge_size": 2, **vision},
         text_config={**TEXT, "rope_parameters": rope}, image_token_id=ID["<|image_pad|>"],
@@ -149,21 +140,25 @@ def _qwen(kind: str, **vision: Any) -> tuple[Any, Any]:
 
 
 def qwen2_vl() -> tuple[Any, Any]:
-    return _qwen("Qwen2VL", embed_dim=16, hidden_size=WIDTH, mlp_ratio=2)
+    return _qwen("Qwen2VL", "qwen2_vl", embed_dim=16, hidden_size=WIDTH, mlp_ratio=2)
 
 
 def qwen2_5_vl() -> tuple[Any, Any]:
     return _qwen(
-        "Qwen2_5", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, window_size=8, fullatt_block_indexes=[1]
+        "Qwen2_5_VL",
+        "qwen2_5_vl",
+        hidden_size=16,
+        intermediate_size=24,
+        out_hidden_size=WIDTH,
+        window_size=8,
+        fullatt_block_indexes=[1],
     )
 
 
 def qwen3_vl() -> tuple[Any, Any]:
     """Puts features of several depths into several layers: cannot be cached as input embeddings."""
-    return _qwen(
-        "Qwen3VL", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, deepstack_visual_indexes=[0, 1],
-        num_position_embeddings=64,
-    )  # fmt: skip
+    depths = {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
+    return _qwen("Qwen3VL", "qwen3_vl", hidden_size=16, intermediate_size=24, out_hidden_size=WIDTH, **depths)
 
 
 def mllama() -> tuple[Any, Any]:
@@ -186,14 +181,11 @@ def mllama() -> tuple[Any, Any]:
     return model, t.MllamaProcessor(images, tokenizer(image_token="<|image|>"))
 
 
-FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
-    f.__name__: f
-    for f in (
-        llava, vipllava, llava_next, llava_onevision, paligemma, gemma3, idefics3, internvl, mistral3, qwen2_vl,
-        qwen2_5_vl,
-    )
-}  # fmt: skip
-REFUSED: dict[str, Callable[[], tuple[Any, Any]]] = {f.__name__: f for f in (qwen3_vl, mllama)}
+Maker = Callable[[], tuple[Any, Any]]
+_LLAVAS, _QWENS = (llava, vipllava, llava_next, llava_onevision), (qwen2_vl, qwen2_5_vl)
+_OTHERS = (paligemma, gemma3, idefics3, internvl, mistral3)
+FAMILIES: dict[str, Maker] = {f.__name__: f for f in (*_LLAVAS, *_OTHERS, *_QWENS)}
+REFUSED: dict[str, Maker] = {f.__name__: f for f in (qwen3_vl, mllama)}
 
 
 def logits_of(learner: Any, state: Any, records: Any) -> list[Any]:

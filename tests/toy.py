@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,9 +10,9 @@ import torch
 
 from fedaudit.contracts.in_process import trained
 from fedaudit.tasks.metrics import caption_scores
-from fedaudit.trainers.base import Method, Schedule, State
+from fedaudit.trainers.base import State
 from fedaudit.trainers.evaluations import Answers
-from fedaudit.trainers.protocols import Bench, Evaluation, OneByOne
+from fedaudit.trainers.protocols import Bench, OneByOne
 from fedaudit.trainers.transcript import Transcript
 
 A, B = "layers.0.q.A", "layers.0.q.B"
@@ -53,23 +54,12 @@ class ToyLearner(OneByOne):
 EXAM = Answers([("a red circle",), ("a blue square",)], caption_scores)
 
 
-def toy_run(
-    path,
-    method: Method,
-    *,
-    schedule: Schedule,
-    noise: float = 0.0,
-    layers: int = 1,
-    stop_after: int | None = None,
-    evaluation: Evaluation = EXAM,
-) -> Transcript:
+def toy_run(path, method, *, schedule, noise=0.0, layers=1, stop_after=None, evaluation=EXAM) -> Transcript:
     """Train on the toy learner; client k has k + 1 records. `stop_after` raises KeyboardInterrupt after so many rounds."""
-    rounds = 0
+    rounds = itertools.count(1)
 
     def advance() -> None:
-        nonlocal rounds
-        rounds += 1
-        if rounds == stop_after:
+        if next(rounds) == stop_after:
             raise KeyboardInterrupt
 
     training = [[f"{k}-{i}" for i in range(k + 1)] for k in range(schedule.clients)]

@@ -3,8 +3,6 @@
 What a start from nothing does is tested elsewhere: tests/test_exits.py, benchmarks/trials.py and `.ci/run` start as users do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import multiprocessing
@@ -95,22 +93,18 @@ def _command(words: Sequence[str], cwd: Path, said: Path, printing: bool, held: 
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     main = _main_in(cwd, printing)
-    if held:
-        _hold_at(held)
-    sys.exit(main(words))
-
-
-def _hold_at(seen: str) -> None:
     from fedaudit.machinery.store import Folder
 
     write = Folder.write
 
-    def held(folder: Folder, name: str, data: bytes) -> None:
+    def held_there(folder: Folder, name: str, data: bytes) -> None:
         write(folder, name, data)
-        if (folder.path / name).match(seen):
+        if (folder.path / name).match(held):
             time.sleep(PATIENCE)
 
-    Folder.write = held  # type: ignore[method-assign]
+    if held:
+        Folder.write = held_there  # type: ignore[method-assign]
+    sys.exit(main(words))
 
 
 def _commands(commands: Sequence[str], cwd: Path, sender: Connection) -> None:
@@ -128,8 +122,9 @@ def _commands(commands: Sequence[str], cwd: Path, sender: Connection) -> None:
 def _main_in(cwd: Path, printing: bool) -> Callable[[Sequence[str]], int]:
     """The command of the project in a folder, from now on the current one."""
     os.chdir(cwd)
-    if cwd != ROOT:
-        _forget_ours()
+    if cwd != ROOT:  # what is loaded of the project itself is forgotten: a copy has its own
+        for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
+            del sys.modules[name]
         sys.path.insert(0, str(cwd))
     from fedaudit.__main__ import main
 
@@ -139,9 +134,3 @@ def _main_in(cwd: Path, printing: bool) -> Callable[[Sequence[str]], int]:
         drawing.printed = unprinted
     assert Path(sys.modules["fedaudit"].__path__[0]).parent == cwd
     return main
-
-
-def _forget_ours() -> None:
-    """What is loaded of the project itself: a copy has its own."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == OURS]:
-        del sys.modules[name]

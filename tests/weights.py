@@ -1,7 +1,5 @@
 """Weights as people have them, in miniature: a tiny architecture of open_clip, OpenAI's archives, CLIP's own tokenizer."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -106,14 +106,7 @@ def report(done: subprocess.CompletedProcess[str]) -> Path:
 def contents(folder: Path) -> dict[str, str]:
     """SHA-256 of every file but those of when and how (`unnoted`): of whole files pytest on a CI machine would look for hours where they differ."""
     files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
-    kept = (
-        p
-        for p in files
-        if (p.parent not in (folder / FOLDER, folder / provenance.FOLDER) and p != folder / index.PAGE)
-        or is_report(folder)
-    )
-    return {str(p.relative_to(folder)): hashlib.sha256(unnoted(p)).hexdigest() for p in kept}
-
-
-def is_report(folder: Path) -> bool:
-    return (folder / "runs.json").exists()
+    if not (folder / "runs.json").exists():  # else it is a report's folder
+        notes = (folder / FOLDER, folder / provenance.FOLDER)
+        files = (p for p in files if p.parent not in notes and p != folder / index.PAGE)
+    return {str(p.relative_to(folder)): hashlib.sha256(unnoted(p)).hexdigest() for p in files}
