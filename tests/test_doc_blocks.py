@@ -271,7 +271,7 @@ class TestNightly:
         asked = nightly.read(["--nightly", "matrix.yaml"], plan)
         assert asked is not None
         assert len(asked.matrix.cells) == 4 + 8 - 2
-        assert len(asked.matrix.limits) == 2
+        assert len(asked.matrix.gates) == 2
 
     @pytest.mark.parametrize("code", [exits.DONE, exits.CROSSED, exits.MENDABLE, exits.BROKEN, exits.FAILED])
     def test_the_line_for_cron_mails_what_tonight_said(self, code: int, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ ONE: dict[str, tuple[dict[str, list[dict[str, Any]]], str, list[str]]] = {
     ),
     "inconclusive": (
         {"server": [auroc(0.5, INCONCLUSIVE, detectable=None)]},
-        "Undecided, for leaks of FedAvg: no score can be told from a control, or none differs between records.", [],
+        "Undecided, for leaks of FedAvg: no score can be told from luck or a control, or none differs between records.", [],
     ),
     "not measurable": (
         {"server": [auroc(None, None, detectable=None)]},

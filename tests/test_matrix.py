@@ -1,11 +1,12 @@
 """Matrices of nightly audits: which cells they give, and what is said of those that are wrong, with the line."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedaudit.command import cli, exits, nightly
+from fedaudit.command import cli, exits, gates, nightly
 from fedaudit.command.matrix import MOST, Matrix, read
 from fedaudit.machinery.errors import InputError
 
@@ -50,35 +51,28 @@ class TestCells:
         assert names(matrix(tmp_path, text)) == ["method fedavg"]
 
 
-class TestLimits:
-    def test_cells_have_the_limits_that_they_can_answer(self, tmp_path: Path) -> None:
+class TestGates:
+    def test_cells_have_the_gates_that_they_can_answer(self, tmp_path: Path) -> None:
         text = "matrix: [{method: fedavg}, {method: fedotp, attack: loss}, {method: fedotp, attack: none}]\n"
-        cells = matrix(tmp_path, f"{text}limits: [server auroc.low < 0.6, accuracy/local > 70]").cells
-        found = [[gate.text for gate in cell.limits] for cell in cells]
-        auroc, accuracy = "server auroc.low < 0.6", "accuracy/local > 70"
+        cells = matrix(tmp_path, f"{text}fail_if: [server auroc.low > 0.6, accuracy/local < 70]").cells
+        found = [[gate.text for gate in cell.gates] for cell in cells]
+        auroc, accuracy = "server auroc.low > 0.6", "accuracy/local < 70"
         assert found == [[auroc], [auroc, accuracy], [accuracy]]
         text = "matrix: {method: dpfpl, epsilon: [none, 1]}\n"
-        found = matrix(tmp_path, f"{text}limits: [{{limit: accuracy/local > 70, only: {{epsilon: none}}}}]")
-        assert [len(cell.limits) for cell in found.cells] == [1, 0]
-        text = "matrix: {method: dpfpl, epsilon: 1, attack: loss, canaries: 20}\n"
-        found = matrix(tmp_path, f"{text}limits: [no leak, server no leak, measured epsilon < claimed]")
-        assert [gate.metric for gate in found.limits] == ["leak", "leak", "measured"]
+        found = matrix(tmp_path, f"{text}fail_if: [{{gate: accuracy/local < 70, only: {{epsilon: none}}}}]")
+        assert [len(cell.gates) for cell in found.cells] == [1, 0]
 
-    def test_what_a_limit_states_holds_or_is_crossed(self, tmp_path: Path) -> None:
-        finding = {"metric": "auroc", "headline": True, "nonmembers": "held-out", "threat_model": "server", "method": "fedavg",
-                   "seed": 0, "way": "exact", "population": "all", "signal": "loss", "low": 0.1, "high": 0.9}  # fmt: skip
-        limits = {"< 0.6": (0.59, 0.6), "<= 0.6": (0.6, 0.61), "> 0.4": (0.41, 0.4), ">= 0.4": (0.4, 0.39)}
-        for limit, (holds, crosses) in limits.items():
-            (gate,) = matrix(tmp_path, f"matrix: {{method: fedavg}}\nlimits: [auroc {limit}]").limits
-            assert gate.crossed([finding | {"value": holds}]) == []
-            (said,) = gate.crossed([finding | {"value": crosses}])
-            assert said.startswith(f"auroc {limit}: fedavg (seed 0)")
+    def test_they_are_those_of_the_command(self, tmp_path: Path) -> None:
+        words = ["leak", "server leak", "measured > claimed", "auroc >= 0.6"]
+        text = "matrix: {method: dpfpl, epsilon: 1, attack: loss, canaries: 20}\n"
+        found = matrix(tmp_path, f"{text}fail_if: [{', '.join(words)}]").gates
+        assert [replace(gate, source="") for gate in found] == [replace(gates.parse(word), source="") for word in words]
 
 
 BAD = {
     "empty": ("", "is empty"), "no mapping": ("[1]", "line 1: the matrix must be a mapping"),
     "no matrix": ("base: {rounds: 2}", "line 1: has no matrix"),
-    "an unknown part": ("matrix: {method: fedavg}\nlimit: []", "line 2: 'limit' is nothing that the matrix holds (did you mean 'limits'?)"),
+    "an unknown part": ("matrix: {method: fedavg}\nfail: []", "line 2: 'fail' is nothing that the matrix holds (did you mean 'fail_if'?)"),
     "an unknown method": ("matrix:\n  method:\n  - fedavg\n  - fedavgg", "line 4: method fedavgg: no such method (did you mean 'fedavg'?)"),
     "an unknown attack": ("matrix:\n  method: fedavg\n  attack: [[loss, lossy]]", "line 3: attack lossy: no such attack"),
     "an unknown task": ("base:\n  task: capshuns\nmatrix: {method: fedavg}", "line 2: task capshuns: no such task"),
@@ -99,21 +93,22 @@ BAD = {
     "no YAML": ("matrix: {method: [fedavg", "not valid YAML"),
     "a name twice": ("matrix: {method: fedavg, method: fedper}", "line 1: 'method' stands there twice"),
     "a place": ("matrix: {method: fedavg, out: x}", "line 1: out does not go into a matrix: give --out"),
-    "a gate": ("base: {fail_if: leak}\nmatrix: {method: fedavg}", "line 1: fail_if does not go into a matrix: state it as a limit"),
+    "a gate": ("base: {fail_if: leak}\nmatrix: {method: fedavg}", "line 1: fail_if does not go into a matrix: it stands beside base and matrix"),
     "a cell that cannot run": ("matrix: {method: fedavg, epsilon: [none, 1]}", "line 1: method fedavg, epsilon none: --epsilon: fedavg adds no noise"),
     "an exclusion of nothing": ("matrix: {method: fedavg}\nexclude:\n- {method: fedper}", "line 3: excludes nothing: no cell has method fedper"),
     "an exclusion of all": ("matrix: {method: fedavg}\nexclude: [{method: fedavg}]", "line 2: excludes every cell"),
     "an empty exclusion": ("matrix: {method: fedavg}\nexclude: [{}]", "line 2: exclude is empty"),
-    "a limit that says nothing": ("matrix: {method: fedavg}\nlimits: [auroc]", "line 2: limit 'auroc': not understood"),
-    "a limit without an answer": (
-        "matrix: {method: fedavg}\nlimits: [accuracy/local > 70]",
-        "line 2: limit 'accuracy/local > 70': no cell of the matrix can answer it (language models with adapters have no accuracy here)",
+    "a gate that says nothing": ("matrix: {method: fedavg}\nfail_if: [auroc]", "line 2: gate 'auroc': not understood"),
+    "a gate without an answer": (
+        "matrix: {method: fedavg}\nfail_if: [accuracy/local < 70]",
+        "line 2: gate 'accuracy/local < 70': no cell of the matrix can answer it (language models with adapters have no accuracy here)",
     ),
-    "a limit that needs canaries": ("matrix: {method: fedavg}\nlimits: [measured < claimed]", "no cell of the matrix can answer it (there are no canaries"),
-    "a limit of no cell": ("matrix: {method: fedavg}\nlimits: [{limit: no leak, only: {method: x}}]", "no cell of the matrix can answer it: none has method x"),
-    "a limit without a text": ("matrix: {method: fedavg}\nlimits: [{only: {method: fedavg}}]", "line 2: a limit must say what"),
-    "a limit that is a number": ("matrix: {method: fedavg}\nlimits: [3]", "line 2: a limit must be a text"),
-    "no list of limits": ("matrix: {method: fedavg}\nlimits: no leak", "line 2: limits must be a list"),
+    "a gate that needs canaries": ("matrix: {method: fedavg}\nfail_if: [measured > claimed]", "no cell of the matrix can answer it (there are no canaries"),
+    "a gate of no cell": ("matrix: {method: fedavg}\nfail_if: [{gate: leak, only: {method: x}}]", "no cell of the matrix can answer it: none has method x"),
+    "a gate without a text": ("matrix: {method: fedavg}\nfail_if: [{only: {method: fedavg}}]", "line 2: a gate must say what fails"),
+    "what must hold": ("matrix: {method: fedavg}\nlimits: [no leak]", "line 2: limits said what must hold; write fail_if with what fails, as in --fail-if: 'server auroc.low > 0.6' instead"),
+    "a gate that is a number": ("matrix: {method: fedavg}\nfail_if: [3]", "line 2: a gate must be a text"),
+    "no list of gates": ("matrix: {method: fedavg}\nfail_if: leak", "line 2: fail_if must be a list"),
     "too many cells": (f"matrix: {{method: fedavg, seed: {list(range(MOST + 1))}}}", f"the matrix has more than {MOST} cells"),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Nights on disk: only what changed is computed, failures and limits, the history, and the pages; on audits that are
+"""Nights on disk: only what changed is computed, failures and gates, the history, and the pages; on audits that are
 made up, and once on real ones."""
 
 import json
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("unsafe_but_quick")
 MATRIX = """\
 base: {rounds: 2}
 matrix: {method: [fedavg, fedrand], seed: [0, 1]}
-limits: [server auroc.low < 0.7]
+fail_if: [server auroc.low > 0.7]
 """
 
 
@@ -112,8 +112,8 @@ class TestWhatRuns:
     def test_the_same_is_not_computed_again_and_a_seed_or_method_more_alone(self, audits: Audits, house: House) -> None:
         said = [house.night()[1] for _ in range(3)]
         assert audits.computed == ["fedavg 0", "fedavg 1", "fedrand 0", "fedrand 1"]
-        first = "night 1: None of 4 cells leaks; the first night. 4 cells: 4 computed, 0 as before; 1 limit held.\n"
-        third = "night 3: None of 4 cells leaks; none new. 4 cells: 0 computed, 4 as before; 1 limit held; no change"
+        first = "night 1: None of 4 cells leaks; the first night. 4 cells: 4 computed, 0 as before; none of 1 gate crossed.\n"
+        third = "night 3: None of 4 cells leaks; none new. 4 cells: 0 computed, 4 as before; none of 1 gate crossed; no change"
         assert said[0].startswith(first)
         assert said[2].startswith(third)
         house.night(MATRIX.replace("seed: [0, 1]", "seed: [0, 2]"))
@@ -125,7 +125,7 @@ class TestWhatRuns:
         monkeypatch.setattr("fedaudit.command.dry_run.estimate", lambda plan, *_: f"{plan.rounds} rounds to go")
         assert cli.main(["--nightly", str(house.file), "--out", str(house.out), "--dry-run"]) == exits.DONE
         said = house.capsys.readouterr().out
-        assert said.startswith("4 cells, limits: server auroc.low < 0.7")
+        assert said.startswith("4 cells, gates: server auroc.low > 0.7")
         assert said.count("2 rounds to go") == 4
         assert not house.out.exists()
 
@@ -147,13 +147,13 @@ class TestEnds:
         assert code == exits.FAILED
         assert "failed: method fedavg, seed 0: unexpected ZeroDivisionError: by nothing" in err
 
-    def test_a_leak_turns_limit_exit_code_and_night(self, audits: Audits, house: House) -> None:
+    def test_a_leak_turns_gate_exit_code_and_night(self, audits: Audits, house: House) -> None:
         assert house.night()[0] == exits.DONE
         audits.value, audits.code = {"fedrand": 0.9}, "code 2"
         code, out, err = house.night()
         assert code == exits.CROSSED
         assert err.count("crossed: ") == 2
-        assert "crossed: server auroc.low < 0.7: fedrand (seed 0), server, exact" in err
+        assert "crossed: server auroc.low > 0.7: fedrand (seed 0), server, exact" in err
         assert out.count("new leak: ") == 1
         assert re.search("new leak: method fedrand, fedrand, server, exact, .*AUROC 0.892", out)
         assert "1 change beyond the band" in out
@@ -161,11 +161,11 @@ class TestEnds:
         audits.broken = {"fedavg"}
         assert house.night()[0] == exits.CROSSED  # which weighs more than a failed cell
 
-    def test_a_limit_that_no_report_answers(self, audits: Audits, house: House) -> None:
+    def test_a_gate_that_no_report_answers(self, audits: Audits, house: House) -> None:
         audits.without = {"fedavg", "fedrand"}
         code, out, err = house.night()
         assert code == exits.FAILED
-        assert "unanswered: server auroc.low < 0.7: no cell's report answers it" in err
+        assert "unanswered: server auroc.low > 0.7: no cell's report answers it" in err
         assert "1 without an answer" in out
 
     def test_a_kill_mid_matrix_loses_no_finished_cell(self, audits: Audits, house: House) -> None:
@@ -282,7 +282,7 @@ class TestPages:
     def test_junit(self, place: Path) -> None:
         top = ElementTree.parse(place / "junit.xml").getroot()
         assert {suite.get("name"): (suite.get("tests"), suite.get("errors"), suite.get("failures")) for suite in top} == {
-            "mine: cells": ("4", "2", "0"), "mine: limits": ("2", "0", "2"), "mine: changes": ("1", "0", "0"),
+            "mine: cells": ("4", "2", "0"), "mine: gates": ("2", "0", "2"), "mine: changes": ("1", "0", "0"),
         }  # fmt: skip
         assert (top.get("tests"), top.get("errors"), top.get("failures")) == ("7", "2", "2")
         cells, _, changes = top
@@ -324,7 +324,7 @@ def test_fresh_seeds_within_their_intervals_are_no_change(audits: Audits, house:
 TINY = """\
 base: {{rounds: 4, clients: 3, shots: 10, prompt_length: 4, task: digits, no_twin: true, threads: 1, attack: "decompose,loss", epsilon: {}}}
 matrix: {{method: promptfl, seed: {}}}
-limits: [server auroc.low < 0.7]
+fail_if: [server auroc.low > 0.7]
 """
 
 
@@ -337,7 +337,7 @@ def test_noise_that_is_switched_off_is_found_the_same_night(house: House) -> Non
     code, out, err = house.night(TINY.format("none", "[0, 1]"))
     assert code == exits.CROSSED
     assert "new leak: method promptfl" in out
-    assert "crossed: server auroc.low < 0.7: promptfl (seed 0), server" in err
+    assert "crossed: server auroc.low > 0.7: promptfl (seed 0), server" in err
     assert "another setting" in (house.place / "index.html").read_text()
 
 

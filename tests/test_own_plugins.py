@@ -122,7 +122,7 @@ def test_the_variable_the_library_a_file_and_a_matrix(folder: Path, tmp_path: Pa
     (tmp_path / "run.yaml").write_text(f"plugins: {folder}\nmethod: half_way\n")
     assert "half_way" in read_command(["--config", str(tmp_path / "run.yaml")]).plan.methods
     forget()
-    (tmp_path / "night.yaml").write_text("matrix: {method: half_way, attack: surprise}\nlimits: [auroc.low < 0.9]\n")
+    (tmp_path / "night.yaml").write_text("matrix: {method: half_way, attack: surprise}\nfail_if: [auroc.low > 0.9]\n")
     nights: list[nightly.NightlyRequest] = []
     monkeypatch.setattr(nightly, "main", lambda night: nights.append(night) or 0)  # type: ignore[func-returns-value]
     assert main(["--nightly", str(tmp_path / "night.yaml"), "--plugins", str(folder)]) == 0

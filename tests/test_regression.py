@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom, nct
+from scipy.stats import binom, nct, norm
 
 from fedaudit.attacks.knowledge import Mixture
 from fedaudit.audits.statistics.regression import Coined, CoinRegression, Floats, Message, regress
@@ -75,7 +75,7 @@ def test_is_least_squares_of_all_numbers_on_two_columns() -> None:
 @pytest.mark.parametrize("spare", [50, 400, 8000])
 @pytest.mark.parametrize("t", [0.5, 3.0, 12.0, 60.0])
 def test_the_bound_is_that_of_the_noncentral_t(t: float, spare: int) -> None:
-    found = CoinRegression(scale=t, noise=1.0, length=1.0, spare=spare, longest=1.0)
+    found = CoinRegression(scale=1.0, noise=1.0, length=t, spare=spare, longest=t)
     mean = found.mu_lower_bound()
     if t < 1:
         assert mean == 0
@@ -83,6 +83,29 @@ def test_the_bound_is_that_of_the_noncentral_t(t: float, spare: int) -> None:
         assert nct.sf(t, spare, mean) == pytest.approx(0.05, abs=0.004)
     assert found.p_value(mean) == pytest.approx(0.05 if t > 1 else nct.sf(t, spare, 0.0), abs=0.01)
     assert found.expected_bound(t) == pytest.approx(mean, abs=1e-9)
+
+
+def test_no_bound_is_above_what_the_noise_alone_allows() -> None:
+    """Where messages hold more of a record than the longest gradient: L / s, less the error of s. p says the same."""
+    found = CoinRegression(scale=3.0, noise=2.0, length=50.0, spare=800, longest=6.0)
+    bound = found.mu_lower_bound()
+    assert bound == pytest.approx(6 / 2 * (1 - norm.ppf(0.95) / math.sqrt(1600)))
+    assert found.p_value(bound) == pytest.approx(0.05)
+    assert found.p_value(6 / 2) == pytest.approx(0.5)
+    assert found.scale_interval() == pytest.approx((3 - norm.ppf(0.95) * 2 / 50, 3 + norm.ppf(0.95) * 2 / 50))
+
+
+@pytest.mark.parametrize("told", [0.25, 0.5, 0.8])
+def test_gradients_that_are_told_too_short_show_no_more_than_the_truth(told: float) -> None:
+    rng, runs, mu, above = np.random.default_rng(7), 100, 2 * math.sqrt(2), 0
+    for _ in range(runs):
+        gradients, coins = raw(rng, 2)
+        gradients = [10 * rows / np.linalg.norm(rows, axis=0) for rows in gradients]
+        sent = [rows @ coins + 5 * rng.standard_normal(NUMBERS) for rows in gradients]
+        found = regress([client([told * rows for rows in gradients], coins, sent)])
+        above += found.mu_lower_bound() > mu
+    assert above <= binom.isf(0.0005, runs, 0.05)
+    assert found.scale == pytest.approx(1 / told, rel=0.5)
 
 
 def test_grows_with_the_planted_leak_and_falls_with_the_noise() -> None:

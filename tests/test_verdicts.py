@@ -1,5 +1,6 @@
 """The verdict rules as truth tables, the families' correction by hand, and the alarms of controls."""
 
+import dataclasses
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -125,7 +126,13 @@ def test_the_least_leak_is_where_the_corrected_p_value_falls_to_the_level(family
 
 def test_words_of_a_report():
     calm = dict.fromkeys(("secondary", "controls"), np.r_[9.0, np.ones(999)]) | {"primary": np.r_[9.0, np.ones(99)]}
-    changes = ({}, {"t": -2.5, "value": 0.3}, {"t": 0.5}, {"family": "secondary"}, {"z": None, "verdict": "x"})
+    changes = (
+        {},
+        {"t": -2.5, "value": 0.3},
+        {"t": 0.5, "p": 0.5, "value": 0.6},
+        {"family": "secondary"},
+        {"z": None, "verdict": "x"},
+    )
     rows = [finding(**more) for more in changes]
     said = judged(rows, calm, SIZES)
     assert [f["verdict"] for f in said] == ["leak", "leak, score reversed", "no leak found", "leak", "x"]
@@ -145,7 +152,60 @@ def test_words_of_a_report():
     assert top["sentence"].endswith(f"primary scores; {few}.")
     assert said[4] == rows[4]
     (these,) = judged([finding(interval="DeLong, normal, these clients")], calm, SIZES)
-    assert "[0.600, 0.800] for these clients" in these["sentence"]
+    assert "[0.600, 0.800] for these clients for this row alone by" in these["sentence"]
+    (named,) = judged([finding(family="named")], calm | {"named": calm["primary"]}, SIZES)
+    assert "for this row alone" not in named["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        ({"t": 2.0, "value": 0.6}, "inconclusive"),  # p .03 within the family, .075 at its share of the error
+        ({"t": 2.0, "family": "secondary"}, "no leak found"),
+        ({"t": 1.0, "value": 0.68}, "inconclusive"),  # beyond what would have been detected
+        ({"t": 1.0, "value": 0.32}, "inconclusive"),
+        ({"t": 1.0, "value": 0.6}, "no leak found"),
+        ({"t": 3.0}, "leak"),
+    ],
+)
+def test_what_was_named_beforehand_and_comes_close_is_undecided(fields, verdict):
+    largest = dict.fromkeys(("primary", "secondary", "controls"), np.r_[9.0, [2.5] * 2, [1.5] * 97])
+    (row,) = judged([finding(**fields)], largest, SIZES)
+    assert row["verdict"] == verdict
+    if verdict == "inconclusive":
+        assert row["sentence"].startswith("Inconclusive: the server, from messages that held a whole model, may tell")
+        assert row["sentence"].endswith("; more records would decide.")
+
+
+def test_a_row_says_how_many_scores_look_so_by_luck():
+    calm = dict.fromkeys(("secondary", "controls"), np.r_[9.0, np.full(999, 8.0)])
+    (row,) = judged([finding(family="secondary", p=0.001)], calm, SIZES)
+    assert (
+        "p 0.001 alone, 1 among 1,000 secondary scores, of which by luck about 1 have so small a p alone"
+        in row["sentence"]
+    )
+
+
+class TestWithoutCoins:
+    """Where no coin decided, records may depend on each other."""
+
+    def test_records_in_blocks_of_ten_widen_the_interval_by_their_root(self):
+        of_records, of_clients = (dataclasses.replace(interval(0.55, 0.65), dof=dof) for dof in (None, 5.0))
+        wide = verdicts.in_blocks(of_records)
+        assert (wide.low, wide.high) == pytest.approx((0.6 - 0.05 * 10**0.5, 0.6 + 0.05 * 10**0.5))
+        assert verdicts.in_blocks(of_clients) is of_clients
+
+    def test_lists_that_may_be_exchanged_are_asked_for(self):
+        listed = finding(p_adjusted=None, signal="loss/base")
+        ask = "Were the lists of members and non-members exchanged?"
+        assert verdicts.sentence(listed, "leak, score reversed").endswith(ask)
+        for other in (
+            listed | {"p_adjusted": 0.01, "family_n": 6},
+            listed | {"signal": "loss"},
+            listed | {"nonmembers": "novel objects"},
+        ):
+            assert ask not in verdicts.sentence(other, "leak, score reversed")
+        assert ask not in verdicts.sentence(listed, "leak")
 
 
 def test_controls_share_one_percent_of_a_report_and_its_distinct_blind_classifiers_count():
