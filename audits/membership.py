@@ -42,6 +42,7 @@ from fedaudit.terms.verdicts import INCONCLUSIVE, LEAKS
 
 # a control with a smaller p-value makes a row without coins *confounded*; there are two controls beside each row
 CONTROL_LEVEL = 0.01
+DOUBT_LEVEL = 0.0005  # and with one below this the lists of the run are doubted
 BESIDE = ("loss",)  # scores that are reported beside an attack's headline ones
 
 CELLS = (
@@ -262,8 +263,9 @@ def _auroc(
         verdict = INCONCLUSIVE
     nearest = min(gains.items(), key=lambda gain: abs(gain[1].value), default=None)
     text = sentence(vars(finding), verdict, within=c.within is not None, off=off, unclear=nearest, dependent=dependent)
-    elsewhere = c.nonmembers == HELD_OUT  # of a run without coins, where nothing else vouches for its lists
-    return dataclasses.replace(finding, verdict=verdict, sentence=text, doubt="controls" if off and elsewhere else None)
+    # held-out records without coins are those that a run from elsewhere lists: nothing else vouches for the lists
+    sure = c.nonmembers == HELD_OUT and any(value < DOUBT_LEVEL for value in p.values())
+    return dataclasses.replace(finding, verdict=verdict, sentence=text, doubt="controls" if sure else None)
 
 
 def _controls(c: Comparison, signal: str) -> dict[str, tuple[Comparison, pd.Series]]:

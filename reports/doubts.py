@@ -26,7 +26,6 @@ class Doubt:
 
 DOUBTS = {
     "losses": Doubt("the stated losses are not those of the models"),
-    "scale": Doubt("the adapters' scale is not that of the training"),
     "models": Doubt("the global model does not change"),
     "aggregation": Doubt("global models do not follow from the uploads"),
     "open": Doubt("the last round was not closed"),
