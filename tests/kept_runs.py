@@ -50,7 +50,7 @@ def prompt_runs(factory: pytest.TempPathFactory) -> KeptRuns:
         "both": {"method": ["promptfl", "local"], "attack": "loss"},
         "entropy": {"method": "promptfl", "attack": "entropy"},
     }
-    more = TINY | {"epsilon": "none", "out": out}
+    more = {"epsilon": "none", "out": out} | TINY
     with nothing_printed(), with_pages():
         return KeptRuns(out, {name: fedaudit.audit(**words, **more) for name, words in wanted.items()})
 

@@ -315,13 +315,15 @@ def difference(here: Any, there: Any) -> float:
 
 def serve() -> None:
     """Run each program that standard input names, [what, file, words] in JSON, in a fork of this process, which has all
-    libraries and has computed nothing, and say its exit code."""
+    libraries and has computed nothing, and say its exit code. What programs print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     for line in sys.stdin:
         what, file, *words = json.loads(line)
         process = multiprocessing.get_context("fork").Process(target=main, args=(what, Path(file), *words))
         process.start()
         process.join()
-        print(process.exitcode, flush=True)
+        print(process.exitcode, file=answers, flush=True)
 
 
 if __name__ == "__main__":

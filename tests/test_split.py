@@ -174,7 +174,8 @@ class TestSplit:
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of prompts whose lists are those of a split; nobody may change it."""
     place = tmp_path_factory.mktemp("coined")
-    run, _ = exported("promptfl", place, classes=list(CLASSES))
+    run, _ = exported("promptfl", place)
+    edit("run.json", classes=list(CLASSES))(run)
     for name in ("members", "nonmembers", "reference", "test"):
         (run / f"{name}.jsonl").unlink()
     split(candidates(place / "in", clients=3, each=12), place / "dealt", canaries=12, seed=SEED)
