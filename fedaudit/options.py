@@ -22,6 +22,7 @@ class Options(TypedDict, total=False):
     """The command's flags with underscores; None is as good as not given."""
 
     absent: int | None
+    accept_doubts: str | None
     alpha: float | None
     attack: Texts | None
     audit: Texts | None

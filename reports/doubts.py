@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Doubt:
-    """What a failed check of a run puts in doubt."""
+    """The words for what a failed check of a run puts in doubt, and how far that reaches."""
 
     words: str  # what is doubted, in a page's first sentence
     messages: bool = False  # whether it voids only what rests on messages
@@ -48,8 +48,8 @@ def _with_doubts(findings: Sequence[Finding], accepted: Sequence[str]) -> list[F
         return list(findings)
     marked = []
     for f in findings:
-        own = (f.get("doubt") or "").split(", ") if f.get("doubt") else []
-        names = own if f["metric"] == RECORDING else [*own, *_voiding(f, recorded)]
+        checks = f["doubt"].split(", ") if f.get("doubt") else []
+        names = checks if f["metric"] == RECORDING else [*checks, *_voiding(f, recorded)]
         marked.append({**f, "doubt": ", ".join(dict.fromkeys(n for n in names if n not in accepted)) or None})
     return marked
 
@@ -60,7 +60,7 @@ def _voiding(f: Finding, doubts: Iterable[str]) -> list[str]:
     return [name for name in doubts if of_messages or not DOUBTS[name].messages]
 
 
-def shown(f: Finding) -> str:
+def verdict_word(f: Finding) -> str:
     """The word that stands for a finding's verdict: "doubted" if a doubt voids it; empty without a verdict."""
     return DOUBTED if isinstance(f.get("doubt"), str) else f["verdict"] or ""
 

@@ -15,7 +15,7 @@ from fedaudit.attacks.score_names import signal_name
 from fedaudit.audits.findings import BEFOREHAND
 from fedaudit.audits.statistics.nights import BASE, BLIND, LEVEL, NEW_LEAK, VALUE, WINDOW, Series
 from fedaudit.reports.archive import attach
-from fedaudit.reports.doubts import shown
+from fedaudit.reports.doubts import verdict_word
 from fedaudit.reports.formats import is_missing, number, p_value
 from fedaudit.reports.templates import csv, render
 from fedaudit.terms.verdicts import DOUBTED, LEAKS, VERDICTS
@@ -154,7 +154,7 @@ def _cell(cell: CellOfNight, tonight: pd.DataFrame, common: Sequence[str]) -> di
     worst: dict[str, str] = {}
     for row in judged.to_dict("records"):
         before = worst.get(row["threat_model"], ORDER[-1])
-        worst[row["threat_model"]] = min(before, shown(row), key=ORDER.index)
+        worst[row["threat_model"]] = min(before, verdict_word(row), key=ORDER.index)
     by_verdict: dict[str, list[str]] = {}
     for threat_model, verdict in worst.items():
         by_verdict.setdefault(verdict, []).append(threat_model)

@@ -14,7 +14,7 @@ from pandas.api.types import is_numeric_dtype
 
 from fedaudit.attacks.score_names import signal_name
 from fedaudit.audits.verdicts import among
-from fedaudit.reports.doubts import shown
+from fedaudit.reports.doubts import verdict_word
 from fedaudit.reports.figures.drawing import PrintedFigure
 from fedaudit.reports.formats import duration, epsilon, kind, number, p_value, percent, short, signed, tau
 
@@ -37,7 +37,7 @@ def _environment() -> Environment:
     )
     environment.globals["contradictions"] = contradictions
     environment.filters |= {"num": number, "signal": signal_name, "percent": percent}
-    environment.filters |= {"kind": kind, "p": p_value, "among": among, "shown": shown}
+    environment.filters |= {"kind": kind, "p": p_value, "among": among, "shown": verdict_word}
     environment.filters |= {"epsilon": epsilon, "short": short, "signed": signed, "tau": tau, "duration": duration}
     return environment
 

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedaudit.attacks.score_names import signal_name
-from fedaudit.reports.doubts import shown
+from fedaudit.reports.doubts import verdict_word
 from fedaudit.reports.evidence import Finding, ordered
 from fedaudit.terms.held_models import FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT, NONMEMBERS
@@ -71,11 +71,11 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
     if worst is None:
         return {"verdict": None, "rows": 0}
     word, _, rest = (worst["sentence"] or "").partition(":")
-    if word.casefold() != shown(worst):
-        word, rest = shown(worst).capitalize(), worst["sentence"] or ""
+    if word.casefold() != verdict_word(worst):
+        word, rest = verdict_word(worst).capitalize(), worst["sentence"] or ""
     same = [f["verdict"] == worst["verdict"] for f in (worst, *(g for g in others if key(g) == key(worst)))]
     return {
-        "verdict": shown(worst),
+        "verdict": verdict_word(worst),
         "word": word,
         "rest": rest.strip(),
         "rows": sum(f["verdict"] in VERDICTS for f in findings),
@@ -86,7 +86,7 @@ def card(findings: Sequence[Finding], others: Sequence[Finding]) -> dict[str, An
 
 def counts(findings: Sequence[Finding]) -> str:
     """Number of findings by verdict, in words: "2 leak, 1 inconclusive"."""
-    numbers = {verdict: sum(shown(f) == verdict for f in findings) for verdict in (*VERDICTS, DOUBTED)}
+    numbers = {verdict: sum(verdict_word(f) == verdict for f in findings) for verdict in (*VERDICTS, DOUBTED)}
     return ", ".join(f"{n} {verdict}" for verdict, n in numbers.items() if n)
 
 

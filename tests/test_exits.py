@@ -277,3 +277,14 @@ def test_the_library_leaves_signals_alone_and_ends_its_workers(tmp_path: Path) -
 def test_what_only_the_command_can_do(call: Callable[..., Any], name: str) -> None:
     with pytest.raises(fedaudit.InputError, match=rf"{name}: is of the command only, audit.py --{name}"):
         call(**{name: True})
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a library's exit cannot be heard")
+@pytest.mark.parametrize("way", ["ctypes.CDLL(None).exit(1)", "os._exit(1)"])
+def test_a_library_that_ends_the_process_crosses_no_gate(way: str) -> None:
+    """exit(1) of C, as OpenBLAS calls it without memory; Python's own end passes by."""
+    code = f"import ctypes, os; from fedaudit.command.exits import hear_libraries; hear_libraries(); {way}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    heard = "exit(1)" in way and "_exit" not in way
+    assert done.returncode == (exits.BROKEN if heard else 1)
+    assert ("error: a library ended this process" in done.stderr) == heard

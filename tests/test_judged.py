@@ -57,7 +57,8 @@ def test_a_report_says_the_words(two, of_two):
         reach = 1 + sum(max(statistics) >= abs(f["t"]) - 1e-9 for t, statistics in enumerate(both) if t)
         p = min(1.0, reach / len(largest[0]) / SHARES[f["family"]])
         assert f["p_adjusted"] == pytest.approx(p)
-        assert f["verdict"] == ("leak" if p <= 0.05 and f["t"] > 0 else "no leak found" if p > 0.05 else f["verdict"])
+        assert (f["verdict"] in ("no leak found", "inconclusive")) == (p > 0.05)
+        assert f["verdict"] != "leak" or f["t"] > 0
         assert f["sentence"].lower().startswith(f["verdict"])
     assert {f["verdict"] for f in coins} >= {"leak", "no leak found"}
     shown = table.merge(pd.DataFrame(coins), on=["seed", "threat_model", "way", "population", "nonmembers", "signal"])

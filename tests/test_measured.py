@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -328,10 +329,10 @@ class TestFromMessages:
 
     HYPOTHESIS = Hypothesis(8.0, 8.0, trade_off.GAUSSIAN, STD)
 
-    def bound(self, std: float, hypothesis: Hypothesis = HYPOTHESIS) -> MeasuredEpsilon:
+    def bound(self, std: float, hypothesis: Hypothesis = HYPOTHESIS, metric: str = "measured/messages") -> Any:
         run, coins = of_messages(std)
         found = bounds(run, coins, names=NAMES, delta=DELTA, hypotheses={"server": hypothesis})
-        return next(f for f in found if f.metric == "measured/messages")
+        return next(f for f in found if f.metric == metric)
 
     def test_a_bound_near_the_truth_and_its_sentence(self) -> None:
         one = self.bound(self.STD)
@@ -339,9 +340,36 @@ class TestFromMessages:
         assert (one.guesses, one.correct, one.attack, one.canaries) == (None, None, "whitebox", 120)
         assert one.expected == pytest.approx(6.5, abs=1)
         assert one.p_provable > 0.01
-        assert one.scale == pytest.approx(1, abs=0.3)
         assert "by a regression of messages on the coins of 120 canaries: epsilon is at least" in one.sentence
         assert "of the ledger's" in one.sentence
+
+    @pytest.mark.parametrize(
+        ("share", "means"),
+        [
+            (1.0, ""),
+            (0.4, "hold more of a record than clipping allows"),
+            (2.5, "are not those at the broadcast, or less is in"),
+        ],
+    )
+    def test_how_much_of_a_record_is_in_them(self, share: float, means: str) -> None:
+        """As much as the ledger's `share` says, or what it means where it is not; above 1 in any case."""
+        length = {0.4: 2.0}.get(share, 1.0)  # of the gradients of the steps, in those that are told
+        run, coins = of_messages(self.STD / 10)
+        for model in run.models:
+            if model.messages is not None:
+                shorter = [replace(m, gradients=m.gradients / length, longest=m.longest) for m in model.messages()]
+                run = replace(
+                    run, models=[replace(m, messages=lambda s=shorter: s) if m is model else m for m in run.models]
+                )
+        found = bounds(
+            run, coins, names=NAMES, delta=DELTA, hypotheses={"server": replace(self.HYPOTHESIS, share=share)}
+        )
+        one = next(f for f in found if f.metric == "measured/weight")
+        assert one.value == pytest.approx(length, rel=0.15)
+        assert one.low < one.value < one.high
+        assert f"where {share:.3g} is expected" in one.sentence
+        assert means in one.sentence
+        assert (one.sentence.count(":") == 2) == bool(means)
 
     def test_a_tenth_of_the_noise_contradicts_what_is_proven_and_names_the_noise(self) -> None:
         one = self.bound(self.STD / 10)
@@ -361,7 +389,7 @@ class TestFromMessages:
         blind = replace(run, models=[replace(m, messages=None) for m in run.models])
         said = {"server": self.HYPOTHESIS}
         found, without = (bounds(one, coins, names=NAMES, delta=DELTA, hypotheses=said) for one in (run, blind))
-        assert [f.metric for f in found] == ["measured", "measured/gaussian", "measured/messages"]
+        assert [f.metric for f in found] == ["measured", "measured/gaussian", "measured/messages", "measured/weight"]
         assert words(found, "server").startswith(f"at least {found[2].value:.3g}: from the messages")
         assert [f.metric for f in without] == ["measured", "measured/gaussian"]
 
@@ -379,5 +407,6 @@ def test_through_the_whole_pipeline(without_pages: None, tmp_path: Path, factor:
         )
     (row,) = audit.findings.query("metric == 'measured/messages'").itertuples()
     assert row.noise / row.ledger_noise == pytest.approx(factor, rel=0.15)
-    assert row.scale == pytest.approx(1, abs=0.35)
+    (weight,) = audit.findings.query("metric == 'measured/weight'").itertuples()
+    assert weight.value == pytest.approx(1, abs=0.35)
     assert (row.value < 11) if factor == 1 else (row.value > 40)

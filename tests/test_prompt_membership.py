@@ -51,8 +51,14 @@ def test_a_planted_leak_is_found_by_every_attack_under_every_threat_model():
     }  # fmt: skip
     assert {(f.attack, f.signal) for f in found} == {("shadow", "shadow"), ("lira", "lira/online"), ("loss", "loss")}
     assert len(found) == 4 * 3 * 3
-    assert all(f.verdict == "leak" and f.low > 0.5 and f.clients == 2 for f in found)
-    assert all(f.sentence.startswith("Leak: ") and name_of(f.signal).in_sentences in f.sentence for f in found)
+    assert all(f.low > 0.5 and f.clients == 2 for f in found)
+    candidates, canaries = ([f for f in found if (f.population == "canaries") == few] for few in (False, True))
+    assert {f.verdict for f in candidates} == {"leak"}
+    assert {f.verdict for f in canaries} == {"inconclusive"}  # few, and no coin decided here
+    assert all(
+        f.sentence.startswith(f"{f.verdict.capitalize()}: ") and name_of(f.signal).in_sentences in f.sentence
+        for f in found
+    )
     assert all(f.interval.startswith(("DeLong, mean", "DeLong within class, mean", "exact binomial(")) for f in found)
 
 
@@ -130,7 +136,7 @@ def test_canaries_are_no_candidates_and_have_thresholds_of_canaries():
     c = row(run, "left-out canaries")
     assert {r[0] for r in c.record} == {"x"}
     assert {r[0] for r in row(run).record} == {"c"}
-    assert all(f.verdict == "leak" for f in aurocs(run, nonmembers="left-out canaries"))
+    assert all(f.low > 0.5 for f in aurocs(run, nonmembers="left-out canaries"))
     assert not any(f.verdict == "leak" for f in aurocs(run, nonmembers="held-out", threat_model="prompt-user"))
     # canaries score 50 higher than other records, in or out: a threshold of the others would call all of them
     # members

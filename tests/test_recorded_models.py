@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
+from scipy.stats import binom
 
 from benchmarks.recordings import both, counts, permuted, plain_mean, served
 from fedaudit.external.reading import read
@@ -69,33 +69,55 @@ def found(run: Path, folder: Path, noise: float, true: Path | None = None) -> li
 EQUAL = (counts(lambda n: [10] * len(n)), served(plain_mean))
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_files_of_clients_that_were_exchanged_are_found(right: Path, tmp_path: Path, last: bool) -> None:
+def test_files_of_clients_that_were_exchanged_are_found(right: Path, tmp_path: Path) -> None:
     """Though the mean is the same."""
     true, run = (shutil.copytree(right, tmp_path / name) for name in ("true", "run"))
     both(*EQUAL)(true)
-    both(*EQUAL, permuted(last=last))(run)
+    both(*EQUAL, permuted(last=False))(run)
     assert [remark.check for remark in read(run).remarks] == [], "no mean tells"
     (remark,) = found(run, tmp_path / "t", 0.1, true)
-    assert remark.check == "members"
-    assert remark.sentence.startswith("In round 3 messages" if last else "In rounds 0, 1, 2 and 3 messages")
-    assert "those of clients 0 and 1 and 2 and 3 and 4" in remark.sentence
+    assert (remark.check, remark.note) == ("members", False)
+    assert remark.sentence.startswith("Messages fit other clients' members better than their own (p 0.0005 in a right")
+    assert "those of client 0 the members of 4, those of client 1 the members of 0" in remark.sentence
 
 
-def test_where_messages_tell_nothing_no_more_than_one_run_in_a_hundred_has_a_remark() -> None:
-    """p-values of losses that are noise alone are uniform, and the number of messages is corrected for."""
-    rng = np.random.default_rng(0)
-    p = [recorded._p_value(rng.normal(size=recorded.MEMBERS).tolist()) for _ in range(1000)]
-    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.023)
-    assert recorded._p_value([0.0, 0.0, 0.0]) == 1
-    assert recorded._p_value([1.0, 2.0, 4.0]) == pytest.approx(ttest_1samp([1, 2, 4], 0, alternative="greater").pvalue)
+class TestExchange:
+    """Cells of mean losses: a message's noise moves all that it is asked about, and counts for nothing."""
 
+    def p(self, rng: np.random.Generator, clients: int, rounds: int, fit: float, moved: Sequence[int] = ()) -> float:
+        order = np.arange(clients)
+        order[list(moved)] = np.roll(order[list(moved)], 1)
+        cells = []
+        for _ in range(rounds):
+            losses = rng.standard_normal((clients, clients)) + 5 * rng.standard_normal((clients, 1))
+            losses[np.arange(clients), order] -= fit
+            cells.append(recorded.Cells(list(range(clients)), losses))
+        relabelled = recorded.exchange(cells)
+        assert relabelled is not None
+        if relabelled.p < 0.001 and moved:
+            assert {*relabelled.moved} == {*moved}
+        return relabelled.p
 
-def test_the_number_of_messages_is_corrected_for(right: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five clients send in four rounds: each message may be called odd in a twentieth of the allowed chance."""
-    for times, said in ((0.9, ["members"]), (1.1, [])):
-        monkeypatch.setattr(recorded, "_p_value", lambda _, times=times: times * recorded.CHANCE / 20)
-        assert [remark.check for remark in found(right, tmp_path / f"{times}", 0.1)] == said, times
+    @pytest.mark.parametrize("fit", [0.0, 1.0])
+    def test_right_recordings_are_called_odd_as_seldom_as_p_says(
+        self, fit: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(recorded, "SIMULATED", 99)
+        rng, runs = np.random.default_rng(3), 120
+        low = sum(self.p(rng, 5, 2, fit) <= 0.05 for _ in range(runs))
+        assert low <= binom.isf(0.0005, runs, 0.05)
+
+    @pytest.mark.parametrize(("clients", "rounds", "moved"), [(4, 4, (0, 2)), (10, 3, (1, 7)), (5, 2, (0, 1, 2, 3, 4))])
+    def test_two_exchanged_and_all_rotated_are_found(self, clients: int, rounds: int, moved: tuple[int, ...]) -> None:
+        assert self.p(np.random.default_rng(1), clients, rounds, 6.0, moved) < recorded.CHANCE
+
+    def test_too_few_to_tell_is_a_note(self, right: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert recorded.exchange([recorded.Cells([0, 1, 2], np.zeros((3, 3)))] * 9) is None
+        assert recorded.exchange([recorded.Cells([0, 1, 2, 3], np.zeros((4, 4)))]) is None
+        monkeypatch.setattr(recorded, "LEAST", 10**6)
+        (remark,) = found(right, tmp_path / "t", 0.1)
+        assert (remark.check, remark.note) == ("members", True)
+        assert remark.line.startswith("note: Whether messages fit their own clients' members could not be checked")
 
 
 def stated(right: Path, place: Path, change: Callable[[list[float], list[int]], float]) -> list[str]:

@@ -137,7 +137,7 @@ def test_card_quotes_the_gravest_row_of_a_headline_score() -> None:
 def test_doubts_about_a_recording_stand_above_every_number(one: dict[str, bytes]) -> None:
     assert b'id="recording"' not in one["index.html"]
     doubted = replace(evidence("fedavg", 0), tables={})
-    said = {"metric": RECORDING, "check": "weights", "sentence": "Files <b>were</b> exchanged.", "value": 0.1}
+    said = {"metric": RECORDING, "check": "weights", "sentence": "Files <b>were</b> exchanged.", "doubt": "weights"}
     about = {name: doubted.findings[0][name] for name in ("schema", "run", "method", "task", "seed")}
     page = plain_page([replace(doubted, findings=[*doubted.findings, about | said])]).decode()
     assert "<li>Files &lt;b&gt;were&lt;/b&gt; exchanged.</li>" in page[: page.index("<main")]

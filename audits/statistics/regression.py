@@ -90,9 +90,9 @@ class CoinRegression:
         if not self.noise > 0:
             return LARGEST
         quantile = float(norm.ppf(confidence))
-        shown = self.t - quantile * math.sqrt(1 + self.t**2 / (2 * self.spare))
+        by_coins = self.t - quantile * math.sqrt(1 + self.t**2 / (2 * self.spare))
         most = self.length / self.noise * (1 - quantile / math.sqrt(2 * self.spare))
-        return float(np.clip(min(shown, most) * self.longest / self.length, 0.0, LARGEST))
+        return float(np.clip(min(by_coins, most) * self.longest / self.length, 0.0, LARGEST))
 
     def p_value(self, mu: float) -> float:
         """The probability of so large a bound, or a larger one, if a record moves the release by at most mu: the

@@ -81,10 +81,10 @@ def hear_libraries() -> None:
     OpenBLAS does with exit(1) if it gets no memory. `end` does not come by here. Without effect on Windows."""
     import ctypes
 
-    own = os.getpid()
+    here = os.getpid()
 
     def ended(_: object) -> None:
-        if os.getpid() == own:
+        if os.getpid() == here:
             os.write(2, b"error: a library ended this process; what it said is above, if anything\n")
             os._exit(BROKEN)
 

@@ -104,7 +104,9 @@ def read(path: Path, plan: Read) -> Matrix:
     base = _base(file, top["base"]) if "base" in top else {}
     combined = _combinations(file, top["matrix"], base)
     remaining = _not_excluded(file, top, combined, base)
-    given = [_read_gate(file, node) for node in file.sequence(top["fail_if"], "fail_if")] if "fail_if" in top else []
+    all_gates = (
+        [_read_gate(file, node) for node in file.sequence(top["fail_if"], "fail_if")] if "fail_if" in top else []
+    )
     cells, answered = [], set()
     for values, node in remaining:
         try:
@@ -114,14 +116,16 @@ def read(path: Path, plan: Read) -> Matrix:
             raise file.error(
                 _blamed_node(file, top, node, str(error)), f"{_label(values) or 'its cell'}: {error}"
             ) from error
-        answerable = [one for one in given if _has({**base, **values}, one.only) and not _refusal(one.gate, cell_plan)]
+        answerable = [
+            one for one in all_gates if _has({**base, **values}, one.only) and not _refusal(one.gate, cell_plan)
+        ]
         answered |= {id(one) for one in answerable}
         cells.append(MatrixCell(values, words, cell_plan, [one.gate for one in answerable]))
-    for one in given:
+    for one in all_gates:
         if id(one) not in answered:
             why = _why_unanswered(one, remaining, base, cells)
             raise InputError(f"{one.gate.source}: no cell of the matrix can answer it{why}")
-    return Matrix(path.stem, cells, [one.gate for one in given])
+    return Matrix(path.stem, cells, [one.gate for one in all_gates])
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from fedaudit.attacks.score_names import signal_name
 from fedaudit.audits.findings import THESE
 from fedaudit.audits.verdicts import FEW_NAMED, SHARES, few_members
 from fedaudit.command.window import WindowColumn, fits, open_console, print_table
-from fedaudit.reports.doubts import shown
+from fedaudit.reports.doubts import verdict_word
 from fedaudit.reports.formats import epsilon, number, p_value, short
 from fedaudit.reports.measured import contradictions
 from fedaudit.reports.measured import rows as measured_rows
@@ -151,7 +151,7 @@ def _show_membership(console: Console, rows: Sequence[Finding], attack: str | No
             signal_name(f["signal"]),
             _auroc(f) + (_star(f) if few else ""),
             *(_p_values(f) if tested else []),
-            shown(f) or "n/a",
+            verdict_word(f) or "n/a",
         ]
         cells += [number(f["base_value"]), number(f["blind_value"])] if console.width >= WIDE else []
         groups.setdefault(f"{f['method']} · {setting}" if several else setting, []).append(cells)

@@ -109,7 +109,7 @@ def summary(report: Folder) -> Row:
 
 def _verdicts(findings: list[Row]) -> list[Row]:
     """A row {"threat_model", "verdict", "runs", "of"} per adversary, from what its cards may quote."""
-    from fedaudit.reports.doubts import shown
+    from fedaudit.reports.doubts import verdict_word
     from fedaudit.reports.verdict_cards import gravest, quotable
 
     groups: dict[str, dict[tuple[Any, ...], list[Row]]] = {}
@@ -118,7 +118,7 @@ def _verdicts(findings: list[Row]) -> list[Row]:
     rows = []
     for threat, by_run in groups.items():
         gravest_ones = [gravest(quotable(group)) for group in by_run.values()]
-        worst = [shown(f) for f in gravest_ones if f]
+        worst = [verdict_word(f) for f in gravest_ones if f]
         if worst:
             verdict = min(worst, key=(*VERDICTS, DOUBTED).index)
             rows.append({"threat_model": threat, "verdict": verdict, "runs": worst.count(verdict), "of": len(worst)})

@@ -130,8 +130,8 @@ class RecordedRun:
         members = {k: [m.id for m in c.training_records][:MEMBERS] for k, c in enumerate(self._clients)}
         rounds = spread([r for r, sending in senders.items() if len(sending) > 1], ROUNDS)
         cells = [self._cells(r, spread([k for k in senders[r] if members[k]], TOGETHER), members) for r in rounds]
-        found = exchange(cells)
-        if found is None:
+        relabelled = exchange(cells)
+        if relabelled is None:
             if any(senders.values()):
                 yield Remark(
                     "members",
@@ -139,13 +139,15 @@ class RecordedRun:
                     f"clients in a round, and {LEAST} messages in all.",
                     note=True,
                 )
-        elif found.p < CHANCE:
-            moved = ", ".join(f"those of client {k} the members of {j}" for k, j in sorted(found.moved.items())[:4])
+        elif relabelled.p < CHANCE:
+            moved = ", ".join(
+                f"those of client {k} the members of {j}" for k, j in sorted(relabelled.moved.items())[:4]
+            )
             yield Remark(
                 "members",
-                f"Messages fit other clients' members better than their own (p {found.p:.2g} in a right recording): "
-                f"{moved}. Were clients' files, or their lists of members, exchanged?",
-                p=found.p,
+                f"Messages fit other clients' members better than their own (p {relabelled.p:.2g} in a right "
+                f"recording): {moved}. Were clients' files, or their lists of members, exchanged?",
+                p=relabelled.p,
             )
 
     @property
@@ -180,7 +182,7 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Relabelling:
     """The relabelling of clients under which messages fit best: by client whose message its own is like, and the
     probability of as large a gain if no message is like its own client's."""
 
@@ -188,8 +190,8 @@ class Exchange:
     p: float
 
 
-def exchange(rounds: Sequence[Cells]) -> Exchange | None:
-    """What the best relabelling of clients, one for all rounds, gains over the stated one; None if there are too few
+def exchange(rounds: Sequence[Cells]) -> Relabelling | None:
+    """The relabelling of clients, one for all rounds, that gains most over the stated one; None if there are too few
     cells.
 
     A cell is a mean loss less the mean of its row and of its column, so that a message that fits everybody worse, as
@@ -206,7 +208,7 @@ def exchange(rounds: Sequence[Cells]) -> Exchange | None:
     drawn = ([_centred(rng.standard_normal(one.losses.shape)) for one in rounds] for _ in range(SIMULATED))
     larger = sum(_gain(cells, places, len(clients))[1] >= gain for cells in drawn)
     moved = {clients[i]: clients[j] for i, j in enumerate(assigned) if i != j}
-    return Exchange(moved, (1 + larger) / (1 + SIMULATED))
+    return Relabelling(moved, (1 + larger) / (1 + SIMULATED))
 
 
 def _centred(cells: NDArray[np.float64]) -> NDArray[np.float64]:
