@@ -7,11 +7,10 @@ the coins, is kept too: a report corrects p-values by it (`audits.verdicts`).
 
 Families: *named*, one score named beforehand, which has half of the error for itself: of the strongest adversary that
 has it the decomposition of a revealed sum or of messages, else the calibrated loss, else its first headline score.
-*primary*, two
-scores of each adversary named beforehand: its freshest model that reaches half of the clients, members against
-held-out records, the first two headline scores in the order of the attacks. *secondary*: all other scores of all
-comparisons that coins decided, headline scores of other models too. *controls*: the AUROCs of the base model's scores
-beside them. One exchange of all coins of a run serves all scores of all families.
+*primary*, two scores of each adversary named beforehand: its freshest model that reaches half of the clients, members
+against held-out records, the first two headline scores in the order of the attacks. *secondary*: all other scores of
+all comparisons that coins decided, headline scores of other models too. *controls*: the AUROCs of the base model's
+scores beside them. One exchange of all coins of a run serves all scores of all families.
 """
 
 from __future__ import annotations

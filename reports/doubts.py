@@ -24,12 +24,13 @@ class Doubt:
     messages: bool = False  # whether it voids only what rests on messages
 
 
+CONTROLS = "controls"  # of rows by themselves (`audits.membership`), not of the recording
 DOUBTS = {
     "losses": Doubt("the stated losses are not those of the models"),
     "models": Doubt("the global model does not change"),
     "aggregation": Doubt("global models do not follow from the uploads"),
     "open": Doubt("the last round was not closed"),
-    "controls": Doubt("members and non-members differ without the model"),
+    CONTROLS: Doubt("members and non-members differ without the model"),
     "uploads": Doubt("uploads are not what clients trained", messages=True),
     "members": Doubt("messages do not fit their own clients' members", messages=True),
     "weights": Doubt("the global model is not the stated mean of the uploads", messages=True),
@@ -48,10 +49,14 @@ def _with_doubts(findings: Sequence[Finding], accepted: Sequence[str]) -> list[F
         return list(findings)
     marked = []
     for f in findings:
-        checks = f["doubt"].split(", ") if f.get("doubt") else []
-        names = checks if f["metric"] == RECORDING else [*checks, *_voiding(f, recorded)]
+        names = _checks(f) if f["metric"] == RECORDING else [*_checks(f), *_voiding(f, recorded)]
         marked.append({**f, "doubt": ", ".join(dict.fromkeys(n for n in names if n not in accepted)) or None})
     return marked
+
+
+def _checks(f: Mapping[str, Any]) -> list[str]:
+    """The checks that a finding's `doubt` names; a table may hold NaN for none."""
+    return f["doubt"].split(", ") if isinstance(f.get("doubt"), str) else []
 
 
 def _voiding(f: Finding, doubts: Iterable[str]) -> list[str]:
@@ -62,18 +67,19 @@ def _voiding(f: Finding, doubts: Iterable[str]) -> list[str]:
 
 def verdict_word(f: Finding) -> str:
     """The word that stands for a finding's verdict: "doubted" if a doubt voids it; empty without a verdict."""
-    return DOUBTED if isinstance(f.get("doubt"), str) else f["verdict"] or ""
+    return DOUBTED if _checks(f) else f["verdict"] or ""
 
 
 def stated(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The sentences of all doubts that are not accepted."""
-    return list(dict.fromkeys(f["sentence"] for f in findings if f["metric"] == RECORDING and f.get("doubt")))
+    """The sentences of all doubts that are not accepted: those of the recording, and one on controls that are off."""
+    doubted = [f for f in findings if _checks(f)]
+    off = [f["sentence"] for f in doubted if f["metric"] != RECORDING and CONTROLS in _checks(f) and f["sentence"]]
+    return list(dict.fromkeys([*(f["sentence"] for f in doubted if f["metric"] == RECORDING), *off[:1]]))
 
 
 def headline(findings: Iterable[Mapping[str, Any]]) -> str:
     """A sentence on all doubts that are not accepted; empty without any."""
-    of_findings = (f["doubt"].split(", ") for f in findings if f.get("doubt"))
-    names = list(dict.fromkeys(itertools.chain(*of_findings)))
+    names = list(dict.fromkeys(itertools.chain(*map(_checks, findings))))
     if not names:
         return ""
     only = all(DOUBTS[name].messages for name in names)

@@ -67,6 +67,16 @@ def test_several_are_named_and_accepted_ones_void_nothing() -> None:
     assert headline(marked("members", accepted=("members",))) == ""
 
 
+def test_controls_that_are_off_are_said_once() -> None:
+    """They void rows by themselves: no check of the recording states them. A table has NaN where there is no doubt."""
+    plain = marked()
+    aurocs = [f for f in plain if f["metric"] == "auroc"][:2]
+    rows = [f | {"doubt": "controls"} if f in aurocs else f | {"doubt": float("nan")} for f in plain]
+    assert stated(rows) == [aurocs[0]["sentence"]]
+    assert headline(rows).startswith("Doubted: members and non-members differ without the model; ")
+    assert stated([f | {"doubt": float("nan")} for f in plain]) == []
+
+
 def test_verdicts_keep_their_words_in_findings() -> None:
     before, after = doubted("losses").findings, marked("losses")
     assert [f.get("verdict") for f in before] == [f.get("verdict") for f in after]

@@ -10,11 +10,11 @@ import pandas as pd
 
 from fedaudit.audits.comparisons import Comparison, ScoredRun, comparisons
 from fedaudit.audits.membership import difference, measure, simultaneous
+from fedaudit.audits.verdicts import CALIBRATED
 from fedaudit.terms.held_models import BEST_UTILITY, FRESHEST
 from fedaudit.terms.nonmembers import HELD_OUT
 from fedaudit.terms.populations import WHOLE
 
-CALIBRATED = "loss/base"
 COLUMNS = (
     "threat_model way signal auroc low high members nonmembers loss_way loss_auroc gain gain_low gain_high".split()
 )

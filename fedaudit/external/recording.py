@@ -6,11 +6,9 @@ two rounds are in memory.
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedaudit.external.schema import RUN
@@ -26,7 +24,7 @@ AGGREGATIONS = (
     MEAN, PARTIAL, "server optimiser", "server momentum", "noise", "secure sum", "stacking", "other",
 )  # fmt: skip
 
-HIDDEN, STAGE = ".recorder", "round-"  # where a recorder keeps the round that is open
+HIDDEN = ".recorder"  # where a recorder keeps the round that is open
 ONE = 0.999  # weight of a client of several from which the next model is that client's own
 
 
@@ -336,28 +334,16 @@ class _Checks:
             )
 
     def _of_open_round(self) -> Iterator[Remark]:
-        stages = {int(name.removeprefix(STAGE)): stage for name, stage in _folders(self.run.path / HIDDEN, STAGE)}
-        for number, stage in sorted(stages.items())[-1:]:
-            if sent := sum(name.endswith(".safetensors") for name, _ in _entries(stage / "uploads")):
-                yield Remark(
-                    "open",
-                    f"Round {number} is still open: {sent} upload{'s' if sent > 1 else ''} of it and the model after "
-                    "it are not in the recording. Was close(state) called? What was trained in that round is not seen.",
-                    sent,
-                )
-
-
-def _entries(folder: Path) -> list[tuple[str, Path]]:
-    """Names and paths in a folder that may not be there."""
-    try:
-        return sorted((entry.name, Path(entry.path)) for entry in os.scandir(folder))
-    except OSError:
-        return []
-
-
-def _folders(folder: Path, prefix: str) -> list[tuple[str, Path]]:
-    """The entries of a folder that are called `prefix` and a number."""
-    return [(name, path) for name, path in _entries(folder) if name.removeprefix(prefix).isdecimal() and prefix in name]
+        uploads = (self.run.path / HIDDEN).glob("round-*/uploads/*.safetensors")
+        numbers = Counter(path.parents[1].name.removeprefix("round-") for path in uploads)
+        for number in sorted(filter(str.isdecimal, numbers), key=int)[-1:]:
+            sent = numbers[number]
+            yield Remark(
+                "open",
+                f"Round {int(number)} is still open: {sent} upload{'s' if sent > 1 else ''} of it and the model after "
+                "it are not in the recording. Was close(state) called? What was trained in that round is not seen.",
+                sent,
+            )
 
 
 def _table(numbers: Sequence[int]) -> str:
