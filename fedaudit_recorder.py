@@ -45,11 +45,12 @@ WHOLE = "whole.json"  # is there once a round is whole, while it is put in its p
 REWIND = "rewind.json"  # is there while rounds are dropped
 ROUND = "round.json"  # what rounds.json will hold of an open round beside clients
 NOTES = "notes.json"  # what rounds.json will hold
+MEMBERS = "members"  # its key for losses on members
 TEMPORARY = "temporary-"  # how names of files begin that are not whole yet
 
 _ABOUT = {"seed", "claimed", "provable", "uploads", "aggregation", "clients", "claim"}
 _ABOUT_KIND = {
-    ADAPTERS: {"alpha", "scale", "score", "prompt"},
+    ADAPTERS: {"alpha", "scale", "scaling", "score", "prompt"},
     PROMPTS: {"classes", "weights", "rule", "recipe", "privacy"},
 }
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -76,8 +77,9 @@ class Recorder:
     """Writes the folder `folder` round by round.
 
     `method` and `task` are what tables call them, `backbone` is the frozen model, `kind` is "adapters" (LoRA) or
-    "prompts". With `every=10` rounds 0, 10, 20, ... and the last are kept. `about` holds further keys of run.json:
-    alpha (adapters), classes (prompts), seed, aggregation, uploads, claim, prompt, recipe and so on.
+    "prompts". With `every=10` rounds 0, 10, 20, ... and the last are kept. `model` is the model that holds the
+    adapters, of which their scale is read. `about` holds further keys of run.json: alpha (adapters without a `model`),
+    classes (prompts), seed, aggregation, uploads, claim, prompt, recipe and so on.
 
     On a folder that holds a recording it goes on with that, and raises ValueError if something else is said about it.
     The server broadcasts and closes; other processes may make a Recorder of the same folder, and upload. All methods
@@ -85,8 +87,9 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: Any, *, method: str, task: str, backbone: str, kind: str = ADAPTERS, every: int = 1, **about: Any
-    ) -> None:
+        self, folder: Any, *, method: str, task: str, backbone: str, kind: str = ADAPTERS, every: int = 1,
+        model: Any = None, **about: Any,
+    ) -> None:  # fmt: skip
         self.folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
         self.kind, self.every = kind, every
         if kind not in (ADAPTERS, PROMPTS):
@@ -104,6 +107,8 @@ class Recorder:
             raise ValueError("prompts need classes=[...]: the names of all classes, in the order of the labels")
         for name in about.get("clients", ()):
             _require_name(name, "clients")
+        if model is not None:
+            about = _with_scales(about, kind, model)
         stated = {"kind": kind, "method": method, "task": task, "backbone": backbone}
         stated.update({key: value for key, value in about.items() if value is not None})
         for key, value in stated.items():
@@ -180,21 +185,25 @@ class Recorder:
             for part in ("uploads", "owners"):
                 _remove(os.path.join(stage, part, name + ".safetensors"))
 
-    def utility(self, r: Any, numbers: Mapping[str, Mapping[str, Any]]) -> None:
+    def utility(
+        self, r: Any, numbers: Mapping[str, Mapping[str, Any]] = {}, *, members: Mapping[str, Any] = {}
+    ) -> None:
         """Record numbers of the model after round `r`, as {"global": {"loss": 1.2}}; r = "initial" is before training.
-        To be called by the process that broadcasts."""
+        `members` are its losses on some members (eight will do), in nats per token, by their ids in members.jsonl: an
+        audit compares its own. To be called by the process that broadcasts."""
         self._require_open()
         where = f"the utility of round {r}"
-        values = _numbers(numbers, where)
+        said = {"utility": _numbers(numbers, where), MEMBERS: _losses(members, where)}
+        said = {key: value for key, value in said.items() if value}
         if r != "initial":
             r, now = _count(r, where), self._now()
             if r == now:
-                self._say(r, {"utility": values})
+                self._say(r, said)
                 return
             if r >= (now if now is not None else max(self._models(), default=0)):
                 raise ValueError(f"{where}: that round was not broadcast")
-        before = _read_json(self._path(HIDDEN, NOTES), {}).get(str(r), {}).get("utility", {})
-        self._add_note(r, {"utility": dict(before, **values)})
+        before = _read_json(self._path(HIDDEN, NOTES), {}).get(str(r), {})
+        self._add_note(r, _merged(before, said))
         _write_rounds(self.folder)
 
     def close(self, state: Mapping[str, Any]) -> None:
@@ -313,12 +322,7 @@ class Recorder:
     def _say(self, r: int, note: Mapping[str, Any]) -> None:
         """Note something of the round that is open."""
         path = os.path.join(self._stage(r), ROUND)
-        before = _read_json(path, {})
-        utility = dict(before.get("utility", {}), **note.get("utility", {}))
-        merged = dict(before, **note)
-        if utility:
-            merged["utility"] = utility
-        _write_json(path, merged)
+        _write_json(path, _merged(_read_json(path, {}), note))
 
     def _add_note(self, r: Any, note: Mapping[str, Any]) -> None:
         path = self._path(HIDDEN, NOTES)
@@ -540,6 +544,50 @@ def _numbers(models: Any, where: str) -> dict[str, Any]:
                 )
             out[model][metric] = number
     return out
+
+
+def _losses(members: Any, where: str) -> dict[str, float]:
+    """Losses on members by their ids. ValueError: one is no finite number, 0 or more."""
+    if not isinstance(members, Mapping):
+        raise ValueError(f'{where}: members must be as {{"photo-1": 1.5}}, not {members!r}')
+    out = {}
+    for name, value in members.items():
+        try:
+            out[str(name)] = float(value)
+        except (TypeError, ValueError):
+            out[str(name)] = math.nan
+        if not 0 <= out[str(name)] < 1e15:
+            raise ValueError(f"{where}: the loss on member {name} is {value!r}, where a number from 0 on is valid")
+    return out
+
+
+def _merged(before: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, Any]:
+    """Two notes of a round in one: the later one's values, objects key by key."""
+    both = {key: dict(before[key], **note[key]) for key in note if isinstance(note[key], dict) and key in before}
+    return {**before, **note, **both}
+
+
+def _with_scales(about: Mapping[str, Any], kind: str, model: Any) -> dict[str, Any]:
+    """What is said of a run, with the scale of each layer as the modules of its `model` have it, and alpha. ValueError:
+    the model holds no LoRA of one name, or alpha is another."""
+    scales, ranks, names = {}, {}, set()
+    for layer, module in model.named_modules() if kind == ADAPTERS else ():
+        scaling = getattr(module, "scaling", None)
+        if isinstance(scaling, Mapping) and hasattr(module, "lora_A"):
+            active = [name for name in scaling if name in module.lora_A]
+            names.update(active)
+            for name in active:
+                scales[layer], ranks[layer] = float(scaling[name]), int(module.r[name])
+    if len(names) != 1:
+        found = f"adapters called {', '.join(sorted(names))}" if names else "no LoRA of peft"
+        raise ValueError(
+            f"model holds {found}, where one adapter's scale is to be read; leave model out and give alpha"
+        )
+    first = next(iter(scales))
+    alpha = scales[first] * ranks[first]
+    if not math.isclose(about.get("alpha", alpha), alpha, rel_tol=1e-6):
+        raise ValueError(f"alpha is {about['alpha']:g}, and the model's adapters make it {alpha:g}; leave alpha out")
+    return dict(about, alpha=alpha, scaling=scales)
 
 
 def _few(names: Iterable[str]) -> str:

@@ -27,6 +27,7 @@ class Doubt:
 CONTROLS = "controls"  # of rows by themselves (`audits.membership`), not of the recording
 DOUBTS = {
     "losses": Doubt("the stated losses are not those of the models"),
+    "scale": Doubt("adapters fit better at half their scale"),
     "models": Doubt("the global model does not change"),
     "aggregation": Doubt("global models do not follow from the uploads"),
     "open": Doubt("the last round was not closed"),

@@ -14,6 +14,7 @@ from scipy.stats import binom
 
 from benchmarks.recordings import both, counts, permuted, plain_mean, served
 from fedaudit.external.reading import read
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import claim
 from fedaudit.pipeline import recorded
 from fedaudit.trainers.base import Schedule, State
@@ -28,8 +29,9 @@ assert right  # a fixture
 class Losses:
     """A learner under which a record of client k fits the states that client k really sent, the nearer the better."""
 
-    def __init__(self, run: Any, noise: float) -> None:
-        self.true = [run.received(r, run.models[r].load()) for r in range(run.rounds)]  # states by round and client
+    def __init__(self, run: Any, noise: float, scale: float = 1.0) -> None:
+        received = [run.received(r, run.models[r].load()) for r in range(run.rounds)]  # states by round and client
+        self.true = [{k: scaled(state, scale) for k, state in sent.items()} for sent in received]
         self.noise, self.data = noise, Data()
 
     def losses(self, adapter: State, records: Sequence[str]) -> list[float]:
@@ -44,6 +46,10 @@ class Losses:
     chunks = words = tokens = gradients = inputs = evaluate = losses
 
 
+def scaled(adapter: State, scale: float) -> State:
+    return {name: tensor * scale if name.endswith(".B") else tensor for name, tensor in adapter.items()}
+
+
 class Data(dict[str, Any]):
     """Every record has two tokens of text after one of a prompt; records of odd numbers have twelve."""
 
@@ -52,8 +58,14 @@ class Data(dict[str, Any]):
 
 
 def found(run: Path, folder: Path, noise: float, true: Path | None = None) -> list[recorded.Remark]:
-    """The remarks by models whose losses are those of the messages in `true` (else `run`)."""
-    own, learner = read(run), Losses(read(true or run), noise)
+    """The remarks by models whose losses are those of the messages in `true` (else `run`), but for those on scales."""
+    checked = of_run(run, folder, noise, true)
+    return [*checked.own_members(), *checked.stated_numbers()]
+
+
+def of_run(run: Path, folder: Path, noise: float, true: Path | None = None, scale: float = 1.0) -> recorded.RecordedRun:
+    """The run, with models whose losses are those of the messages in `true` (else `run`) at `scale` times theirs."""
+    own, learner = read(run), Losses(read(true or run), noise, scale)
     own.write_transcript(claim(folder))
     transcript = Transcript(claim(folder), Schedule(own.rounds, own.clients, own.clients, 0))
     bench = Bench(learner, [], [])
@@ -62,8 +74,7 @@ def found(run: Path, folder: Path, noise: float, true: Path | None = None) -> li
         return (function(bench, job) for job in jobs)
 
     workshop: Any = SimpleNamespace(federation=own.federation, executor=SimpleNamespace(map=each))
-    checked = recorded.RecordedRun(own, None, transcript, workshop)
-    return [*checked.own_members(), *checked.stated_numbers()]
+    return recorded.RecordedRun(own, None, transcript, workshop)
 
 
 EQUAL = (counts(lambda n: [10] * len(n)), served(plain_mean))
@@ -120,16 +131,22 @@ class TestExchange:
         assert remark.line.startswith("note: Whether messages fit their own clients' members could not be checked")
 
 
-def stated(right: Path, place: Path, change: Callable[[list[float], list[int]], float]) -> list[str]:
-    """Checks that have a remark if the loss `change(losses, tokens)` is stated for the last model."""
+def stated(
+    right: Path, place: Path, change: Callable[[list[float], list[int]], float], *, members: bool = False
+) -> list[str]:
+    """Checks that have a remark if the loss `change(losses, tokens)` is stated for the last model, on test records or
+    on six members."""
     run = shutil.copytree(right, place / "run")
     lines = [json.loads(line) for line in (run / "members.jsonl").read_text().splitlines()][:6]
     tests = [{k: v for k, v in line.items() if k != "client"} | {"id": f"test-0-{i}"} for i, line in enumerate(lines)]
     put(run / "test.jsonl", tests)
     truth = read(run)
-    losses = Losses(truth, 0.5).losses(truth.models[-1].load(), [line["id"] for line in tests])
+    asked = [line["id"] for line in (lines if members else tests)]
+    losses = Losses(truth, 0.5).losses(truth.models[-1].load(), asked)
     notes = json.loads((run / "rounds.json").read_text())
-    notes[str(truth.rounds - 1)]["utility"] = {"global": {"loss": change(losses, [2, 12] * 3)}}
+    value = change(losses, [2, 12] * 3)
+    said = {"members": dict.fromkeys(asked, value)} if members else {"utility": {"global": {"loss": value}}}
+    notes[str(truth.rounds - 1)] |= said
     put(run / "rounds.json", notes)
     return [remark.check for remark in found(run, place / "t", 0.5)]
 
@@ -140,6 +157,56 @@ def test_a_mean_over_records_or_tokens_is_right_and_another_number_is_said(right
     for times, said in ((1, []), (0.9, ["losses"]), (1.1, ["losses"])):
         found_of = stated(right, tmp_path / f"{times}", lambda losses, _, x=times: x * float(np.mean(losses)))
         assert found_of == said, times
+        of_members = stated(
+            right, tmp_path / f"members {times}", lambda losses, _, x=times: x * float(np.mean(losses)), members=True
+        )
+        assert of_members == said, times
+
+
+class TestScale:
+    """Whether adapters fit better at half the scale that is stated."""
+
+    def said(self, run: Path, place: Path, scale: float) -> list[recorded.Remark]:
+        """The remarks if the scale of the training was `scale` times the stated one."""
+        checked = of_run(run, place, 0.1, scale=scale)
+        return [*checked.half_the_scale()]
+
+    def test_half_the_scale_is_a_doubt_and_twice_is_none(self, right: Path, tmp_path: Path) -> None:
+        (remark,) = self.said(right, tmp_path / "half", 0.5)
+        assert (remark.check, remark.note) == ("scale", False)
+        assert remark.sentence.startswith("At half the stated scale, alpha / rank = 0.5, the last global model has ")
+        for scale in (1.0, 2.0):
+            (remark,) = self.said(right, tmp_path / f"{scale}", scale)
+            assert (remark.check, remark.note) == ("scale", True), scale
+
+    @pytest.mark.parametrize(
+        "about", [{"claimed": "8 at delta 1e-5"}, {"aggregation": "noise"}, {"claim": {
+            "epsilon": 8, "delta": 1e-5, "unit": "record", "neighbours": "add or remove"}}],
+    )  # fmt: skip
+    def test_with_noise_it_is_a_note(self, about: dict[str, Any], right: Path, tmp_path: Path) -> None:
+        run = shutil.copytree(right, tmp_path / "run")
+        put(run / "run.json", json.loads((run / "run.json").read_text()) | {"format": 2} | about)
+        assert [remark.note for remark in self.said(run, tmp_path / "t", 0.5)] == [True]
+
+    def test_what_tells_the_scale_ends_the_question(self, right: Path, tmp_path: Path) -> None:
+        run = shutil.copytree(right, tmp_path / "run")
+        layers = {name[:-2] for name in read(run).models[0].shapes}
+        about = json.loads((run / "run.json").read_text())
+        put(run / "run.json", about | {"format": 2, "scaling": dict.fromkeys(layers, 0.5)})
+        assert self.said(run, tmp_path / "of modules", 0.5) == []
+        notes = json.loads((right / "rounds.json").read_text())
+        (member, *_) = (run / "members.jsonl").read_text().splitlines()
+        for r, expected in (("initial", 1), ("0", 0)):
+            stated = {r: notes.get(r, {}) | {"members": {json.loads(member)["id"]: 1.0}}}
+            put(run / "rounds.json", notes | stated)
+            put(run / "run.json", about)
+            assert len(self.said(run, tmp_path / r, 0.5)) == expected, "the untrained model has no scale"
+
+    def test_members_that_are_no_members_are_refused(self, right: Path, tmp_path: Path) -> None:
+        run = shutil.copytree(right, tmp_path / "run")
+        put(run / "rounds.json", {"0": {"members": {"nobody": 1.0}}})
+        with pytest.raises(InputError, match=r"rounds.json, 0, members: nobody is no id in members.jsonl"):
+            read(run)
 
 
 @pytest.mark.parametrize(("n", "most"), [(1, 5), (4, 5), (5, 5), (30, 5), (100, 20)])

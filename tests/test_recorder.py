@@ -31,6 +31,7 @@ import fedaudit_recorder
 from fedaudit.contracts.method_worlds import CLIENTS, ROUNDS
 from fedaudit.external import adapters, reading, round_notes, schema, tensors
 from fedaudit.external.reading import read
+from fedaudit.external.run import OwnRun
 from fedaudit.machinery.errors import InputError
 from fedaudit.trainers.transcript import Transcript
 from fedaudit_recorder import Recorder
@@ -171,13 +172,9 @@ class TestSameAsExport:
 
 def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
     """peft hands out the model's own tensors."""
-    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    torch.manual_seed(0)
-    layers = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)})])
-    model = get_peft_model(
-        torch.nn.ModuleDict({"layers": layers}), LoraConfig(r=2, lora_alpha=2, target_modules=["q_proj"])
-    )
+    model = adapted()
     server = {name: tensor.clone() for name, tensor in get_peft_model_state_dict(model).items()}
     assert torch.count_nonzero(next(t for n, t in server.items() if "lora_B" in n)) == 0
     sent: dict[int, dict[str, torch.Tensor]] = {}
@@ -202,6 +199,67 @@ def test_several_clients_in_one_peft_model(tmp_path: Path) -> None:
     own = read(with_lists(tmp_path / "run"))
     assert own.cohorts == ((0, 2), (0, 2))
     assert [remark.check for remark in own.remarks] == []
+
+
+def adapted(layers: int = 1, **config: Any) -> Any:
+    """A peft model of adapted linear layers."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    frozen = torch.nn.ModuleList([torch.nn.ModuleDict({"q_proj": torch.nn.Linear(4, 3)}) for _ in range(layers)])
+    settings = {"r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]} | config
+    return get_peft_model(torch.nn.ModuleDict({"layers": frozen}), LoraConfig(**settings))
+
+
+def recorded_of(model: Any, place: Path, **about: Any) -> OwnRun:
+    """The run of a recorder that was given the model, as it is read."""
+    from peft import get_peft_model_state_dict
+
+    with Recorder(place, method="m", task="t", backbone="embedded", model=model, **{"prompt": "<image>"} | about) as recording:
+        recording.broadcast(0, get_peft_model_state_dict(model))
+        trained = {name: tensor + 0.5 for name, tensor in get_peft_model_state_dict(model).items()}
+        recording.upload(0, 0, trained)
+        recording.close(trained)
+    return read(with_lists(place))
+
+
+class TestScale:
+    """alpha is read of the modules of the model, and attacks ask each layer at its own scale."""
+
+    def test_it_is_read_of_the_model(self, tmp_path: Path) -> None:
+        model = adapted(2, alpha_pattern={"layers.1.q_proj": 6})
+        own = recorded_of(model, tmp_path / "run")
+        assert own.trained.alpha / own.trained.rank == 1.0, "of the first layer"
+        before, after = (own.models[1].load()[f"layers.{i}.q_proj.B"] for i in range(2))
+        assert_equal({"B": after}, {"B": 3 * before})
+
+    @pytest.mark.parametrize("config", [{}, {"use_rslora": True}, {"lora_alpha": 7}])
+    def test_as_peft_has_it(self, config: dict[str, Any], tmp_path: Path) -> None:
+        model = adapted(**config)
+        (scale,) = {m.scaling["default"] for m in model.modules() if hasattr(m, "scaling")}
+        own = recorded_of(model, tmp_path / "run")
+        assert own.trained.alpha / own.trained.rank == pytest.approx(scale)
+        assert own.trained.scale_read
+
+    def test_what_contradicts_it_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="alpha is 4, and the model's adapters make it 2; leave alpha out"):
+            recorded_of(adapted(), tmp_path / "run", alpha=4)
+        with pytest.raises(ValueError, match="model holds no LoRA of peft"):
+            Recorder(tmp_path / "run", method="m", task="t", backbone="b", model=torch.nn.Linear(2, 2))
+        recorded_of(adapted(), tmp_path / "run")
+        for change, message in (
+            ({"alpha": 4}, "alpha is 4, and scaling makes it 2"),
+            ({"scaling": {"layers.1.q_proj": 1.0}}, "has the layer layers"),
+            ({"scaling": {"layers.0.q_proj": 0}}, "an object with a number above 0 for each layer"),
+        ):
+            run = shutil.copytree(tmp_path / "run", tmp_path / "other", dirs_exist_ok=True)
+            put(run / "run.json", json.loads((run / "run.json").read_text()) | change)
+            with pytest.raises(InputError, match=message):
+                read(run)
+        put(run / "run.json", json.loads((tmp_path / "run" / "run.json").read_text()))
+        put(run / "adapter_config.json", {"peft_type": "LORA", "r": 2, "lora_alpha": 8, "target_modules": ["q_proj"]})
+        with pytest.raises(InputError, match=r"scaling of layers.0.q_proj is 1, and .* makes it 4"):
+            read(run)
 
 
 class PromptLearner(torch.nn.Module):
@@ -512,15 +570,19 @@ def test_utility(tmp_path: Path) -> None:
             recording.utility(r - 1, {"novel": {"loss": None}})  # of a round that is over
         recording.upload(r, 0, adapter(r + 1))
         recording.utility(r, {"global": {"loss": np.float32(0.5), "cider": torch.tensor(2.0)}})
+        recording.utility(r, members={"m0": torch.tensor(0.25)})
     refused("the utility of round 2: that round was not broadcast", recording.utility, 2, {"global": {"loss": 1}})
     for wrong in ({"global": {"loss": NAN}}, {"global": {"loss": "a"}}, {"global": {"seed": 1}}, {"global": 1.5}, 3):
         refused("the utility of round 1", recording.utility, 1, wrong)
+    for members in ({"m": -1}, {"m": NAN}, {"m": "a"}, [1.0]):
+        with pytest.raises(ValueError, match="the utility of round 1"):
+            recording.utility(1, members=members)
     recording.close(adapter(2))
-    said = {"global": {"loss": 0.5, "cider": 2.0}}
+    said, loss = {"global": {"loss": 0.5, "cider": 2.0}}, {"m0": 0.25}
     assert read(with_lists(tmp_path / "run")).notes == {
         "initial": {"utility": {"global": {"loss": 3.0}}},
-        "0": {"utility": said | {"novel": {"loss": None}}, "uploads": {}},
-        "1": {"utility": said, "uploads": {}},
+        "0": {"utility": said | {"novel": {"loss": None}}, "members": loss, "uploads": {}},
+        "1": {"utility": said, "members": loss, "uploads": {}},
     }
 
 

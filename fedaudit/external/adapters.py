@@ -4,9 +4,10 @@ names."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -44,6 +45,7 @@ class Adapters:
     rank: int  # of the global model, or one to which all adapters were brought (ranks.py)
     targets: tuple[str, ...]  # last components of the adapted layers' names: k_proj, q_proj
     bases: tuple[TensorFile, ...] = ()  # what was merged into the backbone before rounds
+    scale_read: bool = False  # whether the scale was read of the model or its configuration, not told
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -93,6 +95,25 @@ def read_owners(files: OwnFiles, names: ClientNames) -> dict[int, TensorFile]:
     return {k: read_adapter(files, path) for k, path in paths.items()}
 
 
+def read_scales(
+    path: Path, stated: Mapping[str, float], model: TensorFile, config: PeftConfig | None
+) -> dict[str, float]:
+    """The scale of each layer as the model's modules had it, which run.json (`path`) states; {} if it does not.
+    InputError: layers are not those of the first global `model`, or a `config` states another scale."""
+    scales = {(canonical(f"{layer}.A") or f"{layer}.A")[:-2]: float(scale) for layer, scale in stated.items()}
+    layers = {name[:-2] for name in model.shapes}
+    if scales and scales.keys() != layers:
+        other = min(scales.keys() ^ layers)
+        has, lacks = ("scaling", model.path) if other in scales else (model.path, "scaling")
+        raise InputError(f"{path}: {has} has the layer {one_line(other)}, which {lacks} lacks")
+    for layer, scale in scales.items():
+        if config and not math.isclose(scale, config.scale(layer), rel_tol=1e-6):
+            raise InputError(
+                f"{path}: scaling of {layer} is {scale:g}, and {config.path} makes it {config.scale(layer):g}"
+            )
+    return scales
+
+
 def check_tensors(
     models: Sequence[TensorFile], uploads: Sequence[Mapping[int, TensorFile]], owners: Mapping[int, TensorFile],
     config: PeftConfig | None, *, several: bool = False,
@@ -124,12 +145,12 @@ Uploads = Sequence[Mapping[int, TensorFile]]
 
 
 def scaled(
-    models: Sequence[TensorFile], uploads: Uploads, private: Uploads, config: PeftConfig
+    models: Sequence[TensorFile], uploads: Uploads, private: Uploads, scale_of: Callable[[str], float], scale: float
 ) -> tuple[list[TensorFile], list[dict[int, TensorFile]], list[dict[int, TensorFile]]]:
-    """Return the adapters so that they are read with one scale for all layers, that of the configuration's alpha and
-    rank. In a layer with a scale of its own the factor B is multiplied by the ratio."""
-    ratio = {name: config.scale(name[:-2]) / config.scale("") for name in models[0].shapes if name.endswith(".B")}
-    factors = {name: factor for name, factor in ratio.items() if factor != 1}
+    """Return the adapters so that they are read with one `scale` for all layers: the factor B of each is multiplied by
+    the ratio to its own, `scale_of`."""
+    ratio = {name: scale_of(name[:-2]) / scale for name in models[0].shapes if name.endswith(".B")}
+    factors = {name: factor for name, factor in ratio.items() if not math.isclose(factor, 1, rel_tol=1e-6)}
 
     def change(adapter: TensorFile) -> TensorFile:
         return dataclasses.replace(adapter, factors={**factors, **adapter.factors})

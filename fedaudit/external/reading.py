@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.external import prompts
-from fedaudit.external.adapters import SCALES, Adapters, check_tensors, read_adapter, read_owners, scaled, without_b
+from fedaudit.external.adapters import (
+    SCALES,
+    Adapters,
+    check_tensors,
+    read_adapter,
+    read_owners,
+    read_scales,
+    scaled,
+    without_b,
+)
 from fedaudit.external.coins import COINS, read_coins
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.names import ClientNames
@@ -23,9 +32,10 @@ from fedaudit.external.peft_config import PeftConfig, read_peft_config
 from fedaudit.external.ranks import BASE, at_one_rank, read_bases
 from fedaudit.external.recording import AGGREGATIONS, MEAN, PARTIAL
 from fedaudit.external.records import LISTS, ListFile, check_clients, read_lists, without_copies
-from fedaudit.external.round_notes import notes_by_interval, read_notes
+from fedaudit.external.round_notes import check_members, notes_by_interval, read_notes
 from fedaudit.external.run import NOT_STATED, UNKNOWN, OwnRun
 from fedaudit.external.schema import (
+    BY_LAYER,
     COUNT,
     FORMATS,
     IMAGE,
@@ -53,7 +63,9 @@ NO_UPLOAD = TensorFile(Path(), {}, {}, 0)  # of a client that took part and sent
 
 _NEEDED = {"format": one_of(*FORMATS), "method": NAME, "task": NAME, "backbone": PATH}
 _OPTIONAL = {"seed": COUNT, "claimed": LINE, "provable": LINE}
-_OF_ADAPTERS = {"alpha": POSITIVE, "score": one_of(*SCORES), "prompt": TEXT, "scale": one_of(*SCALES)}
+_OF_ADAPTERS = {
+    "alpha": POSITIVE, "score": one_of(*SCORES), "prompt": TEXT, "scale": one_of(*SCALES), "scaling": BY_LAYER,
+}  # fmt: skip
 _NEEDED_OF_PROMPTS = {"classes": UNIQUE_NAMES}
 _OF_PROMPTS = {"weights": PATH, "rule": OBJECT, "recipe": OBJECT, "privacy": OBJECT}
 _SINCE_2 = {
@@ -64,7 +76,7 @@ _SINCE_2 = {
     "gaps": one_of(True, False),
     "claim": OBJECT,
 }
-_NOT_IN_1 = {*_SINCE_2, "scale"}
+_NOT_IN_1 = {*_SINCE_2, "scale", "scaling"}
 CLAIM = {
     "epsilon": POSITIVE,
     "delta": SHARE,
@@ -104,6 +116,7 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     recorded, trained, texts = read_part(files, about, names)
     sources = {name: ListFile(files, folder / f"{name}.jsonl") for name in LISTS}
     all_lists = read_lists(sources, about.get("prompt"), names=names, classes=about.get("classes", ()))
+    check_members(files.root / ROUNDS, recorded.notes, [entry.record.id for entry in all_lists["members"]])
     coins = read_coins(files, all_lists)
     lists, copies = without_copies(all_lists)
     check_clients(
@@ -159,18 +172,26 @@ def _read_adapters(
     bases = _bases(files, about, recorded)
     scale, changes = about.get("scale"), about.get("uploads") == "changes"
     rank = check_tensors(models, uploads, owners, config, several=scale is not None)
-    alpha = _alpha(files.root / RUN, about, config)
+    scales = read_scales(files.root / RUN, about.get("scaling", {}), models[0], config)
+    alpha = _alpha(files.root / RUN, about, config, next(iter(scales.values())) * rank if scales else None)
     last = {k: max(r for r, sent in enumerate(uploads) if k in sent) for k in owners}
     private = [{k: owner for k, owner in owners.items() if last[k] == r} for r in range(len(uploads))]
     if scale is not None or any(bases):
+        if not config and len(set(scales.values())) > 1:
+            raise InputError(
+                f"{files.root / RUN}: scaling differs between layers, and adapters of several ranks, or with a base, "
+                f"need peft's {PEFT_CONFIG} to say so"
+            )
         own_rank = scale == SCALES[0]
         models, uploads, private, rank = at_one_rank(
             models, uploads, private, bases, alpha=alpha, config=config, own_rank=own_rank, changes=changes
         )
-    elif config:
-        models, uploads, private = scaled(models, uploads, private, config)
+    elif config or scales:
+        scale_of, one = (config.scale, config.scale("")) if config else (scales.__getitem__, alpha / rank)
+        models, uploads, private = scaled(models, uploads, private, scale_of, one)
     targets = tuple(sorted({name.split(".")[-2] for name in models[0].shapes}))
-    trained = Adapters(alpha, rank, targets, tuple(base for base in bases if base is not None))
+    merged = tuple(base for base in bases if base is not None)
+    trained = Adapters(alpha, rank, targets, merged, scale_read=bool(config or scales))
     further = [config.path] if config else []
     return _Recorded(recorded.numbers, models, uploads, private, recorded.notes), trained, further
 
@@ -275,17 +296,18 @@ def _claimed(path: Path, about: Mapping[str, Any]) -> str:
     return f"{claim['epsilon']:g} at delta {claim['delta']:g} for a {claim['unit']} ({claim['neighbours']})"
 
 
-def _alpha(path: Path, about: Mapping[str, Any], config: PeftConfig | None) -> float:
-    """LoRA's numerator: as run.json states it, or so that alpha / rank is the scale of peft's configuration.
-    InputError: neither states it, or they differ."""
-    if config is None:
+def _alpha(path: Path, about: Mapping[str, Any], config: PeftConfig | None, read: float | None) -> float:
+    """LoRA's numerator: as run.json states it, or so that alpha / rank is the scale of peft's configuration, or of the
+    model's first layer (`read`). InputError: nothing states it, or they differ."""
+    source = config.path if config else "scaling"
+    alpha = config.scale("") * config.rank if config else read
+    if alpha is None:
         if "alpha" not in about:
             raise InputError(f"{path} lacks the key 'alpha', which is {POSITIVE.words} (or add peft's {PEFT_CONFIG})")
         return float(about["alpha"])
-    alpha = config.scale("") * config.rank
     if not math.isclose(about.get("alpha", alpha), alpha, rel_tol=1e-6):
         raise InputError(
-            f"{path}: alpha is {about['alpha']:g}, and {config.path} makes it {alpha:g} (an update is alpha / "
-            f"{config.rank} * B A); leave alpha out"
+            f"{path}: alpha is {about['alpha']:g}, and {source} makes it {alpha:g} (an update is alpha / rank * B A); "
+            "leave alpha out"
         )
     return alpha

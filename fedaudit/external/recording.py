@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from fedaudit.trainers.base import State
 
 MEAN, PARTIAL = "mean", "partial mean"  # aggregations that are checked
+NOISE = "noise"
 AGGREGATIONS = (
-    MEAN, PARTIAL, "server optimiser", "server momentum", "noise", "secure sum", "stacking", "other",
+    MEAN, PARTIAL, "server optimiser", "server momentum", NOISE, "secure sum", "stacking", "other",
 )  # fmt: skip
 
 HIDDEN = ".recorder"  # where a recorder keeps the round that is open

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedaudit.external.adapters import canonical
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.names import ClientNames
-from fedaudit.external.schema import CLIENTS_LIST, COUNT, OBJECT, ROUNDS, TEXTS, UTILITY, fields, one_line, parse
+from fedaudit.external.schema import (
+    CLIENTS_LIST,
+    COUNT,
+    LOSSES,
+    OBJECT,
+    ROUNDS,
+    TEXTS,
+    UTILITY,
+    fields,
+    one_line,
+    parse,
+)
 from fedaudit.external.tensors import TensorFile
 from fedaudit.machinery.errors import InputError
 
 ROUND = {
     "uploads": OBJECT, "failed": CLIENTS_LIST, "bytes_down": COUNT, "bytes_up": COUNT, "utility": UTILITY,
-    "revealed": OBJECT,
+    "revealed": OBJECT, "members": LOSSES,
 }  # fmt: skip
+_OF_MODEL = ("utility", "members")  # of the model after the round, or before training
 UPLOAD = {"records": COUNT, "facts": OBJECT, "kept": TEXTS, "bytes": COUNT}
 
 
@@ -31,13 +44,20 @@ def read_notes(
         return {}
     kinds = {str(r): OBJECT for r in range(rounds)}
     notes = fields(parse(files.read(path), str(path)), str(path), {}, {"initial": OBJECT} | kinds)
-    fields(notes.get("initial", {}), f"{path}, initial", {}, {"utility": UTILITY})
+    fields(notes.get("initial", {}), f"{path}, initial", {}, {name: ROUND[name] for name in _OF_MODEL})
     by_round = {key: note for key, note in notes.items() if key == "initial"}
     for key in notes.keys() - {"initial"}:
         where, recorded = f"{path}, round {key}", int(key) in uploads or not gaps
         note = fields(notes[key], where, {}, ROUND)
         by_round[key] = _note(where, note if recorded else note | {"uploads": {}}, uploads.get(int(key), {}), names)
     return by_round
+
+
+def check_members(path: Path, notes: Mapping[str, Any], members: Collection[str]) -> None:
+    """InputError if `notes`, the content of rounds.json, state losses of members that members.jsonl has not."""
+    for key, note in notes.items():
+        if unknown := sorted(note.get("members", {}).keys() - set(members)):
+            raise InputError(f"{path}, {key}, members: {one_line(unknown[0])} is no id in members.jsonl")
 
 
 def _note(where: str, note: Mapping[str, Any], sent: Mapping[int, TensorFile], names: ClientNames) -> dict[str, Any]:
@@ -58,15 +78,15 @@ def _note(where: str, note: Mapping[str, Any], sent: Mapping[int, TensorFile], n
 
 
 def notes_by_interval(notes: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the notes by the number of the recorded round: of what was sent in its own round, and of the utility
-    before its next model."""
+    """Return the notes by the number of the recorded round: of what was sent in its own round, and of its next model's
+    utility."""
     by_interval = {key: note for key, note in notes.items() if key == "initial"}
     for i, (r, following) in enumerate(itertools.pairwise(numbers)):
         note = {**notes.get(str(r), {})}
         if following > r + 1:
-            note.pop("utility", None)
             last = notes.get(str(following - 1), {})
-            note |= {"utility": last["utility"]} if "utility" in last else {}
+            note = {key: value for key, value in note.items() if key not in _OF_MODEL}
+            note |= {key: last[key] for key in _OF_MODEL if key in last}
         if note:
             by_interval[str(i)] = note
     return by_interval

@@ -97,6 +97,14 @@ CLIENTS_LIST = Kind(
     lambda v: isinstance(v, list) and all(isinstance(c, (str, int)) and not isinstance(c, bool) for c in v),
 )
 POSITIVE = Kind("a number above 0, at most 1000000", lambda v: _number(v) and 0 < v <= 1e6)
+BY_LAYER = Kind(
+    "an object with a number above 0 for each layer",
+    lambda v: isinstance(v, dict) and bool(v) and all(POSITIVE.holds(scale) for scale in v.values()),
+)
+LOSSES = Kind(
+    "an object with a loss, 0 or more, for each id of a member",
+    lambda v: isinstance(v, dict) and all(_number(loss) and 0 <= loss < 1e15 for loss in v.values()),
+)
 SHARE = Kind("a number from 0 to below 1", lambda v: _number(v) and 0 <= v < 1)
 OBJECT = Kind("an object", lambda v: isinstance(v, dict))
 UTILITY = Kind(

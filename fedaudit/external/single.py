@@ -76,10 +76,11 @@ def read_adapter_run(place: Path, flags: Flags) -> OwnRun:
         raise InputError(f"{tensors.parent / NAME} is missing; it says how the adapter in {tensors.name} is scaled")
     adapter = read_adapter(files, tensors)
     rank = check_tensors([adapter, adapter], [{0: adapter}], {}, config)
-    models, uploads, _ = scaled([adapter], [{0: adapter}], [], config)
+    models, uploads, _ = scaled([adapter], [{0: adapter}], [], config.scale, config.scale(""))
     targets = tuple(sorted({name.split(".")[-2] for name in adapter.shapes}))
+    trained = Adapters(config.scale("") * config.rank, rank, targets, scale_read=True)
     return _run(
-        place, tensors, "adapter", config.base, Adapters(config.scale("") * config.rank, rank, targets), sources,
+        place, tensors, "adapter", config.base, trained, sources,
         read_lists(sources, None, client=0), [without_b(adapter), *models], uploads, [{}], {NAME: config.path},
     )  # fmt: skip
 

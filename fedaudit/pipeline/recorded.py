@@ -1,9 +1,10 @@
-"""Checks of somebody else's run that need the model: whether stated losses are those of the models, and whether each
-client's message fits its own members."""
+"""Checks of somebody else's run that need the model: whether stated losses are those of the models, whether each
+client's message fits its own members, and whether adapters fit at the scale that is stated."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedaudit.external.recording import Remark
+from fedaudit.external.adapters import Adapters
+from fedaudit.external.recording import NOISE, Remark
 from fedaudit.external.run import OwnRun
 from fedaudit.pipeline.methods import method_of, transcript_of
 from fedaudit.pipeline.plan import Cell
@@ -30,6 +32,7 @@ MEMBERS = 12  # of each client that are asked for
 ROUNDS = 20  # whose messages are compared, spread over the run
 TOGETHER = 10  # clients of a round whose messages are compared
 FEWEST, LEAST = 4, 8  # clients of a round, and messages in all, below which nothing is compared
+HALVED = 0.1  # share of the loss that goes at half the scale, from which the stated scale is doubted
 CHANCE = 0.002  # that messages of a right run are said to fit other members
 SIMULATED = 1999
 
@@ -76,7 +79,7 @@ def model_remarks(cell: Cell, workshop: Workshop) -> list[Remark]:
     assert cell.plan.own is not None
     method = method_of(cell) if cell.variant else None
     checked = RecordedRun(cell.plan.own, method, transcript_of(cell), workshop)
-    return [*checked.stated_numbers(), *checked.own_members()]
+    return [*checked.stated_numbers(), *checked.own_members(), *checked.half_the_scale()]
 
 
 @dataclass(frozen=True)
@@ -94,34 +97,54 @@ class RecordedRun:
         return self.workshop.executor.map(_losses, jobs)
 
     def stated_numbers(self) -> Iterator[Remark]:
-        """Compare the loss and accuracy of global models, as rounds.json states them, with those on test.jsonl."""
-        utilities = {0: self.transcript.initial["utility"]}
-        utilities |= {r + 1: self.transcript.round(r)["utility"] for r in range(self.external.rounds)}
-        of_global = {r: u.get("global", {}) for r, u in utilities.items()}
+        """Compare the losses and accuracies of global models, as rounds.json states them, with those on test.jsonl or
+        on the members that it names."""
         test = [record.id for record in self.workshop.federation.test]
         for metric in ("loss", "accuracy"):
-            stated = {r: u[metric] for r, u in of_global.items() if u.get(metric) is not None}
-            if not stated or not test:
-                continue
-            some = spread(list(stated), MODELS)
-            public = self.transcript.broadcast(0)
-            models = ((self.transcript.model(public | self.transcript.broadcast(r)), test) for r in some)
-            fits = dict(zip(some, self._fits(models), strict=True))
-            measured = {
-                r: min(fits[r].means.get(metric, [stated[r]]), key=lambda mean: abs(mean - stated[r])) for r in some
-            }
-            off = {r: abs(measured[r] / stated[r] - 1) for r in some if stated[r]}
-            wrong = [r for r in off if off[r] > FAR]
-            if wrong:
-                r = max(wrong, key=off.__getitem__)
-                which = "alpha, the backbone, the prompt" if self.method is None else "the backbone, the classes"
-                yield Remark(
-                    "losses",
-                    f"The {metric} that is stated for the global model before round {self.external.numbers[r]} is "
-                    f"{stated[r]:.3g}, and on test.jsonl it is {measured[r]:.3g}: perhaps {which} or the test records "
-                    "are not those of the training.",
-                    off[r],
-                )
+            of_models = {r: note.get("utility", {}).get("global", {}).get(metric) for r, note in self._notes.items()}
+            stated = {r: value for r, value in of_models.items() if value is not None}
+            yield from self._off(metric, "test.jsonl", stated, dict.fromkeys(stated, test))
+        members = {r: losses for r, losses in self._members_losses.items() if losses}
+        means = {r: float(np.mean([*losses.values()])) for r, losses in members.items()}
+        yield from self._off("loss", "the same members", means, {r: [*losses] for r, losses in members.items()})
+
+    @property
+    def _notes(self) -> dict[int, Mapping[str, Any]]:
+        """What rounds.json says of global models: of 0 before training, of r + 1 after round r."""
+        named = {r + 1: self.external.notes.get(str(r), {}) for r in range(self.external.rounds)}
+        return {0: self.external.notes.get("initial", {})} | named
+
+    @property
+    def _members_losses(self) -> dict[int, dict[str, float]]:
+        """By global model what rounds.json says of its losses on members, without those that are left out as copies."""
+        present = {entry.record.id for entry in self.external.lists["members"]}
+        stated = {r: note.get("members", {}) for r, note in self._notes.items()}
+        return {r: {k: loss for k, loss in losses.items() if k in present} for r, losses in stated.items()}
+
+    def _off(
+        self, metric: str, where: str, stated: Mapping[int, float], records: Mapping[int, Sequence[str]]
+    ) -> Iterator[Remark]:
+        """The doubt that a metric, as it is `stated` by global model, is not that of the `records`."""
+        some = [r for r in spread(list(stated), MODELS) if records[r]]
+        fits = dict(zip(some, self._fits((self._global(r), records[r]) for r in some), strict=True))
+        measured = {
+            r: min(fits[r].means.get(metric, [stated[r]]), key=lambda mean: abs(mean - stated[r])) for r in some
+        }
+        off = {r: abs(measured[r] / stated[r] - 1) for r in some if stated[r]}
+        if off and max(off.values()) > FAR:
+            r = max(off, key=off.__getitem__)
+            which = "alpha, the backbone, the prompt" if self.method is None else "the backbone, the classes"
+            yield Remark(
+                "losses",
+                f"The {metric} that is stated for the global model before round {self.external.numbers[r]} is "
+                f"{stated[r]:.3g}, and on {where} it is {measured[r]:.3g}: perhaps {which} or the records are not "
+                "those of the training.",
+                off[r],
+            )
+
+    def _global(self, r: int) -> State:
+        """The global model before round r."""
+        return self.transcript.model(self.transcript.broadcast(0) | self.transcript.broadcast(r))
 
     def own_members(self) -> Iterator[Remark]:
         """Say which clients' messages fit other clients' members better than their own, or that too few messages are
@@ -150,6 +173,59 @@ class RecordedRun:
                 p=relabelled.p,
             )
 
+    def half_the_scale(self) -> Iterator[Remark]:
+        """Say that adapters fit the members better at half their stated scale, or that nothing tells their scale.
+
+        Short trainings fit better at twice the scale too, so that a scale stated too small is not seen.
+        """
+        trained = self.external.trained
+        if not isinstance(trained, Adapters) or trained.scale_read or self._tells_scale:
+            return
+        gains = [] if self._noise_stated or trained.bases or does_something(self._global(0)) else self._gains()
+        if gains and min(gains) > HALVED:
+            yield Remark(
+                "scale",
+                f"At half the stated scale, alpha / rank = {trained.alpha / trained.rank:g}, the last global model has "
+                f"{gains[0]:.0%} less loss on members, and the last messages have {gains[1]:.0%} less on their own: "
+                "perhaps alpha is not that of the training. A recorder that is given the model reads it there.",
+                min(gains),
+            )
+        else:
+            yield Remark(
+                "scale",
+                "The scale of the adapters is as run.json states it (alpha); neither the model's modules nor losses in "
+                "rounds.json confirm it. If it was another, attacks ask another model than the trained one.",
+                note=True,
+            )
+
+    @property
+    def _tells_scale(self) -> bool:
+        """Whether rounds.json states a loss of a trained global model that can be compared."""
+        of_test = {r for r, note in self._notes.items() if note.get("utility", {}).get("global", {}).get("loss")}
+        stated = {r for r, losses in self._members_losses.items() if losses}
+        return any(stated | of_test if self.workshop.federation.test else stated)
+
+    @property
+    def _noise_stated(self) -> bool:
+        """Whether a rule with noise, or an epsilon, is stated: as numbers, or in words that hold one."""
+        external = self.external
+        return external.aggregation == NOISE or bool(external.claim) or bool(re.search(r"\d", external.claimed))
+
+    def _gains(self) -> list[float]:
+        """The share of the members' loss that goes at half the scale: of the last global model, and, as a mean over
+        clients, of their last messages on their own members. [] without messages or members."""
+        last = {k: r for r in range(self.external.rounds) for k in self.transcript.cohort(r) if self._sent(r, k)}
+        members = {k: [m.id for m in self._clients[k].training_records][:MEMBERS] for k in last}
+        some = spread(sorted(k for k in last if members[k]), TOGETHER)
+        if not some:
+            return []
+        asked = [(self._global(self.external.rounds), [record for k in some for record in members[k]])]
+        asked += [(self._message_model(last[k], k), members[k]) for k in some]
+        fits = self._fits(pair for model, records in asked for pair in ((model, records), (halved(model), records)))
+        losses = np.array([np.mean(fit.losses) for fit in fits]).reshape(-1, 2)
+        whole, half = losses[0], losses[1:].mean(0)
+        return [float(1 - low / high) if high else 0.0 for high, low in (whole, half)]
+
     @property
     def _clients(self) -> Sequence[Client]:
         return self.workshop.federation.clients
@@ -171,6 +247,16 @@ class RecordedRun:
         starts = np.cumsum([0, *(len(members[k]) for k in clients)])[:-1]
         sizes = [len(members[k]) for k in clients]
         return Cells(clients, np.array([np.add.reduceat(fit.losses, starts) / sizes for fit in fits]))
+
+
+def halved(adapter: State) -> State:
+    """The adapter at half its scale."""
+    return {name: tensor / 2 if name.endswith(".B") else tensor for name, tensor in adapter.items()}
+
+
+def does_something(adapter: State) -> bool:
+    """Whether a factor B is not zero."""
+    return any(bool(tensor.any()) for name, tensor in adapter.items() if name.endswith(".B"))
 
 
 @dataclass(frozen=True, eq=False)
