@@ -288,3 +288,29 @@ def test_a_library_that_ends_the_process_crosses_no_gate(way: str) -> None:
     heard = "exit(1)" in way and "_exit" not in way
     assert done.returncode == (exits.BROKEN if heard else 1)
     assert ("error: a library ended this process" in done.stderr) == heard
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere there is no fork")
+@pytest.mark.parametrize(
+    ("way", "code", "said"),
+    [
+        ("os._exit(1)", exits.BROKEN, "error: a library ended"), ("exits.end(1)", 1, ""), ("exits.end(0)", 0, ""),
+        ("os.kill(os.getpid(), 9)", 137, ""), ("os.kill(os.getppid(), 15); time.sleep(60)", 143, exits.STOPPED),
+        ("exits.guard(); exits.end(4)", 4, ""), ("ctypes.CDLL(None).exit(1)", exits.BROKEN, "error: a library ended"),
+    ],
+)  # fmt: skip
+def test_a_guarded_child_says_how_it_ends(way: str, code: int, said: str) -> None:
+    """_Exit(1) of C, as Ray calls it where its node is gone, is 3; all else is what it was."""
+    script = (
+        "import ctypes, os, time; from fedaudit.command import exits; exits.hear_libraries()\n"
+        f"def work():\n    exits.guard()\n    {way}\n"
+        "exits.end(exits.exit_code(work, debug=False))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=LONG)
+    assert (done.returncode, done.stderr.startswith(said), bool(done.stderr)) == (code, True, bool(said))
+    assert done.stderr.count("error: a library ended") <= 1
+
+
+def test_a_process_that_is_not_the_command_is_not_forked() -> None:
+    exits.guard()
+    assert not exits._told

@@ -215,7 +215,9 @@ def recorded_of(model: Any, place: Path, **about: Any) -> OwnRun:
     """The run of a recorder that was given the model, as it is read."""
     from peft import get_peft_model_state_dict
 
-    with Recorder(place, method="m", task="t", backbone="embedded", model=model, **{"prompt": "<image>"} | about) as recording:
+    with Recorder(
+        place, method="m", task="t", backbone="embedded", model=model, **{"prompt": "<image>"} | about
+    ) as recording:
         recording.broadcast(0, get_peft_model_state_dict(model))
         trained = {name: tensor + 0.5 for name, tensor in get_peft_model_state_dict(model).items()}
         recording.upload(0, 0, trained)

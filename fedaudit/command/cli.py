@@ -109,15 +109,17 @@ def _main(words: list[str]) -> int:
         return exits.DONE
     if (to_split := splitting.read(words)) is not None:
         return splitting.main(to_split)
-    if (night := nightly.read(words, lambda cell_words: read_command(cell_words).plan)) is not None:
+    if (night := nightly.read(words, lambda cell_words: _guarded(read_command(cell_words)).plan)) is not None:
         return nightly.main(night)
     if (reports := two_reports.read(words)) is not None:
         return two_reports.main(reports)
     if (comparison := compare_runs.read(words)) is not None:
         return _compare(comparison)
-    if (items := paper.read(words, lambda task_words, scale: read_command(task_words, scale).plan)) is not None:
+    if (
+        items := paper.read(words, lambda task_words, scale: _guarded(read_command(task_words, scale)).plan)
+    ) is not None:
         return paper.main(items)
-    command = read_command(words)
+    command = _guarded(read_command(words))
     progress = Progress(quiet=command.quiet)
     if command.check:
         from fedaudit.command.checking import check
@@ -156,6 +158,13 @@ def _main(words: list[str]) -> int:
     for sentence in crossed:
         tell(f"failed: {sentence}", sys.stderr)
     return exits.CROSSED if crossed else exits.DONE
+
+
+def _guarded(command: Command) -> Command:
+    """The command, from here on in a process of its own if it uses Ray, which may end its process without a word."""
+    if command.plan.engine == "ray":
+        exits.guard()
+    return command
 
 
 def _told(words: Sequence[str]) -> str | None:

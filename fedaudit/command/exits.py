@@ -33,6 +33,8 @@ LONGEST = 1200  # characters of an error message
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _received: list[int] = []  # signals since the command began
 _kept: list[Any] = []  # what C may call at the end of this process
+_told: list[int] = []  # of a guarded child: the pipe that its exit code goes to
+_ENDED = b"error: a library ended this process; what it said is above, if anything\n"
 
 
 class Stopped(KeyboardInterrupt):
@@ -85,12 +87,46 @@ def hear_libraries() -> None:
 
     def ended(_: object) -> None:
         if os.getpid() == here:
-            os.write(2, b"error: a library ended this process; what it said is above, if anything\n")
+            os.write(2, _ENDED)
             os._exit(BROKEN)
 
     if os.name == "posix":
         _kept.append(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ended))
         ctypes.CDLL(None).__cxa_atexit(_kept[-1], None, None)
+
+
+def guard() -> None:
+    """Go on in a child of this process, whose exit code this process then has: `BROKEN`, with a sentence, where a
+    library ended the child at once, as Ray does with _Exit(1) if its node is gone. To be called before threads start;
+    without effect on Windows, in a child, and where `hear_libraries` was not called: a caller's process is not forked.
+    """
+    if not _kept or _told:
+        return
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the parent alone, which hands it on
+        _end_with_parent()
+        _told.append(write)
+        return
+    os.close(write)
+    for number in _SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda n, _: os.kill(child, n))
+    _, status = os.waitpid(child, 0)
+    told, code = os.read(read, 1), os.waitstatus_to_exitcode(status)
+    if told or code < 0:
+        os._exit(told[0] if told else 128 - code)
+    os.write(2, _ENDED)
+    os._exit(BROKEN)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent does, on Linux."""
+    import ctypes
+
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def end(code: int) -> NoReturn:
@@ -226,4 +262,6 @@ def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    for pipe in _told:
+        os.write(pipe, bytes([code]))
     os._exit(code)
