@@ -30,6 +30,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom
 
+from fedaudit.audits.findings import BEFOREHAND
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.executor import Executor
 from fedaudit.machinery.progress import Progress
@@ -40,6 +41,7 @@ from fedaudit.pipeline.workers import Workshop, make_bench
 from fedaudit.reports.corrected_verdicts import with_verdicts
 from fedaudit.reports.evidence import Evidence
 from fedaudit.tasks.base import Federation
+from fedaudit.terms.verdicts import INCONCLUSIVE, LEAKS
 from fedaudit.trainers.protocols import Bench
 
 TABLE = Path(__file__).with_suffix(".jsonl")
@@ -93,7 +95,8 @@ def report(plan: Plan, made_by: type[Workshop] = Null) -> list[Evidence]:
 
 
 def row(learner: str, seed: int) -> dict[str, object]:
-    """A row of the table: the scores of a null that coins decided, and those among them that are called a leak."""
+    """A row of the table: the scores of a null that coins decided, those among them that are called a leak, and rows
+    without a coin that are; and the scores named before the training, or primary, that are inconclusive."""
     started = time.process_time()
     with tempfile.TemporaryDirectory() as out:
         words = f"{SMALL[learner]} --seed {seed} --threads 1 --out {out}"
@@ -101,6 +104,7 @@ def row(learner: str, seed: int) -> dict[str, object]:
     cells = found.tables["cells"]
     tested = cells[cells.z.notna()]
     leaks = tested[tested.p_adjusted <= LEVEL]
+    judged = [f for f in found.findings if f.get("verdict")]
     assert all(f["p_adjusted"] > LEVEL or len(leaks) for f in found.findings if f.get("z") is not None)
     return {
         "learner": learner,
@@ -108,6 +112,8 @@ def row(learner: str, seed: int) -> dict[str, object]:
         "primary": int((tested.family == "primary").sum()),
         "secondary": int((tested.family == "secondary").sum()),
         "leaks": len(leaks),
+        "without_coins": sum(f["verdict"] in LEAKS and f["z"] is None for f in judged),
+        "inconclusive": sum(f["verdict"] == INCONCLUSIVE and f["family"] in BEFOREHAND for f in judged),
         "least_p": f"{tested.p_adjusted.min():.4g}",
         "alarms": len({f["alarm"] for f in found.findings if f.get("alarm")}),
         "leaking": "; ".join(
@@ -141,12 +147,12 @@ def main() -> None:
         run(int(sys.argv[2]), sys.argv[3:] or list(SMALL))
     table = pd.read_json(TABLE, lines=True)
     heads = f"{'learner':<10}{'reports':>8}{'scores':>8}{'say leak':>10}{'chance':>8}{'at most':>9}{'of a primary score':>20}"
-    print(f"{heads}{'alarm':>7}{'CPU s':>7}")
+    print(f"{heads}{'without coins':>15}{'inconclusive':>14}{'alarm':>7}{'CPU s':>7}")
     for learner, own in table.groupby("learner"):
         leaks, primary = (own.leaks > 0).sum(), own.leaking.str.contains("primary ").sum()
         scores = int((own.primary + own.secondary).median())
         counts = f"{learner:<10}{len(own):>8}{scores:>8}{leaks:>10}{binom.sf(leaks - 1, len(own), LEVEL):>8.2f}{limit(len(own)):>9}{primary:>20}"
-        print(f"{counts}{(own.alarms > 0).sum():>7}{own.seconds.mean():>7.1f}")
+        print(f"{counts}{(own.without_coins > 0).sum():>15}{(own.inconclusive > 0).sum():>14}{(own.alarms > 0).sum():>7}{own.seconds.mean():>7.1f}")
 
 
 if __name__ == "__main__":

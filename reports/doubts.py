@@ -21,21 +21,27 @@ class Doubt:
     """The words for what a failed check of a run puts in doubt, and how far that reaches."""
 
     words: str  # what is doubted, in a page's first sentence
-    messages: bool = False  # whether it voids only what rests on messages
+    voids: str = "the numbers of this run say nothing"
+
+    @property
+    def of_messages(self) -> bool:
+        """Whether it voids only what rests on messages."""
+        return self.voids == MESSAGES
 
 
+MESSAGES = "what rests on messages says nothing"
 CONTROLS = "controls"  # of rows by themselves (`audits.membership`), not of the recording
-DOUBTS = {
+DOUBTS = {  # those that void most first
     "losses": Doubt("the stated losses are not those of the models"),
     "scale": Doubt("adapters fit better at half their scale"),
     "models": Doubt("the global model does not change"),
     "aggregation": Doubt("global models do not follow from the uploads"),
     "open": Doubt("the last round was not closed"),
-    CONTROLS: Doubt("members and non-members differ without the model"),
-    "uploads": Doubt("uploads are not what clients trained", messages=True),
-    "members": Doubt("messages do not fit their own clients' members", messages=True),
-    "weights": Doubt("the global model is not the stated mean of the uploads", messages=True),
-    "rounds": Doubt("models and uploads are of different rounds", messages=True),
+    "uploads": Doubt("uploads are not what clients trained", MESSAGES),
+    "members": Doubt("messages do not fit their own clients' members", MESSAGES),
+    "weights": Doubt("the global model is not the stated mean of the uploads", MESSAGES),
+    "rounds": Doubt("models and uploads are of different rounds", MESSAGES),
+    CONTROLS: Doubt("members and non-members differ without the model", "scores that no coin decided say nothing"),
 }
 
 
@@ -63,7 +69,7 @@ def _checks(f: Mapping[str, Any]) -> list[str]:
 def _voiding(f: Finding, doubts: Iterable[str]) -> list[str]:
     """Those of the `doubts` that void a finding."""
     of_messages = f.get("threat_model") in (SERVER, ACTIVE_SERVER) or f["metric"] in (MEASURED_SCORES, MEASURED_WEIGHT)
-    return [name for name in doubts if of_messages or not DOUBTS[name].messages]
+    return [name for name in doubts if of_messages or not DOUBTS[name].of_messages]
 
 
 def verdict_word(f: Finding) -> str:
@@ -83,6 +89,5 @@ def headline(findings: Iterable[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(itertools.chain(*map(_checks, findings))))
     if not names:
         return ""
-    only = all(DOUBTS[name].messages for name in names)
-    void = "what rests on messages says nothing" if only else "the numbers of this run say nothing"
-    return f"Doubted: {', and '.join(DOUBTS[name].words for name in names)}; {void}."
+    widest = min((DOUBTS[name].voids for name in names), key=[one.voids for one in DOUBTS.values()].index)
+    return f"Doubted: {', and '.join(DOUBTS[name].words for name in names)}; {widest}."

@@ -17,7 +17,7 @@ from fedaudit.machinery.errors import InputError
 from fedaudit.pipeline import index
 from fedaudit.pipeline.run import Outcome
 from fedaudit.reports import notebook
-from fedaudit.reports.doubts import DOUBTS, headline, stated, with_doubts
+from fedaudit.reports.doubts import DOUBTS, MESSAGES, headline, stated, with_doubts
 from fedaudit.reports.evidence import Evidence
 from fedaudit.reports.section import Page
 from fedaudit.terms.verdicts import DOUBTED
@@ -49,7 +49,7 @@ def marked(*checks: str, **more: Any) -> list[dict[str, Any]]:
 def test_a_doubt_voids_what_rests_on_it_and_nothing_else(check: str) -> None:
     voided = {f.get("threat_model") for f in marked(check) if f["metric"] == "auroc" and f["doubt"]}
     assert "server" in voided
-    assert ("released-model" in voided) == (not DOUBTS[check].messages)
+    assert ("released-model" in voided) == (not DOUBTS[check].of_messages)
     assert {f["doubt"] for f in marked(check) if f["metric"] == RECORDING} == {check}
     (bound,) = with_doubts([dataclasses.replace(doubted(check), findings=[
         {"metric": MEASURED_SCORES, "threat_model": "prompt-user"}, *doubted(check).findings[-1:],
@@ -75,6 +75,17 @@ def test_controls_that_are_off_are_said_once() -> None:
     assert stated(rows) == [aurocs[0]["sentence"]]
     assert headline(rows).startswith("Doubted: members and non-members differ without the model; ")
     assert stated([f | {"doubt": float("nan")} for f in plain]) == []
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"),
+    [
+        (("controls",), "scores that no coin decided say nothing."), (("controls", "members"), f"; {MESSAGES}."),
+        (("members", "losses"), "the numbers of this run say nothing."), (("weights", "rounds"), f"; {MESSAGES}."),
+    ],
+)  # fmt: skip
+def test_the_first_sentence_says_what_is_void(checks: tuple[str, ...], said: str) -> None:
+    assert headline(marked(*checks)).endswith(said)
 
 
 def test_verdicts_keep_their_words_in_findings() -> None:
