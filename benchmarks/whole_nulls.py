@@ -152,7 +152,9 @@ def main() -> None:
         leaks, primary = (own.leaks > 0).sum(), own.leaking.str.contains("primary ").sum()
         scores = int((own.primary + own.secondary).median())
         counts = f"{learner:<10}{len(own):>8}{scores:>8}{leaks:>10}{binom.sf(leaks - 1, len(own), LEVEL):>8.2f}{limit(len(own)):>9}{primary:>20}"
-        print(f"{counts}{(own.without_coins > 0).sum():>15}{(own.inconclusive > 0).sum():>14}{(own.alarms > 0).sum():>7}{own.seconds.mean():>7.1f}")
+        print(
+            f"{counts}{(own.without_coins > 0).sum():>15}{(own.inconclusive > 0).sum():>14}{(own.alarms > 0).sum():>7}{own.seconds.mean():>7.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -281,20 +281,28 @@ def exchange(rounds: Sequence[Cells]) -> Relabelling | None:
     cells.
 
     A cell is a mean loss less the mean of its row and of its column, so that a message that fits everybody worse, as
-    one with much noise, counts for nothing. The gain is in standard deviations of the cells in neither labelling, and
-    its probability is that among simulated cells which are independent and normal: of messages that tell nothing.
+    one with much noise, counts for nothing; it is in units of its row's spread, so that a message that changes much
+    does not hide the others. The gain is in standard deviations of the cells in neither labelling, and its probability
+    is that among simulated cells which are independent and normal: of messages that tell nothing.
     """
     rounds = [one for one in rounds if len(one.clients) >= FEWEST]
     if sum(len(one.clients) for one in rounds) < LEAST:
         return None
     clients = sorted({k for one in rounds for k in one.clients})
     places = [np.searchsorted(clients, one.clients) for one in rounds]
-    assigned, gain = _gain([_centred(one.losses) for one in rounds], places, len(clients))
+    assigned, gain = _gain([_standardised(one.losses) for one in rounds], places, len(clients))
     rng = np.random.default_rng(len(rounds))
-    drawn = ([_centred(rng.standard_normal(one.losses.shape)) for one in rounds] for _ in range(SIMULATED))
+    drawn = ([_standardised(rng.standard_normal(one.losses.shape)) for one in rounds] for _ in range(SIMULATED))
     larger = sum(_gain(cells, places, len(clients))[1] >= gain for cells in drawn)
     moved = {clients[i]: clients[j] for i, j in enumerate(assigned) if i != j}
     return Relabelling(moved, (1 + larger) / (1 + SIMULATED))
+
+
+def _standardised(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The cells less the means of their rows and columns, each row in units of its own spread."""
+    centred = _centred(cells)
+    spread = np.sqrt((centred**2).mean(1, keepdims=True))
+    return _centred(np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 0))
 
 
 def _centred(cells: NDArray[np.float64]) -> NDArray[np.float64]:
