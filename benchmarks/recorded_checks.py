@@ -1,28 +1,30 @@
 """How often the checks that need a run's model doubt right recordings, and find wrong ones.
 
 `python -m benchmarks.recorded_checks [--seeds A B]` trains tiny runs of many kinds with seeds A to B - 1, exports them,
-and asks the checks of messages (`members`) and of the adapters' scale (`scale`) about each as it is, about clients
-exchanged, and about alpha stated at twice its value. It prints a row a run, and at the end doubts by kind of run.
-Losses are taken out of the exports, which would tell the scale.
+and asks the checks of messages (`members`) and of the adapters' scale (`scale`) about each as it is; without noise,
+also with two clients' messages exchanged, with all clients' rotated, and with alpha stated at twice its value. It prints
+a row a run, p or the smaller gain, and at the end doubts by kind of run. Losses are taken out of the exports, which
+would tell the scale.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.recordings import edit, permuted, rounds
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.recordings import edit
 from fedaudit.command.cli import read_command
-from fedaudit.external.recording import Remark
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.compute import export
-from fedaudit.pipeline.recorded import model_remarks
+from fedaudit.pipeline.recorded import CHANCE, HALVED, Cells, RecordedRun, exchange
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
@@ -53,43 +55,30 @@ KINDS = {  # kinds of runs: words of the command
 }
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the checks said of one recording."""
-
-    kind: str
-    change: str
-    said: list[Remark]
-
-    def doubted(self, check: str) -> bool:
-        return any(remark.check == check and not remark.note for remark in self.said)
-
-    def __str__(self) -> str:
-        numbers = [(r.check, r.value if r.p is None else r.p) for r in self.said]
-        marks = [f"{check} {number:.3g}" for check, number in numbers if number is not None]
-        return f"{self.kind} · {self.change} · {', '.join(marks) or '-'}"
+CHANGES = ("right", "two exchanged", "all rotated", "alpha doubled")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", nargs=2, type=int, default=[0, 1], metavar=("A", "B"))
+    parser.add_argument("--seeds", nargs=2, type=int, default=[0, 12], metavar=("A", "B"))
     parser.add_argument("--only", default="", help="kinds of runs that begin so")
     options = parser.parse_args()
-    counts: dict[tuple[str, str], list[int]] = collections.defaultdict(lambda: [0, 0, 0])
-    for kind, words in KINDS.items():
-        for seed in range(*options.seeds) if kind.startswith(options.only) else ():
+    counts: dict[tuple[str, str, str], list[bool]] = collections.defaultdict(list)
+    for seed in range(*options.seeds):
+        for kind, words in (
+            KINDS.items() if not options.only else [(k, KINDS[k]) for k in KINDS if k.startswith(options.only)]
+        ):
             with tempfile.TemporaryDirectory() as place:
-                for asked in asked_of(kind, f"{words} --seed {seed}", Path(place)):
-                    print(seed, asked, sep=" · ", flush=True)
-                    found = counts[asked.kind, asked.change]
-                    for i, more in enumerate((1, asked.doubted("members"), asked.doubted("scale"))):
-                        found[i] += more
-    for (kind, change), (n, members, scale) in counts.items():
-        print(f"{kind} · {change}: of {n} members {members}, scale {scale}")
+                for change, check, number in asked_of(f"{words} --seed {seed}", Path(place)):
+                    doubted = number < CHANCE if check == "members" else number > HALVED
+                    counts[kind, change, check].append(doubted)
+                    print(seed, kind, change, check, f"{number:.3g}", "doubt" * doubted, sep=" · ", flush=True)
+    for (kind, change, check), doubts in counts.items():
+        print(f"{kind} · {change} · {check}: {sum(doubts)} of {len(doubts)}")
 
 
-def asked_of(kind: str, words: str, place: Path) -> Iterator[Asked]:
-    """What is said of a run of some kind, of exchanged clients and of another scale."""
+def asked_of(words: str, place: Path) -> Iterator[tuple[str, str, float]]:
+    """What is asked of a run: what was changed, the check, and its number."""
     right = place / "right"
     quiet = ["--attack", "none", "--quiet", "--workers", "1"]
     command = read_command([*words.split(), *quiet, "--out", f"{place}/out", "--export-run", str(right)])
@@ -97,37 +86,44 @@ def asked_of(kind: str, words: str, place: Path) -> Iterator[Asked]:
         train_all(command.plan.cells, workshop, Progress(quiet=True))
     export(command.plan, Progress(quiet=True), run_to=right, adapters_to=None)
     told = json.loads((right / "rounds.json").read_text())
-    for note in told.values():
-        note.pop("utility", None)
-        for message in note.get("uploads", {}).values():
-            message.pop("kept")  # which tensors clients hold back differs after an exchange
-    (right / "rounds.json").write_text(json.dumps(told))
-    yield Asked(kind, "right", said_of(right, place))
-    if "--epsilon" in words and "none" not in words:
-        return
-    alpha = json.loads((right / "run.json").read_text()).get("alpha")
-    changes = {"two exchanged": exchanged, "all rotated": permuted()}
-    for change, apply in (changes | ({"alpha doubled": edit("run.json", alpha=2 * alpha)} if alpha else {})).items():
-        wrong = place / change.replace(" ", "-")
-        shutil.copytree(right, wrong)
-        apply(wrong)
-        yield Asked(kind, change, said_of(wrong, place))
+    (right / "rounds.json").write_text(json.dumps({r: note | {"utility": {}} for r, note in told.items()}))
+    noise = "--no-twin" in words
+    with opened(right, place) as run:
+        cells = run.cells()
+        for change, moved in zip(CHANGES, (unmoved, exchanged, rotated)[: 1 if noise else 3], strict=False):
+            found = exchange([Cells(one.clients, moved(one.losses)) for one in cells])
+            if found is not None:
+                yield change, "members", found.p
+        if run.method is None and not noise:
+            yield "right", "scale", min(run.gains())
+    if run.method is None and not noise:
+        edit("run.json", alpha=2 * json.loads((right / "run.json").read_text())["alpha"])(right)
+        with opened(right, place) as run:
+            yield "alpha doubled", "scale", min(run.gains())
 
 
-def exchanged(run: Path) -> None:
-    """The files of the first two clients change their names, in all rounds."""
-    for paths in rounds(run):
-        (one, first), (two, second) = ((path, path.read_bytes()) for path in paths[:2])
-        one.write_bytes(second)
-        two.write_bytes(first)
+def unmoved(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    return losses
 
 
-def said_of(run: Path, place: Path) -> list[Remark]:
-    words = ["--run", str(run), "--attack", "loss", "--quiet", "--workers", "1", "--out", f"{place}/audit-{run.name}"]
-    plan = read_command(words).plan
-    with Workshop(plan, Progress(quiet=True)) as workshop:
-        train_all(plan.cells, workshop, Progress(quiet=True))
-        return model_remarks(plan.cells[0], workshop)
+def exchanged(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The losses [messages, clients] if the first two messages had each other's name."""
+    return losses[[1, 0, *range(2, len(losses))]]
+
+
+def rotated(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.roll(losses, 1, axis=0)
+
+
+@contextlib.contextmanager
+def opened(run: Path, place: Path) -> Iterator[RecordedRun]:
+    """A run as an audit opens it."""
+    with tempfile.TemporaryDirectory(dir=place) as out:
+        words = ["--run", str(run), "--attack", "loss", "--quiet", "--workers", "1", "--out", out]
+        plan = read_command(words).plan
+        with Workshop(plan, Progress(quiet=True)) as workshop:
+            train_all(plan.cells, workshop, Progress(quiet=True))
+            yield RecordedRun.of(plan.cells[0], workshop)
 
 
 if __name__ == "__main__":

@@ -355,6 +355,19 @@ def merged(run: Path) -> None:
         save_file({n: torch.zeros_like(t) if n.endswith(".B") else t for n, t in model.items()}, path)
 
 
+def without_losses(run: Path) -> None:
+    """rounds.json says nothing of how well models do."""
+    notes = json.loads((run / "rounds.json").read_text())
+    (run / "rounds.json").write_text(json.dumps({r: note | {"utility": {}} for r, note in notes.items()}))
+
+
+def left_open(run: Path) -> None:
+    """One more round began, and was never closed."""
+    stage = run / ".recorder" / "round-009" / "uploads"
+    stage.mkdir(parents=True)
+    (stage / "client-00.safetensors").touch()
+
+
 CHANGES = edit("run.json", uploads="changes")
 RECORDINGS = {
     "as exported": Recording(lambda run: None, RIGHT),
@@ -412,9 +425,8 @@ RECORDINGS = {
     "clients permuted, equal numbers of records": Recording(
         both(counts(lambda n: [10] * len(n)), served(plain_mean), permuted()), "members", "exchanged", by_model=True
     ),
-    "two clients exchanged in the last round, equal numbers": Recording(
-        both(counts(lambda n: [10] * len(n)), served(plain_mean), permuted(last=True)), "members", "exchanged", by_model=True
-    ),
+    "alpha of twice, no losses": Recording(both(edit("run.json", alpha=32), without_losses), "scale", "alpha", by_model=True),
+    "left open": Recording(left_open, "open", "still open"),
 }  # fmt: skip
 
 HEADLINE = ("server", "loss/base")  # the row that is printed: threat model and signal

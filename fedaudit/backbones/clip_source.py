@@ -142,7 +142,7 @@ def _from_folder(backbone: str, folder: Path, weights: str) -> ClipSource:
         raise InputError(f"{flag}: {folder / CONFIG} holds no model_cfg")
     _check_text(flag, model)
     place = folder.absolute()
-    return ClipSource(folder.resolve().name, "", place, place / WEIGHTS, activation=_configured(model))
+    return ClipSource(display_name(folder.resolve()), "", place, place / WEIGHTS, activation=_configured(model))
 
 
 def _from_huggingface(backbone: str, folder: Path, weights: str) -> ClipSource:
@@ -182,7 +182,8 @@ def _shards(flag: str, weights: Path) -> tuple[Path, ...]:
 def _check_whole(flag: str, folder: Path, names: Sequence[str], weights: str) -> None:
     if weights:
         raise InputError(
-            f"--weights {weights}: {folder.name} holds its own weights; give --weights with an architecture only"
+            f"--weights {weights}: {display_name(folder)} holds its own weights; give --weights with an architecture "
+            "only"
         )
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:

@@ -76,9 +76,7 @@ def _losses(bench: Bench, job: _Job) -> _Losses:
 
 def model_remarks(cell: Cell, workshop: Workshop) -> list[Remark]:
     """Return the remarks on how a cell's run was recorded that only its models allow; [] without any."""
-    assert cell.plan.own is not None
-    method = method_of(cell) if cell.variant else None
-    checked = RecordedRun(cell.plan.own, method, transcript_of(cell), workshop)
+    checked = RecordedRun.of(cell, workshop)
     return [*checked.stated_numbers(), *checked.own_members(), *checked.half_the_scale()]
 
 
@@ -90,6 +88,12 @@ class RecordedRun:
     method: Method[Any] | None  # that prompts are read by; None for adapters
     transcript: Transcript
     workshop: Workshop
+
+    @classmethod
+    def of(cls, cell: Cell, workshop: Workshop) -> RecordedRun:
+        """The run of a cell."""
+        assert cell.plan.own is not None
+        return cls(cell.plan.own, method_of(cell) if cell.variant else None, transcript_of(cell), workshop)
 
     def _fits(self, models: Iterable[tuple[State, Sequence[str]]]) -> Iterator[_Losses]:
         """How each of several (model, records) fits its records, in order."""
@@ -149,13 +153,9 @@ class RecordedRun:
     def own_members(self) -> Iterator[Remark]:
         """Say which clients' messages fit other clients' members better than their own, or that too few messages are
         there to tell."""
-        senders = {r: [k for k in self.transcript.cohort(r) if self._sent(r, k)] for r in range(self.external.rounds)}
-        members = {k: [m.id for m in c.training_records][:MEMBERS] for k, c in enumerate(self._clients)}
-        rounds = spread([r for r, sending in senders.items() if len(sending) > 1], ROUNDS)
-        cells = [self._cells(r, spread([k for k in senders[r] if members[k]], TOGETHER), members) for r in rounds]
-        relabelled = exchange(cells)
+        relabelled = exchange(self.cells())
         if relabelled is None:
-            if any(senders.values()):
+            if any(self._senders.values()):
                 yield Remark(
                     "members",
                     f"Whether messages fit their own clients' members could not be checked: that needs {FEWEST} "
@@ -181,7 +181,7 @@ class RecordedRun:
         trained = self.external.trained
         if not isinstance(trained, Adapters) or trained.scale_read or self._tells_scale:
             return
-        gains = [] if self._noise_stated or trained.bases or does_something(self._global(0)) else self._gains()
+        gains = [] if self._noise_stated or trained.bases or does_something(self._global(0)) else self.gains()
         if gains and min(gains) > HALVED:
             yield Remark(
                 "scale",
@@ -211,11 +211,10 @@ class RecordedRun:
         external = self.external
         return external.aggregation == NOISE or bool(external.claim) or bool(re.search(r"\d", external.claimed))
 
-    def _gains(self) -> list[float]:
+    def gains(self) -> list[float]:
         """The share of the members' loss that goes at half the scale: of the last global model, and, as a mean over
         clients, of their last messages on their own members. [] without messages or members."""
-        last = {k: r for r in range(self.external.rounds) for k in self.transcript.cohort(r) if self._sent(r, k)}
-        members = {k: [m.id for m in self._clients[k].training_records][:MEMBERS] for k in last}
+        last, members = {k: r for r, sending in self._senders.items() for k in sending}, self._members
         some = spread(sorted(k for k in last if members[k]), TOGETHER)
         if not some:
             return []
@@ -225,6 +224,16 @@ class RecordedRun:
         losses = np.array([np.mean(fit.losses) for fit in fits]).reshape(-1, 2)
         whole, half = losses[0], losses[1:].mean(0)
         return [float(1 - low / high) if high else 0.0 for high, low in (whole, half)]
+
+    @property
+    def _senders(self) -> dict[int, list[int]]:
+        """By round the clients that sent something."""
+        return {r: [k for k in self.transcript.cohort(r) if self._sent(r, k)] for r in range(self.external.rounds)}
+
+    @property
+    def _members(self) -> dict[int, list[str]]:
+        """By client some of its members."""
+        return {k: [m.id for m in client.training_records][:MEMBERS] for k, client in enumerate(self._clients)}
 
     @property
     def _clients(self) -> Sequence[Client]:
@@ -239,6 +248,12 @@ class RecordedRun:
         return self.transcript.model(
             before | self.external.trained.sent_state(before, self.transcript.upload(r, client))
         )
+
+    def cells(self) -> list[Cells]:
+        """Of rounds in which several clients sent something, how their members fit under their messages."""
+        senders, members = self._senders, self._members
+        rounds = spread([r for r, sending in senders.items() if len(sending) > 1], ROUNDS)
+        return [self._cells(r, spread([k for k in senders[r] if members[k]], TOGETHER), members) for r in rounds]
 
     def _cells(self, r: int, clients: Sequence[int], members: Mapping[int, Sequence[str]]) -> Cells:
         """The mean loss of each client's members under each client's message of round r."""
