@@ -193,17 +193,17 @@ class Recorder:
         audit compares its own. To be called by the process that broadcasts."""
         self._require_open()
         where = f"the utility of round {r}"
-        said = {"utility": _numbers(numbers, where), MEMBERS: _losses(members, where)}
-        said = {key: value for key, value in said.items() if value}
+        both = {"utility": _numbers(numbers, where), MEMBERS: _losses(members, where)}
+        note = {key: value for key, value in both.items() if value}
         if r != "initial":
             r, now = _count(r, where), self._now()
             if r == now:
-                self._say(r, said)
+                self._say(r, note)
                 return
             if r >= (now if now is not None else max(self._models(), default=0)):
                 raise ValueError(f"{where}: that round was not broadcast")
         before = _read_json(self._path(HIDDEN, NOTES), {}).get(str(r), {})
-        self._add_note(r, _merged(before, said))
+        self._add_note(r, _merged(before, note))
         _write_rounds(self.folder)
 
     def close(self, state: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.recordings import edit
+from benchmarks.recordings import edit, without_losses
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.compute import export
@@ -85,8 +85,7 @@ def asked_of(words: str, place: Path) -> Iterator[tuple[str, str, float]]:
     with Workshop(command.plan, Progress(quiet=True)) as workshop:
         train_all(command.plan.cells, workshop, Progress(quiet=True))
     export(command.plan, Progress(quiet=True), run_to=right, adapters_to=None)
-    told = json.loads((right / "rounds.json").read_text())
-    (right / "rounds.json").write_text(json.dumps({r: note | {"utility": {}} for r, note in told.items()}))
+    without_losses(right)
     noise = "--no-twin" in words
     with opened(right, place) as run:
         cells = run.cells()

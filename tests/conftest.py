@@ -1,6 +1,8 @@
 """Two processes share the tests (`-n 2` in pyproject.toml), so each computes with one thread."""
 
+import gc
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,10 @@ from tests.kept_runs import KeptRuns, lora_run, prompt_runs
 from tests.unprinted import no_pages, unprinted
 
 pytest.register_assert_rewrite("tests.whole_runs")
+gc.set_threshold(50_000)  # as the command does
+MEMORY, ROOM = Path("/dev/shm"), 4e9  # a whole run of pytest holds .3 GB of files at once, and makes 100,000
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
+    os.environ["TMPDIR"] = str(MEMORY)
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 # as a shell starts what runs in its background; children inherit it
@@ -20,6 +26,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WARM = ("test_api.py", "test_contributing.py", "test_end_to_end.py", "test_keys.py", "test_third_learner.py")
+
+
+def pytest_collection_finish() -> None:
+    """Python's collector looks through what is new, not again and again through libraries and thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:

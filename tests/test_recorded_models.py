@@ -148,7 +148,7 @@ def stated(
     said = {"members": dict.fromkeys(asked, value)} if members else {"utility": {"global": {"loss": value}}}
     notes[str(truth.rounds - 1)] |= said
     put(run / "rounds.json", notes)
-    return [remark.check for remark in found(run, place / "t", 0.5)]
+    return [remark.check for remark in of_run(run, place / "t", 0.5).stated_numbers()]
 
 
 def test_a_mean_over_records_or_tokens_is_right_and_another_number_is_said(right: Path, tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ def guard() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda n, _: os.kill(child, n))
     _, status = os.waitpid(child, 0)
-    told, code = os.read(read, 1), os.waitstatus_to_exitcode(status)
-    if told or code < 0:
-        os._exit(told[0] if told else 128 - code)
+    planned, code = os.read(read, 1), os.waitstatus_to_exitcode(status)
+    if planned or code < 0:
+        os._exit(planned[0] if planned else 128 - code)
     os.write(2, _ENDED)
     os._exit(BROKEN)
 

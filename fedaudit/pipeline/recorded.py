@@ -114,13 +114,13 @@ class RecordedRun:
 
     @property
     def _notes(self) -> dict[int, Mapping[str, Any]]:
-        """What rounds.json says of global models: of 0 before training, of r + 1 after round r."""
+        """The notes of rounds.json on global models: of 0 before training, of r + 1 after round r."""
         named = {r + 1: self.external.notes.get(str(r), {}) for r in range(self.external.rounds)}
         return {0: self.external.notes.get("initial", {})} | named
 
     @property
     def _members_losses(self) -> dict[int, dict[str, float]]:
-        """By global model what rounds.json says of its losses on members, without those that are left out as copies."""
+        """By global model its stated losses on members, by id, without members that are left out as copies."""
         present = {entry.record.id for entry in self.external.lists["members"]}
         stated = {r: note.get("members", {}) for r, note in self._notes.items()}
         return {r: {k: loss for k, loss in losses.items() if k in present} for r, losses in stated.items()}
@@ -218,9 +218,9 @@ class RecordedRun:
         some = spread(sorted(k for k in last if members[k]), TOGETHER)
         if not some:
             return []
-        asked = [(self._global(self.external.rounds), [record for k in some for record in members[k]])]
-        asked += [(self._message_model(last[k], k), members[k]) for k in some]
-        fits = self._fits(pair for model, records in asked for pair in ((model, records), (halved(model), records)))
+        questions = [(self._global(self.external.rounds), [record for k in some for record in members[k]])]
+        questions += [(self._message_model(last[k], k), members[k]) for k in some]
+        fits = self._fits(pair for model, records in questions for pair in ((model, records), (halved(model), records)))
         losses = np.array([np.mean(fit.losses) for fit in fits]).reshape(-1, 2)
         whole, half = losses[0], losses[1:].mean(0)
         return [float(1 - low / high) if high else 0.0 for high, low in (whole, half)]
@@ -250,7 +250,7 @@ class RecordedRun:
         )
 
     def cells(self) -> list[Cells]:
-        """Of rounds in which several clients sent something, how their members fit under their messages."""
+        """How members fit under messages, in rounds in which several clients sent something."""
         senders, members = self._senders, self._members
         rounds = spread([r for r, sending in senders.items() if len(sending) > 1], ROUNDS)
         return [self._cells(r, spread([k for k in senders[r] if members[k]], TOGETHER), members) for r in rounds]
