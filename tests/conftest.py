@@ -34,6 +34,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else libraries complain at the end of what is left
+
+
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Files with slow tests or with trainings first: behind a long one that starts last a process would wait for the
     other."""
