@@ -42,7 +42,7 @@ from fedaudit.terms.verdicts import INCONCLUSIVE, LEAKS
 
 # a control with a smaller p-value makes a row without coins *confounded*; there are two controls beside each row
 CONTROL_LEVEL = 0.01
-DOUBT_LEVEL = 0.0005  # and with one below this the lists of the run are doubted
+DOUBT_LEVEL = 5e-5  # and with one below this the lists of the run are doubted: .0005 for some ten different controls
 BESIDE = ("loss",)  # scores that are reported beside an attack's headline ones
 
 CELLS = (

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,8 +41,9 @@ def heard(run: Path, out: Path) -> Iterator[bool]:
         yield (
             "doubt: " in done.stderr if code == 0 else "no gate goes by a number" in done.stderr
         ) and done.returncode == code
-    audit = fedaudit.audit(run=str(run), attack="loss", out=str(out), quiet=True)
-    yield audit.summary.startswith("Doubted: ") and bool(audit.doubts)
+    with warnings.catch_warnings(record=True) as warned:
+        audit = fedaudit.audit(run=str(run), attack="loss", out=str(out), quiet=True)
+    yield audit.summary.startswith("Doubted: ") and bool(audit.doubts) and bool(warned)
     yield "<h1>Doubted: " in audit.report.read_text()
     night = run.with_suffix(".yaml")
     night.write_text(json.dumps({"matrix": [{"run": str(run), "attack": "loss"}], "fail_if": ["doubt"]}))

@@ -33,7 +33,7 @@ ROUNDS = 20  # whose messages are compared, spread over the run
 TOGETHER = 10  # clients of a round whose messages are compared
 FEWEST, LEAST = 4, 8  # clients of a round, and messages in all, below which nothing is compared
 HALVED = 0.1  # share of the loss that goes at half the scale, from which the stated scale is doubted
-CHANCE = 0.002  # that messages of a right run are said to fit other members
+CHANCE = 0.001  # that messages of a right run are said to fit other members
 SIMULATED = 1999
 
 
