@@ -3,8 +3,8 @@
 `python -m benchmarks.recorded_checks [--seeds A B]` trains tiny runs of many kinds with seeds A to B - 1, exports them,
 and asks the checks of messages (`members`) and of the adapters' scale (`scale`) about each as it is; without noise,
 also with two clients' messages exchanged, with all clients' rotated, and with alpha stated at twice its value. It prints
-a row a run, p or the smaller gain, and at the end doubts by kind of run. Losses are taken out of the exports, which
-would tell the scale.
+a row a check, with p or the shares of loss of `HalfFit`, and at the end doubts by kind of run. Losses, which would tell
+the scale, are taken out of the exports.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import dataclasses
 import json
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from benchmarks.recordings import edit, without_losses
 from fedaudit.command.cli import read_command
 from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline.compute import export
-from fedaudit.pipeline.recorded import CHANCE, HALVED, Cells, RecordedRun, exchange
+from fedaudit.pipeline.recorded import CHANCE, Cells, RecordedRun, exchange
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
 
@@ -69,16 +70,15 @@ def main() -> None:
             KINDS.items() if not options.only else [(k, KINDS[k]) for k in KINDS if k.startswith(options.only)]
         ):
             with tempfile.TemporaryDirectory() as place:
-                for change, check, number in asked_of(f"{words} --seed {seed}", Path(place)):
-                    doubted = number < CHANCE if check == "members" else number > HALVED
+                for change, check, doubted, number in asked_of(f"{words} --seed {seed}", Path(place)):
                     counts[kind, change, check].append(doubted)
-                    print(seed, kind, change, check, f"{number:.3g}", "doubt" * doubted, sep=" · ", flush=True)
+                    print(seed, kind, change, check, number, "doubt" * doubted, sep=" · ", flush=True)
     for (kind, change, check), doubts in counts.items():
         print(f"{kind} · {change} · {check}: {sum(doubts)} of {len(doubts)}")
 
 
-def asked_of(words: str, place: Path) -> Iterator[tuple[str, str, float]]:
-    """What is asked of a run: what was changed, the check, and its number."""
+def asked_of(words: str, place: Path) -> Iterator[tuple[str, str, bool, str]]:
+    """What is asked of a run: what was changed, the check, whether it doubts, and by what numbers."""
     right = place / "right"
     quiet = ["--attack", "none", "--quiet", "--workers", "1"]
     command = read_command([*words.split(), *quiet, "--out", f"{place}/out", "--export-run", str(right)])
@@ -92,13 +92,19 @@ def asked_of(words: str, place: Path) -> Iterator[tuple[str, str, float]]:
         for change, moved in zip(CHANGES, (unmoved, exchanged, rotated)[: 1 if noise else 3], strict=False):
             found = exchange([Cells(one.clients, moved(one.losses)) for one in cells])
             if found is not None:
-                yield change, "members", found.p
+                yield change, "members", found.p < CHANCE, f"{found.p:.4g}"
         if run.method is None and not noise:
-            yield "right", "scale", min(run.gains())
+            yield "right", *of_scale(run)
     if run.method is None and not noise:
         edit("run.json", alpha=2 * json.loads((right / "run.json").read_text())["alpha"])(right)
         with opened(right, place) as run:
-            yield "alpha doubled", "scale", min(run.gains())
+            yield "alpha doubled", *of_scale(run)
+
+
+def of_scale(run: RecordedRun) -> tuple[str, bool, str]:
+    fit = run.half_fit()
+    assert fit is not None
+    return "scale", fit.doubted, " ".join(f"{share:.3f}" for share in dataclasses.astuple(fit))
 
 
 def unmoved(losses: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -32,7 +32,8 @@ MEMBERS = 12  # of each client that are asked for
 ROUNDS = 20  # whose messages are compared, spread over the run
 TOGETHER = 10  # clients of a round whose messages are compared
 FEWEST, LEAST = 4, 8  # clients of a round, and messages in all, below which nothing is compared
-HALVED = 0.1  # share of the loss that goes at half the scale, from which the stated scale is doubted
+HALVED = 0.04  # share of the loss that goes at half the scale, above which the stated scale is doubted
+LEARNT = 0.08  # share of the untrained model's loss that must go at half the scale then
 CHANCE = 0.001  # that messages of a right run are said to fit other members
 SIMULATED = 1999
 
@@ -181,14 +182,15 @@ class RecordedRun:
         trained = self.external.trained
         if not isinstance(trained, Adapters) or trained.scale_read or self._tells_scale:
             return
-        gains = [] if self._noise_stated or trained.bases or does_something(self._global(0)) else self.gains()
-        if gains and min(gains) > HALVED:
+        unclear = self._noise_stated or trained.bases or does_something(self._global(0))
+        if (fit := None if unclear else self.half_fit()) and fit.doubted:
             yield Remark(
                 "scale",
                 f"At half the stated scale, alpha / rank = {trained.alpha / trained.rank:g}, the last global model has "
-                f"{gains[0]:.0%} less loss on members, and the last messages have {gains[1]:.0%} less on their own: "
-                "perhaps alpha is not that of the training. A recorder that is given the model reads it there.",
-                min(gains),
+                f"{fit.of_global:.0%} less loss on members, and the last messages have {fit.of_messages:.0%} less on "
+                "their own: perhaps alpha is not that of the training. A recorder that is given the model reads it "
+                "there.",
+                min(fit.of_global, fit.of_messages),
             )
         else:
             yield Remark(
@@ -211,19 +213,18 @@ class RecordedRun:
         external = self.external
         return external.aggregation == NOISE or bool(external.claim) or bool(re.search(r"\d", external.claimed))
 
-    def gains(self) -> list[float]:
-        """The share of the members' loss that goes at half the scale: of the last global model, and, as a mean over
-        clients, of their last messages on their own members. [] without messages or members."""
+    def half_fit(self) -> HalfFit | None:
+        """How the last models fit members at half the scale; None without messages or members."""
         last, members = {k: r for r, sending in self._senders.items() for k in sending}, self._members
         some = spread(sorted(k for k in last if members[k]), TOGETHER)
         if not some:
-            return []
-        questions = [(self._global(self.external.rounds), [record for k in some for record in members[k]])]
-        questions += [(self._message_model(last[k], k), members[k]) for k in some]
-        fits = self._fits(pair for model, records in questions for pair in ((model, records), (halved(model), records)))
-        losses = np.array([np.mean(fit.losses) for fit in fits]).reshape(-1, 2)
-        whole, half = losses[0], losses[1:].mean(0)
-        return [float(1 - low / high) if high else 0.0 for high, low in (whole, half)]
+            return None
+        models = [(self._global(self.external.rounds), [record for k in some for record in members[k]])]
+        models += [(self._message_model(last[k], k), members[k]) for k in some]
+        fits = self._fits((scaled(model, by), records) for model, records in models for by in (1, 0.5, 0))
+        losses = np.array([np.mean(fit.losses) for fit in fits]).reshape(-1, 3)
+        (whole, half, _), (sent, halved, untrained) = losses[0], losses[1:].mean(0)
+        return HalfFit(float(1 - half / whole), float(1 - halved / sent), float(1 - halved / untrained))
 
     @property
     def _senders(self) -> dict[int, list[int]]:
@@ -264,9 +265,24 @@ class RecordedRun:
         return Cells(clients, np.array([np.add.reduceat(fit.losses, starts) / sizes for fit in fits]))
 
 
-def halved(adapter: State) -> State:
-    """The adapter at half its scale."""
-    return {name: tensor / 2 if name.endswith(".B") else tensor for name, tensor in adapter.items()}
+@dataclass(frozen=True)
+class HalfFit:
+    """Shares of the members' loss that go at half the stated scale."""
+
+    of_global: float  # under the last global model
+    of_messages: float  # a mean over clients, of their last messages on their own members
+    learnt: float  # of these messages, beside the loss of the untrained model
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the stated scale is, and training at a rate too high cannot be what is seen: that fits no better than
+        the untrained model."""
+        return min(self.of_global, self.of_messages) > HALVED and self.learnt > LEARNT
+
+
+def scaled(adapter: State, by: float) -> State:
+    """The adapter at another scale."""
+    return {name: tensor * by if name.endswith(".B") else tensor for name, tensor in adapter.items()}
 
 
 def does_something(adapter: State) -> bool:
