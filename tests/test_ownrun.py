@@ -196,6 +196,12 @@ class TestTranscript:
         assert (found.round(0)["bytes_down"], found.round(0)["bytes_up"], found.round(0)["utility"]) == (1, 2, utility)
         assert found.round(1)["bytes_down"] == 20
 
+    @pytest.mark.parametrize("kept", [[], ["layers.0.q_proj.own.A"]])
+    def test_what_an_upload_lacks_was_kept_whatever_is_said(self, kept, run, tmp_path):
+        """Client 2 sent A alone: with B of its own it has a whole model, and A alone is none."""
+        put(run / "rounds.json", {"0": {"uploads": {"2": {"kept": kept}}}})
+        assert B in transcript(run, tmp_path / "out").kept(0, 2)
+
     def test_an_owner_counts_after_the_last_participation(self, run, tmp_path):
         true, of_another_rank = {A: adapter(30)[A], B: adapter(31)[B]}, {A: torch.ones(4, 2), B: torch.ones(3, 4)}
         put(run / "owners/client-02.safetensors", true)

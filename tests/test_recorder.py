@@ -779,7 +779,7 @@ def test_a_kill_at_any_time(seconds: float, tmp_path: Path) -> None:
         Recorder.repair(tmp_path)
         own = read(tmp_path)
     assert own.cohorts == ((0, 1),) * own.rounds
-    assert [remark.check for remark in own.remarks] == []
+    assert {remark.check for remark in own.remarks} <= {"open"}, "uploads of the round that was killed"
 
 
 def test_the_reader_names_what_finishes_it(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

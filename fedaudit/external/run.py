@@ -209,14 +209,16 @@ def _record(own: OwnRun, r: int) -> dict[str, Any]:
 
 
 def _kept(own: OwnRun, r: int, client: int, note: Mapping[str, Any]) -> list[str]:
-    """Sorted names of the tensors that a client held and did not upload in round r: as `note`, what rounds.json says of
-    the upload, names them, else those of its own model (of adapters the global one, if its own is not recorded)."""
-    if "kept" in note:
-        return sorted(canonical(name) or name for name in note["kept"])
+    """Sorted names of the tensors that a client held and did not upload in round r: those that `note`, what rounds.json
+    says of the upload, names, and of adapters what the upload lacks of the global model; without a note of prompts what
+    it lacks of the client's own part."""
+    stated = {canonical(name) or name for name in note.get("kept", ())}
     sent = own.uploads[r][client].shapes.keys() if client in own.uploads[r] else set()
-    if isinstance(own.trained, Prompts):
-        return sorted(own.private[r][client].shapes.keys() - sent) if client in own.private[r] else []
-    return sorted(own.models[r].shapes.keys() - sent)
+    if not isinstance(own.trained, Prompts):
+        return sorted(stated | (own.models[r].shapes.keys() - sent))
+    if "kept" not in note and client in own.private[r]:
+        return sorted(own.private[r][client].shapes.keys() - sent)
+    return sorted(stated)
 
 
 def _digest(path: Path) -> bytes:
