@@ -130,14 +130,16 @@ class RecordedRun:
         self, metric: str, where: str, stated: Mapping[int, float], records: Mapping[int, Sequence[str]]
     ) -> Iterator[Remark]:
         """The doubt that a metric, as it is `stated` by global model, is not that of the `records`."""
-        some = [r for r in spread(list(stated), MODELS) if records[r]]
-        fits = dict(zip(some, self._fits((self._global(r), records[r]) for r in some), strict=True))
-        measured = {
-            r: min(fits[r].means.get(metric, [stated[r]]), key=lambda mean: abs(mean - stated[r])) for r in some
-        }
-        off = {r: abs(measured[r] / stated[r] - 1) for r in some if stated[r]}
-        if off and max(off.values()) > FAR:
-            r = max(off, key=off.__getitem__)
+        some = [r for r in spread(list(stated), MODELS) if records[r] and stated[r]]
+        means = [fit.means.get(metric) for fit in self._fits((self._global(r), records[r]) for r in some)]
+        if not means or means[0] is None:
+            return
+        by_mean = [dict(zip(some, values, strict=True)) for values in zip(*means, strict=True)]
+        # the mean that fits the first model, of which no scale is asked if it is the untrained one
+        measured = min(by_mean, key=lambda values: abs(values[some[0]] / stated[some[0]] - 1))
+        off = {r: abs(measured[r] / stated[r] - 1) for r in some}
+        r = max(off, key=off.__getitem__)
+        if off[r] > FAR:
             which = "alpha, the backbone, the prompt" if self.method is None else "the backbone, the classes"
             yield Remark(
                 "losses",
