@@ -7,6 +7,7 @@ from typing import Any
 
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP
+from fedaudit.reports.doubts import headline as doubts_of
 from fedaudit.reports.formats import join_words
 from fedaudit.reports.section import Page
 from fedaudit.terms.verdicts import LEAKS
@@ -28,15 +29,16 @@ def paragraphs(
 ) -> list[tuple[str, str]]:
     """Pairs of a heading and a text, for the section `membership` (its template variables) and `cards` of epsilon (if
     there are any). `notes` are the page's limitations."""
-    strips = membership["strips"] if membership else []
+    strips, doubts = membership["strips"] if membership else [], doubts_of(page.findings)
     error = membership["families"] if membership else None
     parts = [("What was tested", _tested(page, attacked=membership is not None))]
     if strips:
         who = {s["who"]: s["sees"] for s in strips}
         parts.append(("Who could do it", f"{'. '.join(f'{name}: {sees}' for name, sees in who.items())}."))
-        sure = f" At most {error['error']} % of such audits call anything a leak that is none." if error else ""
+        sure = f"At most {error['error']} % of such audits call anything a leak that is none." if error else ""
         leaking = [s for s in strips if s["verdict"] in LEAKS]
-        parts.append(("What was found", (_listed(leaking) or "Nobody was shown to tell who was trained on.") + sure))
+        nobody = "" if doubts else "Nobody was shown to tell who was trained on."
+        parts.append(("What was found", " ".join(filter(None, (doubts, _listed(leaking) or nobody, sure)))))
         if quiet := [s for s in strips if s["verdict"] not in LEAKS]:
             parts.append(("What was not found", _listed(quiet)))
     elif membership and membership["headline"]:

@@ -101,6 +101,8 @@ class TestWhereItIsHeard:
         first = page.partition("<h1>")[2].partition("</h1>")[0]
         assert first == headline(marked("losses"))
         assert SENTENCE.format(check="losses") in page
+        assert f"<b>What was found.</b> {headline(marked('losses'))}" in page.replace("&#39;", "'"), "of the assessment"
+        assert "Nobody was shown" not in page
         assert 'class="strip doubted"' in page
         assert 'class="strip leak"' not in page
         rows = json.loads(files["findings.json"])
