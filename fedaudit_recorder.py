@@ -568,8 +568,8 @@ def _merged(before: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, Any
 
 
 def _with_scales(about: Mapping[str, Any], kind: str, model: Any) -> dict[str, Any]:
-    """What is said of a run, with the scale of each layer as the modules of its `model` have it, and alpha. ValueError:
-    the model holds no LoRA of one name, or alpha is another."""
+    """Add to what is said of a run the scale of each layer, as the modules of its `model` have it, and alpha.
+    ValueError: the model holds no LoRA of one name, or alpha is another."""
     scales, ranks, names = {}, {}, set()
     for layer, module in model.named_modules() if kind == ADAPTERS else ():
         scaling = getattr(module, "scaling", None)

@@ -1,8 +1,7 @@
 """Where a doubt about a recording is heard: `python -m benchmarks.heard [--only WORDS]`, some fifteen minutes.
 
-Each wrong recording of `benchmarks.recordings` that is doubted is audited as users would: at a terminal,
-once more with --quiet and once more without (the report is reused), with a gate, in the library, and as a night of one
-cell. A column says whether the doubt was heard there; the program ends with 1 if one was not.
+Each wrong recording of `benchmarks.recordings` that is doubted is audited as users would: at a terminal, once more with
+--quiet and once more without (the report is reused), with a gate, in the library, and as a night of one cell. A column says whether the doubt was heard there; the program ends with 1 if one was not.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import fedaudit
-from benchmarks.recordings import RECORDINGS, Change
+from benchmarks.recordings import RECORDINGS, Change, exported
 from fedaudit.reports.doubts import DOUBTS
 
 WHERE = ("terminal", "quiet", "reused", "gate", "summary", "page", "JUnit", "index")
@@ -33,7 +32,7 @@ def doubted() -> dict[str, Change]:
     }
 
 
-def heard(run: Path, out: Path) -> Iterator[bool]:
+def listen(run: Path, out: Path) -> Iterator[bool]:
     """Whether a doubt is heard, place by place of WHERE."""
     words = [sys.executable, "audit.py", "--run", str(run), "--attack", "loss", "--out", str(out)]
     for more, code in (([], 0), (["--quiet"], 0), ([], 0), (["--fail-if", GATE, "--quiet"], 2)):
@@ -64,16 +63,12 @@ def main() -> int:
     silent = 0
     print("recording", *WHERE, sep=" · ")
     with tempfile.TemporaryDirectory() as place:
-        right = Path(place) / "right"
-        fedaudit.audit(
-            method="fedavg", attack="loss", rounds=3, clients=4, per_round=4, local_steps=24, export_run=str(right),
-            out=f"{place}/out", quiet=True,
-        )  # fmt: skip
+        right = exported(Path(place), "loss")
         for name, change in doubted().items():
             if any(words in name for words in options.only.split(",")):
                 run = shutil.copytree(right, Path(place) / "run")
                 change(run)
-                places: Sequence[bool] = [*heard(run, Path(place) / "audits")]
+                places: Sequence[bool] = [*listen(run, Path(place) / "audits")]
                 print(name, *("yes" if one else "NO" for one in places), sep=" · ", flush=True)
                 silent += places.count(False)
                 for folder in (run, Path(place) / "audits"):

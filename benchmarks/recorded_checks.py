@@ -54,8 +54,6 @@ KINDS = {  # kinds of runs: words of the command
     "fedrand": f"--method fedrand {FOUR} --records 8 {TEXTS}",
     "fedper": f"--method fedper {FOUR} --records 4 {TEXTS}",
 }
-
-
 CHANGES = ("right", "two exchanged", "all rotated", "alpha doubled")
 
 
@@ -66,9 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     counts: dict[tuple[str, str, str], list[bool]] = collections.defaultdict(list)
     for seed in range(*options.seeds):
-        for kind, words in (
-            KINDS.items() if not options.only else [(k, KINDS[k]) for k in KINDS if k.startswith(options.only)]
-        ):
+        for kind, words in ((k, words) for k, words in KINDS.items() if k.startswith(options.only)):
             with tempfile.TemporaryDirectory() as place:
                 for change, check, doubted, number in asked_of(f"{words} --seed {seed}", Path(place)):
                     counts[kind, change, check].append(doubted)
@@ -78,7 +74,7 @@ def main() -> None:
 
 
 def asked_of(words: str, place: Path) -> Iterator[tuple[str, str, bool, str]]:
-    """What is asked of a run: what was changed, the check, whether it doubts, and by what numbers."""
+    """Ask both checks about a run and its changes: the change, the check, whether it doubts, and by what numbers."""
     right = place / "right"
     quiet = ["--attack", "none", "--quiet", "--workers", "1"]
     command = read_command([*words.split(), *quiet, "--out", f"{place}/out", "--export-run", str(right)])

@@ -441,11 +441,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as place:
-        right = Path(place) / "right"
-        fedaudit.audit(
-            method="fedavg", attack="maxrenyi", rounds=3, clients=4, per_round=4, local_steps=24, export_run=str(right),
-            out=f"{place}/out", quiet=True,
-        )  # fmt: skip
+        right = exported(Path(place), "maxrenyi")
         for name, recording in RECORDINGS.items():
             if any(words in name for words in options.only.split(",")):
                 run = shutil.copytree(right, Path(place) / "run")
@@ -454,6 +450,15 @@ def main() -> None:
                 print(*rows[-1].values(), sep=" · ", flush=True)
                 shutil.rmtree(run)
     Path(options.out).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def exported(place: Path, attack: str) -> Path:
+    """The run that is recorded rightly."""
+    fedaudit.audit(
+        method="fedavg", attack=attack, rounds=3, clients=4, per_round=4, local_steps=24,
+        export_run=str(place / "right"), out=str(place / "out"), quiet=True,
+    )  # fmt: skip
+    return place / "right"
 
 
 def audited(run: Path, out: Path) -> dict[str, object]:

@@ -142,6 +142,11 @@ def limit(reports: int) -> int:
     return int(binom.isf(SURPRISING, reports, LEVEL))
 
 
+def _some(counts: pd.Series) -> str:
+    """In how many reports there is one, where that was counted."""
+    return "n/a" if counts.isna().any() else str((counts > 0).sum())
+
+
 def main() -> None:
     if sys.argv[1:2] == ["run"]:
         run(int(sys.argv[2]), sys.argv[3:] or list(SMALL))
@@ -153,7 +158,7 @@ def main() -> None:
         scores = int((own.primary + own.secondary).median())
         counts = f"{learner:<10}{len(own):>8}{scores:>8}{leaks:>10}{binom.sf(leaks - 1, len(own), LEVEL):>8.2f}{limit(len(own)):>9}{primary:>20}"
         print(
-            f"{counts}{(own.without_coins > 0).sum():>15}{(own.inconclusive > 0).sum():>14}{(own.alarms > 0).sum():>7}{own.seconds.mean():>7.1f}"
+            f"{counts}{_some(own.without_coins):>15}{_some(own.inconclusive):>14}{(own.alarms > 0).sum():>7}{own.seconds.mean():>7.1f}"
         )
 
 

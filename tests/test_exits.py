@@ -311,6 +311,15 @@ def test_a_guarded_child_says_how_it_ends(way: str, code: int, said: str) -> Non
     assert done.stderr.count("error: a library ended") <= 1
 
 
+def test_every_command_with_ray_is_guarded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "night.yaml").write_text("{matrix: [{method: fedavg, engine: ray}]}")
+    commands = (["--engine", "ray"], ["--nightly", str(tmp_path / "night.yaml")], ["--paper", "all", "--engine", "ray"])
+    for words in commands:
+        with mock.patch.object(exits, "guard", side_effect=fedaudit.InputError("guarded")):
+            assert cli.main([*words, "--out", str(tmp_path)]) == exits.MENDABLE, words
+        assert "guarded" in capsys.readouterr().err, words
+
+
 def test_a_process_that_is_not_the_command_is_not_forked() -> None:
     exits.guard()
     assert not exits._told
