@@ -81,8 +81,9 @@ def build_tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
 
 def build_processor(recipe: VLMRecipe) -> LlavaProcessor:
     image_processor = CLIPImageProcessor(
-        do_resize=False, do_center_crop=False, do_convert_rgb=True, image_mean=[MEAN] * 3, image_std=[STD] * 3
-    )
+        size={"shortest_edge": scenes.SIZE}, crop_size={"height": scenes.SIZE, "width": scenes.SIZE},
+        do_convert_rgb=True, image_mean=[MEAN] * 3, image_std=[STD] * 3,
+    )  # fmt: skip
     return LlavaProcessor(
         image_processor=image_processor,
         tokenizer=build_tokenizer(),

@@ -78,7 +78,6 @@ PICTURES = {
     "picture in EPS": (raw(PICTURE, picture("EPS")), NO_IMAGE),
     "picture empty": (raw(PICTURE, b""), NO_IMAGE),
     "picture of 1.6 gigapixels": (raw(PICTURE, bomb()), NO_IMAGE),
-    "picture with another checksum": (raw(PICTURE, picture("PNG").replace(b"IDAT", b"IDAT\0", 1)), NO_IMAGE),
 }  # fmt: skip
 
 FILES = LINKS | KINDS | PICTURES
@@ -96,4 +95,5 @@ VALUES = {  # found only by reading all tensors and pictures
         f"truncated {form}": (raw(PICTURE, picture(form, (64, 64))[:-100]), NO_IMAGE)
         for form in ("JPEG", "GIF")
     },
+    "picture with another checksum": (raw(PICTURE, picture("PNG").replace(b"IDAT", b"IDAT\0", 1)), NO_IMAGE),
 }  # fmt: skip

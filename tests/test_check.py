@@ -1,5 +1,6 @@
-"""`--check`: what it finds in data, models and runs, held against the files; a sentence and exit code 2 for what is missing; nothing is encoded, loaded or written. Forms of weights: tests/test_weight_forms.py."""
+"""`--check`: what it finds in data, models and runs, held against the files; a sentence and exit code 2 for what is missing and for doubts on a recording; nothing is encoded, loaded or written. Forms of weights: tests/test_weight_forms.py."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,13 @@ import safetensors.torch
 import torch
 
 from fedaudit.backbones import EMBEDDED, vlm
+from fedaudit.command import checking
 from fedaudit.command.cli import main
 from fedaudit.contracts import tiny_clip
 from fedaudit.contracts.check import _why
-from fedaudit.tasks.base import Record
+from fedaudit.machinery.samples import Sample
 from tests import miniimages, small_run
+from tests.small_run import UPLOAD
 
 PETS = "--method promptfl --task images --dataset oxford_pets --clients 3 --prompt-length 4".split()
 FEW = ["--train", "4", "--test", "1"]  # drawn symbols
@@ -23,9 +26,8 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No picture is decoded, and no safetensors file read but for its header."""
+    """No model's weights are read but for their headers."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Record, "image", property(lambda record: pytest.fail("a picture was decoded")))
     monkeypatch.setattr(safetensors.torch, "load_file", lambda *args, **more: pytest.fail("weights were loaded"))
 
 
@@ -46,7 +48,7 @@ def pets(tmp_path: Path) -> Path:
 def test_what_is_found_in_a_folder_is_what_lies_in_it(pets: Path, capsys: Capture) -> None:
     code, out, err = check([*PETS, "--data-root", str(pets)], capsys)
     assert (code, err) == (0, [])
-    data, model, last = out
+    data, model, read, last = out
     pictures = len([*pets.rglob("*.jpg")])
     counts = dict(reversed(part.split(" ", 1)) for part in data.rpartition("; ")[2].split(", "))
     assert data.startswith(f"data: images: {pictures} records in 3 classes, 3 clients with ")
@@ -56,7 +58,31 @@ def test_what_is_found_in_a_folder_is_what_lies_in_it(pets: Path, capsys: Captur
         "model: symbols-clip, activation GELU: a CLIP of 1.4 million parameters, float16 in the files, used as float32 (0.01 GB); "
         "pictures of 32 x 32"
     )
+    assert read == "read: 33 pictures"
     assert last == "fits: nothing is missing"
+
+
+def test_what_half_a_minute_does_not_suffice_for_is_said(
+    pets: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "SECONDS", 0)
+    words = [*PETS, "--data-root", str(pets)]
+    code, out, err = check(words, capsys)
+    assert (code, err) == (0, [])
+    assert out[-2:] == [
+        "read: 1 of 33 pictures; the audit reads all, and so does --check --whole",
+        "fits: nothing is missing in what was read",
+    ]
+    assert check([*words, "--whole"], capsys)[1][-2:] == ["read: 33 pictures", "fits: nothing is missing"]
+    assert main([*words, "--whole"]) == 2
+    assert "--whole: goes with --check" in capsys.readouterr().err
+
+
+def test_what_is_read_is_spread_over_all() -> None:
+    sample = Sample(seconds=60)
+    assert [*sample(range(9))] == [0, 8, 4, 2, 6, 1, 5, 3, 7]
+    assert (sample.read, sample.of, sample.partial) == (9, 9, False)
+    assert [*Sample()("abc")] == [*"abc"]
 
 
 def damaged(root: Path) -> object:
@@ -80,7 +106,8 @@ def test_what_is_missing_in_a_folder_is_said(case: str, pets: Path, capsys: Capt
     assert code == 2
     assert all(line.startswith("error: ") for line in err)
     assert sentence.format(root=pets) in err[0]
-    assert out[-1].startswith("model: ")  # the model is looked at all the same
+    assert any(line.startswith("model: ") for line in out)  # the model is looked at all the same
+    assert len(err) == (32 if change is damaged else 1)  # all files at once
 
 
 def test_each_thing_that_is_missing_has_its_sentence(tmp_path: Path, capsys: Capture) -> None:
@@ -92,15 +119,17 @@ def test_each_thing_that_is_missing_has_its_sentence(tmp_path: Path, capsys: Cap
 
 
 def test_class_names_must_fit_the_text_encoder(pets: Path, tmp_path: Path, capsys: Capture) -> None:
-    """The tiny model's text encoder reads 32 tokens, and knows few words."""
+    """The tiny model's text encoder reads 32 tokens."""
     folder = tiny_clip.save(tmp_path / "tiny")
-    code, out, (said,) = check([*PETS, "--data-root", str(pets), "--backbone", str(folder)], capsys)
+    words = [*PETS[:-2], "--data-root", str(pets), "--backbone", str(folder)]
+    code, out, (said,) = check([*words, "--prompt-length", "30"], capsys)
     assert code == 2
-    assert "class name" in said
-    assert out[-1].startswith("model: tiny, ")
-    code, _, (said,) = check(["--method", "promptfl", *FEW, "--prompt-length", "80"], capsys)
-    assert code == 2
-    assert "context vectors; this text encoder reads" in said
+    assert (
+        "the prompt of class 'american bulldog' has 35 tokens with 30 context vectors; this text encoder reads 32: give --prompt-length"
+        in said
+    )
+    assert out[-2].startswith("model: tiny, ")
+    assert check([*words, "--prompt-length", said.rpartition("--tokens) ")[2].partition(",")[0]], capsys)[0] == 0
 
 
 @pytest.mark.parametrize(("words", "model"), [
@@ -115,13 +144,16 @@ def test_a_model_is_described(words: list[str], model: str, tmp_path: Path, caps
 
 
 def run_of_adapters(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
-    """A run whose adapters have the layers of the built-in model, but for a change."""
+    """A run whose adapters have the layers of the built-in model and the numbers of a small run, but for a change."""
     small_run.small_run(folder)
     model = vlm.load(EMBEDDED, "meta")
     shapes = {model.short(name): model.model.get_submodule(name).weight.shape for name in model.projections("q_proj")}
     for file in [*folder.rglob("*.safetensors")]:
-        tensors = {f"{name}.A": torch.ones(1, shape[1]) for name, shape in shapes.items()}
-        tensors |= {f"{name}.B": torch.ones(shape[0], 1) for name, shape in shapes.items()}
+        numbers = {
+            name[-1]: tensor.flatten()[0].item() for name, tensor in safetensors.torch.load(file.read_bytes()).items()
+        }
+        tensors = {f"{n}.A": torch.full((1, s[1]), numbers["A"]) for n, s in shapes.items() if "A" in numbers}
+        tensors |= {f"{n}.B": torch.full((s[0], 1), numbers["B"]) for n, s in shapes.items() if "B" in numbers}
         change(tensors)
         file.unlink()
         safetensors.torch.save_file(tensors, file)
@@ -135,8 +167,13 @@ def test_a_run_of_adapters_is_held_against_the_model(tmp_path: Path, capsys: Cap
     tensors = 2 * len(vlm.load(EMBEDDED, "meta").projections("q_proj"))
     said = f"run: {folder}: mine on photos, 2 rounds, 3 clients; 3 global models of {tensors} tensors ("
     assert out[0].startswith(said)
-    assert out[0].endswith(", 3 uploads, 0 copies left out")
+    assert out[0].endswith(", 3 uploads")
     assert "3 members, 2 held out" in out[1]
+    assert "note: 2 non-members have the picture of a member" in out[2]
+    assert out[-2:] == [
+        "read: 1 picture and 2 rounds",
+        "fits: nothing is missing; losses, members and scale are checked by the audit",
+    ]
     first = "layers.0.self_attn.q_proj.A"
     other = run_of_adapters(tmp_path / "other", lambda tensors: tensors.update({first: torch.ones(1, 7)}))
     code, _, err = check(["--run", str(other)], capsys)
@@ -158,6 +195,68 @@ def test_a_run_that_is_damaged_or_names_no_model_of_here(tmp_path: Path, capsys:
     code, out, err = check(["--run", str(folder)], capsys)
     assert (code, out) == (2, [])
     assert "members.jsonl" in err[0]
+
+
+ROUND = "uploads/round-000/client-00.safetensors"
+NEXT = "models/round-001.safetensors"
+Files = Callable[[Path], object]
+
+
+def changed(*names: str, by: Callable[[torch.Tensor], torch.Tensor]) -> Files:
+    """A change of all numbers in files of a run."""
+
+    def change(folder: Path) -> None:
+        for name in names:
+            tensors = {key: by(tensor) for key, tensor in safetensors.torch.load((folder / name).read_bytes()).items()}
+            safetensors.torch.save_file(tensors, folder / name)
+
+    return change
+
+
+def exchanged(folder: Path) -> None:
+    """Equal parts of the round's mean become parts by numbers of records that the files contradict."""
+    one, other = folder / ROUND, folder / "uploads/round-000/client-02.safetensors"
+    shutil.copy(one, other)
+
+
+def copied(source: str, target: str) -> Files:
+    return lambda folder: shutil.copy(folder / source, folder / target)
+
+
+WRONG: dict[str, tuple[Files, str]] = {
+    "changes": (changed(UPLOAD, by=lambda tensor: tensor - 10), "error: --run "),
+    "a lost upload": (lambda folder: (folder / ROUND).unlink(), "doubt: "),
+    "in place": (exchanged, "doubt: "),
+    "not finite": (changed(ROUND, UPLOAD, by=lambda tensor: tensor * torch.nan), "error: "),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_the_files_of_a_recording_tell_is_said(what: str, tmp_path: Path, capsys: Capture) -> None:
+    folder = run_of_adapters(tmp_path / "run", lambda tensors: None)
+    change, begins = WRONG[what]
+    change(folder)
+    code, out, err = check(["--run", str(folder)], capsys)
+    assert code == 2
+    assert err
+    assert all(line.startswith(begins) for line in err), err
+    assert not any(line.startswith("fits: nothing") for line in out)
+    assert len(err) == (2 if what == "not finite" else len(err))  # both files
+
+
+def test_an_accepted_doubt_is_not_said_again(tmp_path: Path, capsys: Capture) -> None:
+    folder = run_of_adapters(tmp_path / "run", lambda tensors: None)
+    exchanged(folder)
+    words = ["--run", str(folder), "--accept-doubts", "aggregation,uploads,weights"]
+    assert check(words, capsys)[::2] == (0, [])
+
+
+def test_one_record_goes_through_the_preprocessing_of_the_model(tmp_path: Path, capsys: Capture) -> None:
+    words = ["--method", "fedavg", "--records", "2", "--reference", "2", "--novel", "2", "--test", "1"]
+    assert re.search(r"; record .*: 25 tokens of the picture, \d\d of texts$", check(words, capsys)[1][1])
+    with mock.patch.object(vlm.FrozenVLM, "_processed", side_effect=ValueError("no such mode")):
+        code, _, (said,) = check(words, capsys)
+    assert (code, "no such mode" in said) == (2, True)
 
 
 def test_a_broken_contract_says_why() -> None:

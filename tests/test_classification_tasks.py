@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import json
-import os
 import pickle
 import re
 import shutil
@@ -510,7 +509,7 @@ def test_eurosat_of_2023(data, tmp_path):
 
 
 @some_layouts
-def test_building_a_federation_decodes_a_picture_once_and_again_one_of_each_class(data, name, coop, monkeypatch):
+def test_building_a_federation_decodes_a_picture_once_and_again_none(data, name, coop, monkeypatch):
     """All miniatures have one height and width, so that any could be a copy."""
     from PIL import ImageFile
 
@@ -522,12 +521,7 @@ def test_building_a_federation_decodes_a_picture_once_and_again_one_of_each_clas
     monkeypatch.setattr(user_files, "GRAIN_NS", 0)  # the files are new
     for again in (False, True):
         federation = _images(name, data[name, coop][0])
-        kinds = {os.path.basename(os.path.dirname(file)) for file, n in decoded.items() if n > 1 - again}
-        if name.startswith("cifar"):
-            assert not decoded
-        else:
-            assert sum(decoded.values()) == len(federation.classes) + (0 if again else len(federation.records))
-            assert len(kinds) == (1 if name == "oxford_pets" else 3)
+        assert sum(decoded.values()) == (0 if again or name.startswith("cifar") else len(federation.records))
         decoded.clear()
     found, held = _load(name, data[name, coop][0]), [r for c in federation.clients for r in (*c.records, *c.reference)]
     assert (len(held), len(federation.test)) == (len(found.labels), len(found.test_labels))
@@ -576,18 +570,15 @@ def test_folders_without_images(tmp_path, name, images):
 
 
 @pytest.mark.parametrize(("name", "coop"), SOME[:-1])
-def test_damaged_pictures_are_named_when_they_are_read_and_one_of_each_class_is_read_before(data, tmp_path, name, coop):
+def test_damaged_pictures_are_named_when_they_are_read(data, tmp_path, name, coop):
     shutil.copytree(data[name, coop][0], tmp_path, dirs_exist_ok=True)
     found = load(name, tmp_path, np.random.default_rng((0, 5, 0)))
-    first, last = found.pictures[0], found.pictures[-1]
+    last = found.pictures[-1]
     good = last.read_bytes()
     last.write_bytes(good[: len(good) // 2])
     bad = next(r for c in _images(name, tmp_path).clients for r in (*c.records, *c.reference) if r.picture == last)
     with pytest.raises(InputError, match=f"record {bad.id}: {last} is no readable image"):
         _ = bad.image
-    first.write_bytes(b"")
-    with pytest.raises(InputError, match=rf"{first} is no readable image \(damaged\?"):
-        _images(name, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "coop"), [SOME[0], SOME[1], SOME[3], ("food101", False), ("ucf101", False)])

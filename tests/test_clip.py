@@ -24,6 +24,7 @@ from torch import Tensor
 from fedaudit.backbones import clip_images, clip_text
 from fedaudit.backbones.clip import FrozenCLIP, load
 from fedaudit.backbones.clip_source import EMBEDDED_CLIP, ClipSource, resolve_clip
+from fedaudit.backbones.clip_words import Words
 from fedaudit.contracts import tiny_clip
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.store import Folder, claim
@@ -192,12 +193,56 @@ def test_the_longest_prompt_that_fits_is_read_and_one_token_more_is_refused(vit:
         vit.classes(NAMES, b + 1)
 
 
-def test_a_word_that_the_tokenizer_does_not_know_is_refused(vit: FrozenCLIP) -> None:
-    for name in ("zebra", "<end>"):
-        with pytest.raises(InputError, match=f"class name '{name}' holds a word that the tokenizer does not know"):
-            vit.classes(["cat", name], 4)
-    with pytest.raises(InputError, match="the prompt 'a painting of' holds a word"):
-        vit.words("a painting of")
+def test_a_word_without_a_token_is_an_embedding_of_its_letters(vit: FrozenCLIP) -> None:
+    cat, zebra, again, other = (vit.classes([name], 4).tokens[0] for name in ("cat", "zebra", "Zebra", "zebras"))
+    assert torch.equal(zebra, again)
+    assert not torch.equal(zebra, other)
+    table = vit.model.text.token_embedding.weight if hasattr(vit.model, "text") else vit.model.token_embedding.weight
+    spread = torch.stack([vit.words(f"zebra{chr(97 + i)}")[0] for i in range(26)])
+    assert (spread - table.mean(0)).pow(2).mean().sqrt() == pytest.approx(
+        table.std(0).pow(2).mean().sqrt().item(), rel=0.2
+    )
+    both = vit.classes(["the big zebra"], 4).tokens
+    assert torch.equal(both[:2], vit.classes(["the big cat"], 4).tokens[:2])  # known words as before
+    assert torch.equal(vit.classes(["cat", "zebra"], 4).tokens[:3], vit.classes(["cat"], 4).tokens[:3])
+    assert cat.shape == zebra.shape
+
+
+EMBEDDED_NAMES = ["Äpfel", "golden retriever", "eastern screech-owl (juvenile)", "猫", "b2b", "12", "<end> it"]
+
+
+def test_the_embedded_model_reads_any_name_as_a_token_a_word() -> None:
+    words = load(resolve_clip("", ""))._tower.tokenizer
+    assert [words.tokens(name, "it") for name in EMBEDDED_NAMES[:2]] == [["Äpfel"], ["golden", "retriever"]]
+    assert words.strange(EMBEDDED_NAMES) == [
+        "Äpfel",
+        "golden",
+        "retriever",
+        "eastern",
+        "screech",
+        "owl",
+        "(",
+        "juvenile",
+        ")",
+        "猫",
+        "<",
+        "end",
+        ">",
+    ]
+    for known in ("a photo of a good arrow .", "12", "b2b", "the number 3", "it's"):
+        assert words.tokens(known, "it") == words.encode(known)[1:-1]
+    assert (
+        max(token for name in EMBEDDED_NAMES for token in words.tokens(name, "it") if isinstance(token, int))
+        < words.end
+    )
+
+
+def test_a_token_that_ends_a_text_is_refused() -> None:
+    simple = open_clip.get_tokenizer("ViT-B-16")
+    words = Words(lambda text: [simple.sot_token_id, *simple.encode(text), simple.eot_token_id], None)
+    assert words.tokens("äpfel .", "it") == simple.encode("äpfel .")
+    with pytest.raises(InputError, match="the class name holds a token that begins or ends a text"):
+        words.tokens("a <end_of_text> .", "the class name")
 
 
 def test_misuse_of_the_text_pass_is_loud(vit: FrozenCLIP) -> None:

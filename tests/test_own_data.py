@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fedaudit.command import cli
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, sentences
 from fedaudit.tasks import coco as coco_task
 from fedaudit.tasks import folder as folder_task
 from fedaudit.tasks import pairs as pairs_task
@@ -90,10 +90,6 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a class of the test": (_beside("test/elm/0.png", minilayouts.train_and_test), "'elm' has no training records"),
     "two classes of one name": (_beside("night heron/0.png"), "'night heron' and 'night_heron' are both 'night heron'"),
-    "a damaged picture": (
-        lambda root: (minilayouts.flat(root), [write(p, b"x") for p in (root / "oak").glob("*.PNG")]),
-        r"oak/\d+.PNG is no readable image \(damaged\?",
-    ),
     "a line that is no JSON": (lambda root: write(root / "metadata.jsonl", b"{"), "metadata.jsonl, line 1 is no valid"),
     "a line of no label": (_only({"file_name": "0.png", "text": "an oak"}), "line 1: it has no label .* --task pairs"),
     "a line without a picture": (_only({"label": 0}), "line 1: it names no picture; image or file_name must hold"),
@@ -240,7 +236,7 @@ def test_pairs_that_are_refused(tmp_path: Path, what: str) -> None:
     make(tmp_path)
     with pytest.raises(InputError, match=sentence) as refused:
         pairs_task.pairs(pairs_task.Params(data_root=str(tmp_path), **SMALL | changes), clients=2, seed=0)
-    assert str(refused.value).isprintable()
+    assert all(sentence.isprintable() for sentence in sentences(refused.value))
 
 
 def _coco(root: Path, clients: int = 3, **changes: object) -> object:

@@ -6,7 +6,7 @@
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from fedaudit.backbones.clip_loading import open_model
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.clip_text import ClassTexts, TextTower
 from fedaudit.backbones.clip_vision import VisionTower
+from fedaudit.backbones.clip_words import Words
 from fedaudit.backbones.model_folders import needs_packages, on_one_line
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.progress import Stage, unseen
@@ -32,20 +33,38 @@ __all__ = ["ClassTexts", "FrozenCLIP", "ImageFeatures", "load", "outline"]
 TOLERANCE = {"highest": 1e-4, "high": 1e-2}  # between features computed here and by open_clip, by torch's precision
 
 
+def prepare(model: Any, record: Record) -> Tensor:
+    """A record's picture as the model takes it, [3, H, W]. InputError: the picture cannot be read."""
+    from PIL import Image
+
+    pixels: Tensor = preparation(model)[1](Image.fromarray(record.image))
+    return pixels
+
+
+def preparation(model: Any) -> tuple[Any, Callable[[Any], Tensor]]:
+    """How an open_clip model prepares pictures: its configuration, and the function of a picture of Pillow's."""
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+
+    configuration = PreprocessCfg(**model.visual.preprocess_cfg)
+    return configuration, image_transform_v2(configuration, is_train=False)
+
+
+def strange_words(source: ClipSource, classes: Iterable[str]) -> list[str]:
+    """The words in class names for which the tokenizer of a source has no token, each once."""
+    return Words(*_tokenizer(source)).strange(classes)
+
+
 class FrozenCLIP:
     """A CLIP in float32 whose weights are never trained."""
 
     def __init__(self, source: ClipSource, model: Any, tower: TextTower, device: str) -> None:
-        from open_clip.transform import PreprocessCfg, image_transform_v2
-
         self.source, self.model, self._tower = source, model, tower
         self.name = source.name
         self.device = torch.device(device)
         self.width = tower.embedding.shape[1]  # d, of a token embedding
         self.context_length = len(tower.positions)
         self.scale = float(model.logit_scale.exp())
-        self._preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
-        self._prepare = image_transform_v2(self._preprocessing, is_train=False)
+        self._preprocessing, self._prepare = preparation(model)
         self.embed = self._check()  # E, of a feature
 
     def encode(
@@ -116,7 +135,7 @@ class FrozenCLIP:
 
     def classes(self, names: Sequence[str], context: int) -> ClassTexts:
         """The part of each class's prompt that follows `context` vectors: "name ." and EOS. InputError names a class
-        whose prompt is too long, or has a word unknown to the tokenizer."""
+        whose prompt is too long, or holds an end token."""
         return self._tower.classes(names, context)
 
     @functools.cached_property
@@ -293,7 +312,7 @@ def _text_tower(where: str, source: ClipSource, model: Any) -> TextTower:
             f"{where}: its tokenizer must put a start token and then an end token with the highest id around a text, "
             f"not {ids}"
         )
-    tower = TextTower(model, encode, unknown)
+    tower = TextTower(model, Words(encode, unknown))
     if tower.end >= len(tower.embedding):
         raise InputError(
             f"{where}: its tokenizer has {tower.end + 1} tokens, and its text encoder knows {len(tower.embedding)} of "

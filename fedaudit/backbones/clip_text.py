@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedaudit.backbones.clip_words import Words, embedded
 from fedaudit.machinery.errors import InputError
 
 KEPT = 10  # numbers per token and unit of width that a layer keeps for a backward pass, beside attention; measured
@@ -43,43 +44,44 @@ class ClassTexts:
 class TextTower:
     """The weights of an open_clip text encoder (of `CLIP` or `CustomTextCLIP`) and its tokenizer."""
 
-    def __init__(self, model: Any, encode: Callable[[str], list[int]], unknown: int | None) -> None:
+    def __init__(self, model: Any, tokenizer: Words) -> None:
         part = getattr(model, "text", model)
-        self.encode, self.unknown = encode, unknown
+        self.tokenizer = tokenizer
         self.embedding: Tensor = part.token_embedding.weight  # [vocabulary, d]
         self.positions: Tensor = part.positional_embedding  # [context length, d]
         self.blocks = list(part.transformer.resblocks)
         self.ln_final, self.projection = part.ln_final, part.text_projection
-        self.start, self.end = encode("")
+        self.start, self.end = tokenizer.start, tokenizer.end
 
     def words(self, text: str) -> Tensor:
         """Token embeddings [n, d] of a text, without SOS and EOS."""
-        return self.embedding[self._inner(text, f"the prompt {text!r}")].clone()
+        return embedded(self.tokenizer.tokens(text, f"the prompt {text!r}"), self.embedding).clone()
 
     def classes(self, names: Sequence[str], context: int) -> ClassTexts:
-        """The texts of class names. InputError names a class that is too long or has an unknown word."""
-        suffixes = [[*self._inner(f"{name} .", f"the class name {name!r}"), self.end] for name in names]
+        """The texts of class names. InputError names a class that is too long, or holds an end token."""
+        suffixes = [[*self.tokenizer.tokens(f"{name} .", f"the class name {name!r}"), self.end] for name in names]
         return self.texts(tuple(names), suffixes, context)
 
-    def texts(self, names: tuple[str, ...], suffixes: Sequence[Sequence[int]], context: int) -> ClassTexts:
-        """The part of each class's prompt behind `context` vectors, from its token ids, `suffixes` [class], each ending
-        in EOS. InputError: one is too long."""
+    def texts(self, names: tuple[str, ...], suffixes: Sequence[Sequence[int | str]], context: int) -> ClassTexts:
+        """The part of each class's prompt behind `context` vectors, from its tokens, `suffixes` [class], each ending in
+        EOS. InputError: one is too long."""
         if not names:
             raise ValueError("names must hold a class")
         longest = max(range(len(names)), key=lambda c: len(suffixes[c]))
         if (length := 1 + context + len(suffixes[longest])) > len(self.positions):
             raise InputError(
                 f"the prompt of class {names[longest]!r} has {length} tokens with {context} context vectors; "
-                f"this text encoder reads {len(self.positions)}"
+                f"this text encoder reads {len(self.positions)}: give --prompt-length (for dual prompts --tokens) "
+                f"{max(context - length + len(self.positions), 1)}, or a shorter name"
             )
         order = sorted(range(len(names)), key=lambda c: len(suffixes[c]))
-        ids = torch.tensor([i for c in order for i in suffixes[c]])
+        tokens = embedded([token for c in order for token in suffixes[c]], self.embedding)
         at = torch.tensor([1 + context + i for c in order for i in range(len(suffixes[c]))])
         groups = groupby(len(suffixes[c]) for c in order)
         return ClassTexts(
             names,
             context,
-            self.embedding[ids] + self.positions[at],
+            tokens + self.positions[at],
             tuple((sum(1 for _ in same), n) for n, same in groups),
             torch.tensor(order).argsort().to(self.embedding.device),
         )
@@ -141,16 +143,6 @@ class TextTower:
         if self.projection is not None:
             x = x @ self.projection if isinstance(self.projection, Tensor) else self.projection(x)
         return F.normalize(x, dim=-1)
-
-    def _inner(self, text: str, what: str) -> list[int]:
-        """Token ids of a text without SOS and EOS. InputError: one is unknown; `what` names the text."""
-        ids = self.encode(text)[1:-1]
-        if self.unknown in ids or any(i >= self.end for i in ids):  # EOS is found as the highest id
-            raise InputError(
-                f"{what} holds a word that the tokenizer does not know; say it in other words or take another "
-                f"--backbone"
-            )
-        return ids
 
 
 def _check_length(vectors: int, texts: ClassTexts) -> None:

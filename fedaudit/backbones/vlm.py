@@ -96,6 +96,17 @@ class FrozenVLM(Reader):
             )
         }
 
+    def count_tokens(self, record: Record) -> tuple[int, int]:
+        """How many image tokens the processor makes of a record's picture, and how many other tokens there are; no
+        weights are needed. InputError: the record cannot be used."""
+        with self._readable([record]):
+            ids = self._processed([record])["input_ids"][0]
+            self._require_image(record, ids)
+            tokens = len(ids) + len(self._text(record)) + 1
+            self._check_length(record, tokens)
+        of_image = int((ids == self.image_token).sum())
+        return of_image, tokens - of_image
+
     def _pack(self, records: Sequence[Record]) -> dict[str, Tensor]:
         """The embedded prompts of records as the tensors of one file."""
         with self._readable(records):

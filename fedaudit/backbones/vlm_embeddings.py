@@ -21,6 +21,7 @@ class Reader(Opened):
         inputs = self._processed(records)
         for record, mask in zip(records, inputs["attention_mask"], strict=True):
             self._check_length(record, int(mask.sum()) + len(self._text(record)) + 1)  # before the vision pass
+        inputs = {name: values.to(self.device) for name, values in inputs.items()}
         embeddings, positions = self._reached(inputs)
         prompts = []
         for i, mask in enumerate(inputs["attention_mask"].bool().cpu()):
@@ -28,11 +29,14 @@ class Reader(Opened):
             extra = {name: rows[i].cpu()[mask] for name, rows in self._types(inputs).items()}
             if positions is not None and positions.ndim == 3:  # consecutive ones are the model's default
                 extra[POSITIONS] = positions[:, i].cpu()[:, mask].clone()
-            if not (ids == self.image_token).any():
-                raise InputError(f"{records[i].called}: the model's processor puts no image tokens into its prompt")
+            self._require_image(records[i], ids)
             features = embeddings[i].cpu()[mask][ids == self.image_token].clone()
             prompts.append(EmbeddedPrompt(ids, features, extra))
         return prompts
+
+    def _require_image(self, record: Record, ids: Tensor) -> None:
+        if not (ids == self.image_token).any():
+            raise InputError(f"{record.called}: the model's processor puts no image tokens into its prompt")
 
     @torch.no_grad()
     def whole(self, record: Record, ids: Tensor) -> Tensor:
@@ -45,8 +49,8 @@ class Reader(Opened):
         return logits
 
     def _processed(self, records: Sequence[Record]) -> dict[str, Tensor]:
-        """The model's inputs for these records' prompts and pictures, {name: tensor [B, ..]}, made by its processor;
-        prompts have their image tokens."""
+        """The model's inputs for these records' prompts and pictures, {name: tensor [B, ..]} on the CPU, made by its
+        processor; prompts have their image tokens."""
         from PIL import Image
 
         inputs = self.processor(
@@ -54,7 +58,7 @@ class Reader(Opened):
             text=[record.prompt.replace(IMAGE, self._placeholder) for record in records],
             return_tensors="pt",
             padding=True,
-        ).to(self.device, self.dtype)
+        ).to(self.dtype)
         return {name: value for name, value in inputs.items() if name != "labels"}
 
     def _reached(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:

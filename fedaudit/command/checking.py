@@ -1,7 +1,8 @@
 """`--check`: whether data, a run from elsewhere and the frozen model fit, what was found, and what is missing.
 
-The task's own code lists the records, and the loaders of models open them without their numbers. No picture is decoded
-but for its header, and nothing is trained or written.
+The task's own code lists the records, and the loaders of models open them without their numbers. As many pictures and
+rounds are read as half a minute allows, and one picture is prepared as the model takes it. Nothing is trained or
+written.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,39 +19,70 @@ from fedaudit.backbones.resolve import display_name
 from fedaudit.backbones.weight_files import read_weights
 from fedaudit.command import exits
 from fedaudit.command.window import tell
-from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, each, sentences, shown
+from fedaudit.machinery.samples import Sample
 from fedaudit.pipeline.plan import Plan
-from fedaudit.pipeline.recorded import spread
 from fedaudit.pipeline.workers import federation_of
+from fedaudit.tasks import duplicates
+from fedaudit.tasks.base import Record
 
 if TYPE_CHECKING:
     from fedaudit.external.run import OwnRun
-    from fedaudit.tasks.base import Federation, Record
+    from fedaudit.tasks.base import Federation
 
-OPENED = 1000  # pictures whose headers are read, spread over all
-SHOWN = 5  # faults of one kind that are said
+SECONDS = 30  # that pictures and tensors are read for
 
 
-def check(plan: Plan, faults: Sequence[str]) -> int:
-    """Print what was found, and on stderr a sentence for each thing that is missing. Returns the exit code. `faults`:
-    why the plan's model is not the one that was asked for."""
-    missing = list(faults)
+def check(plan: Plan, faults: Sequence[str], *, whole: bool) -> int:
+    """Print what was found; on stderr a sentence for each thing that is missing, and for each doubt on a recording.
+    Returns the exit code. `faults`: why the plan's model is not the one that was asked for; `whole`: all is read, as
+    long as it takes."""
+    missing, doubts = list(faults), list[str]()
+    pictures, rounds = (Sample(math.inf if whole else SECONDS / (1 if plan.own is None else 2)) for _ in range(2))
     if plan.own is not None:
         tell(f"run: {_of_run(plan.own)}")
     federation = _kept(lambda: federation_of(plan), missing)
     if federation is not None:
         tell(f"data: {plan.task}: {_of_data(federation)}")
-        missing += _faults_of_pictures(list(federation.records.values()))
+        doubts = _kept(lambda: _of_files(plan, federation, pictures, rounds), missing) or []
     if not faults:
         model = _kept(lambda: _of_model(plan, federation, missing), missing)
         if model is not None:
             tell(f"model: {model}")
-    for sentence in missing:
+    for sentence in shown(missing):
         tell(f"error: {sentence}", sys.stderr)
+    for sentence in doubts:
+        tell(f"doubt: {sentence}", sys.stderr)
+    if read := _amounts(pictures, rounds):
+        tell(f"read: {read}")
     if not missing:
-        print("fits: nothing is missing")
-    return exits.MENDABLE if missing else exits.DONE
+        print(_conclusion(plan, doubts, partial=pictures.partial or rounds.partial))
+    return exits.MENDABLE if missing or doubts else exits.DONE
+
+
+def in_time(words: Sequence[str]) -> AbstractContextManager[object]:
+    """Inside the `with` block no pictures are decoded to look for copies, unless the words of the command ask for the
+    whole."""
+    return nullcontext() if "--whole" in words else duplicates.undecoded()
+
+
+def _amounts(pictures: Sample, rounds: Sample) -> str:
+    """ "18,000 of 118,000 pictures and 20 rounds; ..."; "" if nothing was to be read."""
+    counts = (
+        (f"{sample.read:,} of " if sample.partial else "") + _count(sample.of, word)
+        for sample, word in ((pictures, "picture"), (rounds, "round"))
+        if sample.of
+    )
+    more = "; the audit reads all, and so does --check --whole" if pictures.partial or rounds.partial else ""
+    return " and ".join(counts) + more
+
+
+def _conclusion(plan: Plan, doubts: Sequence[str], *, partial: bool) -> str:
+    """The last line where nothing is missing."""
+    if doubts:
+        return f"fits, but for {_count(len(doubts), 'doubt')} on the recording (--accept-doubts)"
+    later = "; losses, members and scale are checked by the audit" if plan.own is not None else ""
+    return f"fits: nothing is missing{' in what was read' if partial else ''}{later}"
 
 
 def _kept(find: Callable[[], Any], missing: list[str]) -> Any:
@@ -57,17 +90,18 @@ def _kept(find: Callable[[], Any], missing: list[str]) -> Any:
     try:
         return find()
     except InputError as error:
-        missing.append(str(error))
+        missing += sentences(error)
         return None
 
 
 def _of_run(own: OwnRun) -> str:
     sent = sum(len(uploads) for uploads in own.uploads)
     numbers = sum(math.prod(shape) for shape in own.models[0].shapes.values())
+    copies = f", {own.copies} copies left out" if own.copies else ""
     return (
         f"{own.path}: {own.method} on {own.task}, {_count(own.rounds, 'round')}, {_count(own.clients, 'client')}; "
         f"{_count(len(own.models), 'global model')} of {_count(len(own.models[0].shapes), 'tensor')} "
-        f"({numbers:,} numbers), {_count(sent, 'upload')}, {own.copies} copies left out"
+        f"({numbers:,} numbers), {_count(sent, 'upload')}{copies}"
     )
 
 
@@ -92,20 +126,18 @@ def _of_data(federation: Federation) -> str:
     )
 
 
-def _faults_of_pictures(records: Sequence[Record]) -> list[str]:
-    """A sentence for each picture whose header cannot be read, for SHOWN at most."""
-    faults = []
-    for i in spread(range(len(records)), OPENED):
-        picture = records[i].picture
-        if isinstance(picture, Path | bytes):
-            try:
-                with user_files.picture(picture):
-                    pass
-            except OSError as error:
-                place = picture if isinstance(picture, Path) else "its image"
-                faults.append(f"{records[i].called}: {place} is no readable image ({error.strerror or error})")
-    more = len(faults) - SHOWN
-    return [*faults[:SHOWN], *([f"{more} more pictures cannot be read"] if more > 0 else [])]
+def _of_files(plan: Plan, federation: Federation, pictures: Sample, rounds: Sample) -> list[str]:
+    """Read the chosen pictures and rounds. Returns the doubts on a recording that are not accepted, and prints its
+    notes. InputError names all files that are damaged."""
+    if plan.own is None:
+        of_files = [record for record in federation.records.values() if isinstance(record.picture, Path | bytes)]
+        each(Record.require_image, pictures(of_files))
+        return []
+    remarks = plan.own.remarks_on(pictures, rounds)
+    for remark in remarks:
+        if remark.note:
+            tell(remark.line)
+    return [one.sentence for one in remarks if not one.note and one.check not in plan.accepted_doubts]
 
 
 def _of_model(plan: Plan, federation: Federation | None, missing: list[str]) -> str:
@@ -116,7 +148,7 @@ def _of_model(plan: Plan, federation: Federation | None, missing: list[str]) -> 
 
 
 def _of_clip(plan: Plan, source: ClipSource, federation: Federation | None, missing: list[str]) -> str:
-    from fedaudit.backbones.clip import outline
+    from fedaudit.backbones.clip import outline, prepare
 
     model, tower = outline(source)
     if federation is not None and federation.classes:
@@ -131,6 +163,9 @@ def _of_clip(plan: Plan, source: ClipSource, federation: Federation | None, miss
                 f"{source.name} have {tower.embedding.shape[1]}"
             )
     height, width = model.visual.image_size
+    if federation is not None and not missing:
+        first = next(iter(federation.records.values()))
+        _kept(lambda: prepare(model, first), missing)
     files = source.shards or ((source.weights,) if source.weights else ())
     return (
         f"{source.name}, activation {source.activation}: a CLIP of {_parameters(model, files, 'float32')}; pictures "
@@ -150,7 +185,10 @@ def _of_vlm(plan: Plan, path: Path, federation: Federation | None, missing: list
     missing += _faults_of_adapters(plan, model)
     files = sorted(path.glob("*.safetensors"))
     kind = type(model.model).__name__
-    return f"{display_name(path)}: {kind} of {_parameters(model.model, files, plan.dtype)}"
+    record = next(iter(federation.records.values())) if federation is not None and not missing else None
+    tokens = _kept(lambda: model.count_tokens(record), missing) if record else None
+    read = f"; {record.called}: {tokens[0]} tokens of the picture, {tokens[1]} of texts" if record and tokens else ""
+    return f"{display_name(path)}: {kind} of {_parameters(model.model, files, plan.dtype)}{read}"
 
 
 def _faults_of_adapters(plan: Plan, model: Any) -> Iterator[str]:

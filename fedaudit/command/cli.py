@@ -119,12 +119,15 @@ def _main(words: list[str]) -> int:
         items := paper.read(words, lambda task_words, scale: _guarded(read_command(task_words, scale)).plan)
     ) is not None:
         return paper.main(items)
+    if "--check" in words:
+        from fedaudit.command.checking import in_time
+
+        with in_time(words):
+            return _checked(read_command(words))
     command = _guarded(read_command(words))
     progress = Progress(quiet=command.quiet)
     if command.check:
-        from fedaudit.command.checking import check
-
-        return check(command.plan, command.faults)
+        return _checked(command)
     from fedaudit.pipeline.permitted import never_run
 
     if command.dry_run:
@@ -158,6 +161,13 @@ def _main(words: list[str]) -> int:
     for sentence in crossed:
         tell(f"failed: {sentence}", sys.stderr)
     return exits.CROSSED if crossed else exits.DONE
+
+
+def _checked(command: Command) -> int:
+    """Check what the command names; return the exit code."""
+    from fedaudit.command.checking import check
+
+    return check(command.plan, command.faults, whole=command.whole)
 
 
 def _guarded(command: Command) -> Command:
@@ -209,6 +219,7 @@ class Command:
     plan: Plan
     dry_run: bool
     check: bool
+    whole: bool  # with `check`: all is read
     faults: Sequence[str]  # with `check`: why the frozen model cannot be used, for which the embedded one stands
     quiet: bool
     open: bool  # the page in a browser at the end
@@ -265,8 +276,10 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     limits = [gates.parse(text) for text in options.fail_if or ()]
     for gate in limits:
         gate.check(plan.learner, [ATTACKS[name] for name in plan.attacks], plan.inserted, plan.noised)
+    if options.whole and not options.check:
+        raise InputError("--whole: goes with --check; an audit reads all pictures and tensors")
     return Command(
-        plan, options.dry_run, options.check, faults, options.quiet, options.open, limits,
+        plan, options.dry_run, options.check, options.whole, faults, options.quiet, options.open, limits,
         plans.empty_folder(options.export_run, "--export-run"),
         plans.empty_folder(options.export_adapters, "--export-adapters"),
     )  # fmt: skip

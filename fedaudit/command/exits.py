@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, sentences, shown
 from fedaudit.machinery.executor import WorkerDied
 
 DONE = 0
@@ -72,7 +72,8 @@ def _code(error: BaseException, debug: bool) -> int:
         _say(STOPPED)
         return 128 + signal.SIGINT
     if isinstance(error, InputError):
-        _say(f"error: {error}")
+        for sentence in shown(sentences(error)):
+            _say(f"error: {sentence}")
         return MENDABLE
     _say(f"error: {_sentence(error)}; {_traceback(error, debug)}")
     return BROKEN

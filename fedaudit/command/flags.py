@@ -179,8 +179,9 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
     text = "say what would run, how long and how much disk"
     group.add_argument("--dry-run", action=switch, default=False, help=text)
-    text = "say in seconds whether data, run and frozen model fit and what is missing, and run nothing"
+    text = "say in half a minute whether data, run and frozen model fit and what is missing, and run nothing"
     group.add_argument("--check", action=switch, default=False, help=text)
+    group.add_argument("--whole", action=switch, default=False, help="with --check: read all pictures and tensors")
     add_manner(group)
     text = "methods, attacks, audits, tasks and more, or one of these lists, as in --list attacks; stands alone"
     group.add_argument("--list", nargs="?", metavar="KIND", help=text)

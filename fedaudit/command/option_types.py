@@ -19,7 +19,7 @@ from fedaudit.tasks.facts import TASKS
 from fedaudit.trainers.learners import METHODS, every_learner, facts, privacy_of
 
 FILE = Path(__file__).parent.parent / "options.py"
-OF_THE_COMMAND = {*"check compare debug dry_run help list new nightly open paper split version".split()}
+OF_THE_COMMAND = {*"check compare debug dry_run help list new nightly open paper split version whole".split()}
 SEVERAL = ("attack", "audit", "fail_if", "method")  # texts of which a list may be given
 
 HEAD = '''\

@@ -55,8 +55,8 @@ from fedaudit.external.schema import (
     one_of,
     parse,
 )
-from fedaudit.external.tensors import Read, TensorFile, numbered, read_by_round, read_models
-from fedaudit.machinery.errors import InputError
+from fedaudit.external.tensors import Read, TensorFile, model_paths, numbered, read_by_round
+from fedaudit.machinery.errors import InputError, at_once, each
 
 ADAPTERS, PROMPTS = "adapters", "prompts"  # kinds of what was trained
 NO_UPLOAD = TensorFile(Path(), {}, {}, 0)  # of a client that took part and sent nothing
@@ -113,9 +113,11 @@ def read(folder: Path, *, linked: bool = False) -> OwnRun:
     about = _about(files)
     names = ClientNames(tuple(about.get("clients", ())))
     read_part = _read_prompts if about.get("kind") == PROMPTS else _read_adapters
-    recorded, trained, texts = read_part(files, about, names)
     sources = {name: ListFile(files, folder / f"{name}.jsonl") for name in LISTS}
-    all_lists = read_lists(sources, about.get("prompt"), names=names, classes=about.get("classes", ()))
+    (recorded, trained, texts), all_lists = at_once(
+        lambda: read_part(files, about, names),
+        lambda: read_lists(sources, about.get("prompt"), names=names, classes=about.get("classes", ())),
+    )
     check_members(files.root / ROUNDS, recorded.notes, [entry.record.id for entry in all_lists["members"]])
     coins = read_coins(files, all_lists)
     lists, copies = without_copies(all_lists)
@@ -239,13 +241,14 @@ def _read_rounds(
     """The recorded rounds. `read` reads a header, `read_own` that of a file in `private/`; `untrained` makes a model
     that was not trained of one that was, for a run whose start was not kept. InputError: a file is missing or wrong."""
     gaps = about.get("gaps", False)
-    models_by_round = read_models(files, read, gaps=gaps)
-    private_by_round: dict[int, dict[int, TensorFile]] = {}
-    if about.get("kind") == PROMPTS and os.path.lexists(files.root / "private"):
-        private_by_round = read_by_round(files, "private", models_by_round, names, read_own)
-    uploads_by_round: dict[int, dict[int, TensorFile]] = {}
-    if not private_by_round or os.path.lexists(files.root / "uploads"):
-        uploads_by_round = read_by_round(files, "uploads", models_by_round, names, read)
+    paths = model_paths(files, gaps=gaps)
+    private = about.get("kind") == PROMPTS and os.path.lexists(files.root / "private")
+    uploads = not private or os.path.lexists(files.root / "uploads")
+    models_by_round, private_by_round, uploads_by_round = at_once(
+        lambda: dict(zip(paths, each(read, paths.values()), strict=True)),
+        lambda: read_by_round(files, "private", paths, names, read_own) if private else {},
+        lambda: read_by_round(files, "uploads", paths, names, read) if uploads else {},
+    )
     silent = {r: dict.fromkeys(kept, NO_UPLOAD) for r, kept in private_by_round.items()}
     senders = {r: {**silent.get(r, {}), **uploads_by_round.get(r, {})} for r in silent | uploads_by_round}
     notes_by_round = read_notes(files, senders, max(models_by_round), names, gaps=gaps)

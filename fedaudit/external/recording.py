@@ -6,13 +6,15 @@ two rounds are in memory.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedaudit.external.schema import RUN
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, at_once, each, sentences
+from fedaudit.machinery.samples import Sample
 
 if TYPE_CHECKING:
     from fedaudit.external.explain import Fit, Tensor
@@ -46,19 +48,29 @@ class Remark:
         return f"{'note' if self.note else 'doubt'}: {self.sentence}"
 
 
-def remarks(run: OwnRun) -> list[Remark]:
-    """Check a run, reading all of its tensors once, and return what is to be said about it.
+def remarks(run: OwnRun, some: Sample) -> list[Remark]:
+    """Check the rounds of a run that `some` chooses, reading their tensors once, and return what is to be said about
+    them.
 
     InputError: nothing was trained, the uploads are changes and not said to be, a global model does not follow from
-    what was received, or a tensor is unreadable or not finite.
+    what was received; or all tensors that are unreadable or not finite.
     """
-    checks = _Checks(run)
-    for states in run.unscaled.private:
-        for file in states.values():
-            checks.add_private(file.load())
-    for received in _rounds(run.unscaled):
-        checks.add(received)
-    return checks.remarks()
+    checks, damaged = _Checks(run), list[str]()
+    for i in some(range(run.rounds)):
+        try:
+            received, private = checks.read(i)
+        except InputError as error:
+            damaged += sentences(error)
+            continue
+        if not damaged:
+            checks.add(received)
+            checks.trained |= any(map(checks.is_trained, private))
+    each(_refuse, damaged)
+    return checks.remarks(whole=not some.partial)
+
+
+def _refuse(sentence: str) -> None:
+    raise InputError(sentence)
 
 
 def of_records(copies: int, shared_pictures: int) -> list[Remark]:
@@ -97,24 +109,7 @@ class _Round:
     before: State
     after: State
     sent: Mapping[int, State]
-    sent_before: Mapping[int, State]  # in the round before; {} in the first one
     precision: float
-
-
-def _rounds(run: OwnRun) -> Iterator[_Round]:
-    before, sent_before = run.models[0].load(), dict[int, "State"]()
-    for i in range(run.rounds):
-        after, sent = run.models[i + 1].load(), _sent(run, i, before)
-        files = (run.models[i], run.models[i + 1], *run.uploads[i].values())
-        precision = max(file.precision for file in files)
-        yield _Round(i, run.numbers[i], run.numbers[i + 1], before, after, sent, sent_before, precision)
-        before, sent_before = after, sent
-
-
-def _sent(run: OwnRun, r: int, before: State) -> dict[int, State]:
-    """The uploads of round r, by client, as states of those tensors that the model `before` has."""
-    states = {k: run.trained.sent_state(before, upload) for k, upload in run.received(r, before).items()}
-    return {k: {name: tensor for name, tensor in state.items() if name in before} for k, state in states.items()}
 
 
 class _Checks:
@@ -122,7 +117,6 @@ class _Checks:
 
     def __init__(self, run: OwnRun) -> None:
         self.run = run
-        self.start: State = run.unscaled.models[0].load()
         self.trained = False
         self.still: list[int] = []  # rounds in which clients sent something else, and the model stays as it was
         self.fits: dict[int, Fit] = {}  # of rounds that are not explained
@@ -132,14 +126,41 @@ class _Checks:
         self.alike: list[str] = []
         self.gaps: list[int] = []  # rounds of which the next model is not recorded, or nothing that was sent
         self.untrained: list[int] = []  # rounds in which every upload equals the model that was sent out
+        # of two rounds in memory, as mostly the next one is asked for
+        self.model = functools.lru_cache(2)(lambda i: run.unscaled.models[i].load())
+        self.sent = functools.lru_cache(2)(self._sent)
 
-    def add_private(self, state: State) -> None:
-        """Note whether what a client held is trained: it does something else than the first global model."""
+    @functools.cached_property
+    def start(self) -> State:
+        """The first global model."""
+        return self.run.unscaled.models[0].load()
+
+    def read(self, i: int) -> tuple[_Round, list[State]]:
+        """The files of a round, and what its clients held after it. InputError names all files that are unreadable, or
+        hold values that are not finite."""
+        run = self.run.unscaled
+        before, after, sent, private = at_once(
+            lambda: self.model(i), lambda: self.model(i + 1), lambda: self.sent(i),
+            lambda: each(lambda file: file.load(), run.private[i].values()),
+        )  # fmt: skip
+        files = (run.models[i], run.models[i + 1], *run.uploads[i].values())
+        precision = max(file.precision for file in files)
+        return _Round(i, run.numbers[i], run.numbers[i + 1], before, after, sent, precision), private
+
+    def _sent(self, i: int) -> dict[int, State]:
+        """The uploads of a round, by client, as states of those tensors that the model before it has."""
+        before = self.model(i)
+        uploads = self.run.unscaled.received(i, before)
+        states = {k: self.run.trained.sent_state(before, upload) for k, upload in uploads.items()}
+        return {k: {name: tensor for name, tensor in state.items() if name in before} for k, state in states.items()}
+
+    def is_trained(self, state: State) -> bool:
+        """Whether what a client held does something else than the first global model."""
         from fedaudit.external.explain import same_effect
 
         shared = {name: tensor for name, tensor in state.items() if name in self.start}
         started = {name: self.start[name] for name in shared}
-        self.trained |= len(shared) < len(state) or not same_effect(shared, started)
+        return len(shared) < len(state) or not same_effect(shared, started)
 
     def add(self, now: _Round) -> None:
         """Check one round. InputError: its uploads are changes, or nothing explains the model after it."""
@@ -177,7 +198,8 @@ class _Checks:
                 self._compare_weights(now, tensors, best)
             return
         self._require_states(now, best)
-        for other, rounds in ((now.sent_before, self.late), (self._sent_after(now), self.early)):
+        for i, rounds in ((now.index - 1, self.late), (now.index + 1, self.early)):
+            other = self.sent(i) if 0 <= i < self.run.rounds else {}
             if other and explain.fit(explain.tensors_of(now.before, now.after, other, now.precision)).explained:
                 rounds.append(now.number)
                 return
@@ -189,10 +211,6 @@ class _Checks:
                 f'server takes no mean and {RUN} must name its rule: "aggregation", one of {_named(AGGREGATIONS[1:])}'
             )
         self.fits[now.number] = best
-
-    def _sent_after(self, now: _Round) -> dict[int, State]:
-        """Return the uploads of the round after `now`; {} after the last one."""
-        return _sent(self.run.unscaled, now.index + 1, now.after) if now.index + 1 < self.run.rounds else {}
 
     def _require_states(self, now: _Round, best: Fit) -> None:
         """InputError if the uploads of a round explain the next model as changes of the model before it."""
@@ -236,9 +254,10 @@ class _Checks:
                 clients[self.run.digest(message)].append(str(client))
         self.alike += [f"{' and '.join(alike)} in round {now.number}" for alike in clients.values() if len(alike) > 1]
 
-    def remarks(self) -> list[Remark]:
-        """Return the remarks on all rounds. InputError: nothing was trained."""
-        if not self.trained:
+    def remarks(self, *, whole: bool) -> list[Remark]:
+        """Return the remarks on the rounds that were added. InputError: they are the `whole` run, and nothing was
+        trained."""
+        if whole and not self.trained:
             raise InputError(
                 f"--run {self.run.path}: nothing was trained: all models and uploads do what the first global model "
                 "does (were all states taken before training, or is one factor of each adapter always zero?)"

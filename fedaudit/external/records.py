@@ -16,7 +16,8 @@ from fedaudit.external.files import OwnFiles
 from fedaudit.external.names import NUMBERED, ClientNames
 from fedaudit.external.schema import ANY_TEXT, IMAGE, INTEGER, LINE, PATH, TEXT, TEXTS, Kind, fields, one_of, parse
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, each
+from fedaudit.machinery.samples import Sample
 
 if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation, Record
@@ -93,10 +94,17 @@ def _check_entries(entries: Sequence[Entry]) -> None:
             raise InputError(
                 f"{entry.where}: the id {entry.record.id!r} is taken ({other.where}); a record is in one list, once"
             )
-    for path, entry in _pictures({"": entries}).items():
-        content = entry.files.read(path, name=f"{entry.where}: image {entry.image}")
-        with _readable(entry), user_files.picture(content) as picture:
-            picture.verify()  # checks what its format can tell without decoding
+    each(_check_header, _pictures({"": entries}).values())
+
+
+def _check_header(entry: Entry) -> None:
+    """InputError: an entry's image is missing, elsewhere or no image. What follows its header is not read."""
+    with (
+        entry.files.opened(entry.path, name=f"{entry.where}: image {entry.image}"),
+        _readable(entry),
+        user_files.picture(entry.path),
+    ):
+        pass
 
 
 def read_candidates(source: ListFile) -> tuple[list[Entry], tuple[str, ...]]:
@@ -126,34 +134,39 @@ def read_candidates(source: ListFile) -> tuple[list[Entry], tuple[str, ...]]:
 
 def without_copies(lists: Lists) -> tuple[Lists, int]:
     """The lists without those candidates that stand on both sides, and their number. Equal pixels, prompt and text make
-    two records one, of which nobody can say whether it was trained on. InputError: a picture is damaged."""
+    two records one, of which nobody can say whether it was trained on."""
+    from fedaudit.tasks.duplicates import identities
+
     sides: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for name in CANDIDATES:
         for entry in lists[name]:
             sides.setdefault((entry.record.prompt, entry.record.text), {}).setdefault(name, []).append(entry)
     suspects = [sides_of_text for sides_of_text in sides.values() if len(sides_of_text) == len(CANDIDATES)]
-    digests: dict[Entry, bytes] = {}
+    entries = [entry for sides_of_text in suspects for side in sides_of_text.values() for entry in side]
+    identity = dict(zip(entries, identities([entry.path for entry in entries]), strict=True))
     copies: set[Entry] = set()
     for sides_of_text in suspects:
-        of_side = [{digests.setdefault(e, pixels(e, small=False)) for e in side} for side in sides_of_text.values()]
-        on_both = of_side[0] & of_side[1]
-        copies |= {entry for side in sides_of_text.values() for entry in side if digests[entry] in on_both}
+        on_both = set.intersection(*({identity[entry] for entry in side} for side in sides_of_text.values()))
+        copies |= {entry for side in sides_of_text.values() for entry in side if identity[entry] in on_both}
     if not copies:
         return lists, 0
     return {name: [entry for entry in entries if entry not in copies] for name, entries in lists.items()}, len(copies)
 
 
-def check_pixels(lists: Lists) -> int:
-    """Decode every picture, and return how many non-members have the pixels of some member's picture. InputError names
-    a picture that is truncated or damaged."""
-    digests = {path: pixels(entry, small=True) for path, entry in _pictures(lists).items()}
-    members = {digests[entry.path] for entry in lists["members"]}
-    return sum(digests[entry.path] in members for entry in lists["nonmembers"])
+def check_pixels(lists: Lists, some: Sample) -> int:
+    """Decode the pictures that `some` chooses, and return how many non-members have the pixels of some member's
+    picture. InputError names all that are truncated or damaged."""
+    digests = dict(each(lambda entry: (entry.path, pixels(entry, small=True)), some([*_pictures(lists).values()])))
+    members = {digests.get(entry.path) for entry in lists["members"]} - {None}
+    return sum(digests.get(entry.path) in members for entry in lists["nonmembers"])
 
 
 def pixels(entry: Entry, *, small: bool) -> bytes:
     """A digest of a picture's pixels; with `small`, of as few as its format gives once all bytes are read."""
-    with _readable(entry), user_files.picture(entry.path) as picture:
+    content = entry.files.read(entry.path, name=f"{entry.where}: image {entry.image}")
+    with _readable(entry), user_files.picture(content) as picture:
+        picture.verify()  # its checksums, which decoding does not look at
+    with _readable(entry), user_files.picture(content) as picture:
         size = picture.size
         if small:
             picture.draft("RGB", (1, 1))

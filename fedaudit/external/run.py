@@ -23,7 +23,8 @@ from fedaudit.external.recording import Remark, of_records, remarks
 from fedaudit.external.records import OF_CLIENTS, Lists, check_pixels, federation
 from fedaudit.external.tensors import TensorFile
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, at_once, each
+from fedaudit.machinery.samples import Sample
 
 if TYPE_CHECKING:
     from fedaudit.machinery.store import Folder
@@ -87,7 +88,12 @@ class OwnRun:
     def remarks(self) -> list[Remark]:
         """Remarks on how the run was recorded, made after reading every tensor and decoding every picture.
         InputError: the run cannot be right, or a file is truncated or holds values that are no numbers."""
-        return [*of_records(self.copies, check_pixels(self.lists)), *remarks(self)]
+        return self.remarks_on(Sample(), Sample())
+
+    def remarks_on(self, pictures: Sample, rounds: Sample) -> list[Remark]:
+        """As `remarks`, after reading those pictures, and those rounds, that are chosen."""
+        shared, on_rounds = at_once(lambda: check_pixels(self.lists, pictures), lambda: remarks(self, rounds))
+        return [*of_records(self.copies, shared), *on_rounds]
 
     @functools.cached_property
     def unscaled(self) -> OwnRun:
@@ -127,7 +133,8 @@ class OwnRun:
 
     def received(self, r: int, before: State) -> dict[int, State]:
         """The states that the server received in round r, by client; `before` is the global model of that round."""
-        uploads = {client: message.load() for client, message in self.uploads[r].items()}
+        sent = self.uploads[r]
+        uploads = dict(zip(sent, each(lambda message: message.load(), sent.values()), strict=True))
         if not self.changes:
             return uploads
         return {
@@ -161,7 +168,7 @@ class OwnRun:
 
     def digest(self, file: TensorFile) -> bytes:
         """SHA-256 of a tensor file of the run."""
-        return self.digests[self._name(file)]
+        return _digest(file.path)
 
     def _name(self, file: TensorFile) -> str:
         return file.path.relative_to(self.path).as_posix()

@@ -31,7 +31,7 @@ from fedaudit.external.coins import (
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.records import OF_CLIENTS, Entry, ListFile, pixels, read_candidates
 from fedaudit.machinery.atomic import write_atomic
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, each
 
 if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation
@@ -102,15 +102,15 @@ def split(
 def _without_copies(entries: Sequence[Entry]) -> tuple[list[Entry], int, int]:
     """The entries without those that have pixels and texts of an earlier one, and without pictures under two classes;
     and the numbers of both."""
+    alike = each(lambda entry: pixels(entry, small=False), entries)
     if entries and "class" in entries[0].values:
         from fedaudit.tasks.duplicates import labelled_copies
 
-        alike = [pixels(entry, small=False) for entry in entries]
         copies = labelled_copies(alike, [entry.record.text for entry in entries])
         return [entries[i] for i in copies.kept(len(entries))], len(copies.merged), len(copies.two_classes)
     first: dict[object, Entry] = {}
-    for entry in entries:
-        first.setdefault((pixels(entry, small=False), entry.record.prompt, entry.record.text), entry)
+    for entry, digest in zip(entries, alike, strict=True):
+        first.setdefault((digest, entry.record.prompt, entry.record.text), entry)
     return [*first.values()], len(entries) - len(first), 0
 
 

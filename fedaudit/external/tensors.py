@@ -14,7 +14,7 @@ from fedaudit.external.names import NUMBERED, ClientNames
 from fedaudit.external.peft_config import NAME as PEFT_CONFIG
 from fedaudit.external.schema import CLIENT, RUN, one_line
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, each
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,9 +98,9 @@ def size_of(entries: Mapping[str, Mapping[str, Any]]) -> int:
     return sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in entries.values())
 
 
-def read_models(files: OwnFiles, read: Read, *, gaps: bool) -> dict[int, TensorFile]:
-    """The global models in `models/` by the number of the round that they are sent out in, sorted; `read` reads a
-    header. InputError: fewer than two, or without `gaps` a number is missing."""
+def model_paths(files: OwnFiles, *, gaps: bool) -> dict[int, Path]:
+    """The global models in `models/` by the number of the round that they are sent out in, sorted. InputError: fewer
+    than two, or without `gaps` a number is missing."""
     folder = files.root / "models"
     paths = numbered(files, folder, "round")
     if len(paths) < (1 if gaps else 2):
@@ -113,7 +113,7 @@ def read_models(files: OwnFiles, read: Read, *, gaps: bool) -> dict[int, TensorF
                 f"{folder}/round-{r:03d}.safetensors is missing; there are models up to round {max(paths)} (if not "
                 f'every round was kept, {RUN} says "gaps": true)'
             )
-    return {r: read(paths[r]) for r in sorted(paths)}
+    return dict(sorted(paths.items()))
 
 
 def read_by_round(
@@ -122,8 +122,9 @@ def read_by_round(
     """The files of clients in a folder of rounds, `kind` ("uploads"), by round and client; `read` reads a header.
     InputError: a round whose own or whose next model is not among `models`."""
     folder = files.root / kind
-    uploads = {}
-    for r, path in sorted(numbered(files, folder, "round", suffix="").items()):
+    paths: dict[tuple[int, int], Path] = {}
+    rounds = dict(sorted(numbered(files, folder, "round", suffix="").items()))
+    for r, path in rounds.items():
         if r >= max(models):
             raise InputError(
                 f"{path} has no model after it: {files.root / 'models'}/round-{r + 1:03d}.safetensors is missing"
@@ -133,8 +134,10 @@ def read_by_round(
                 f"{path} has no model that its clients started from: "
                 f"{files.root / 'models'}/round-{r:03d}.safetensors is missing"
             )
-        sent = numbered(files, path, "client", names=names)
-        uploads[r] = {k: read(sent[k]) for k in sorted(sent)}
+        paths |= {(r, k): sent for k, sent in sorted(numbered(files, path, "client", names=names).items())}
+    uploads: dict[int, dict[int, TensorFile]] = {r: {} for r in rounds}
+    for (r, k), file in zip(paths, each(read, paths.values()), strict=True):
+        uploads[r][k] = file
     return uploads
 
 

@@ -18,7 +18,7 @@ from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.texts import check_texts
 from fedaudit.external.prompts import START_TOKEN
 from fedaudit.external.reading import PROMPTS
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import DamagedPicture, InputError, each
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, refuse_files, undisturbed
 from fedaudit.machinery.threads import allow_threads
@@ -33,7 +33,7 @@ from fedaudit.pipeline.shadow_trainings import train_banks
 from fedaudit.pipeline.sharing import free_first
 from fedaudit.pipeline.trainings import train_all
 from fedaudit.pipeline.workers import Workshop
-from fedaudit.tasks.base import Federation
+from fedaudit.tasks.base import Federation, Record
 from fedaudit.terms.threat_models import CLUSTERING_SERVER, SERVER
 from fedaudit.trainers.base import Method, pack, plugin_name, unpack
 from fedaudit.trainers.protocols import Bench, Classifier
@@ -46,7 +46,11 @@ def compute(plan: Plan, progress: Progress) -> list[str]:
         check(plan, workshop.federation, progress)
         if any(not intact(cell.analysis_folder) and not intact(cell.training_folder) for cell in plan.cells):
             _open(plan, workshop)
-        return _compute(plan, workshop, progress)
+        try:
+            return _compute(plan, workshop, progress)
+        except DamagedPicture:
+            each(Record.require_image, workshop.federation.records.values())
+            raise
 
 
 def check(plan: Plan, federation: Federation, progress: Progress) -> None:

@@ -86,6 +86,13 @@ class Data:
             return ()
         return tuple(self._index["remarks"]) if self._fresh else self.federation.remarks
 
+    @functools.cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes in the user's files, () for other tasks. InputError as `federation`."""
+        if self._plan.task_params is None or not roots(self._plan.task_params):
+            return ()
+        return tuple(self._index["classes"]) if self._fresh else self.federation.classes
+
     def save(self) -> None:
         """Write to the cache what the next command need not read again: the hash, with sizes and times of the files
         that it rests on, and what is known of pixels. Errors of the disk are ignored."""
@@ -102,7 +109,8 @@ class Data:
         settled = time.time_ns() - user_files.GRAIN_NS  # what is newer could change again within a tick of the clock
         if all(stamp is not None and stamp[1] < settled for stamp in watched.values()):
             digests = {path: list(entry) for path, entry in user_files.known_digests().items() if path in watched}
-            about = {"digest": digest, "watched": watched, "pictures": digests, "remarks": self.federation.remarks}
+            told = {"remarks": self.federation.remarks, "classes": self.federation.classes}
+            about = {"digest": digest, "watched": watched, "pictures": digests, **told}
             self._unsaved[self._name] = about
         return digest
 
@@ -110,7 +118,11 @@ class Data:
     def _fresh(self) -> bool:
         """Whether the index is there, and no file that it rests on was changed since."""
         watched: dict[str, list[int]] = self._index.get("watched", {})
-        return bool(watched) and all(_stamp(Path(path)) == tuple(stamp) for path, stamp in watched.items())
+        return (
+            "classes" in self._index
+            and bool(watched)
+            and all(_stamp(Path(path)) == tuple(stamp) for path, stamp in watched.items())
+        )
 
     @functools.cached_property
     def _index(self) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def limits(plan: Plan) -> list[str]:
         return [
             *first,
             *([small] if embedded else []),
+            *_strange_words(plan, plan.backbone),
             *([plan.backbone.summary] if plan.backbone.doubt else []),
             *(
                 [elsewhere]
@@ -91,6 +92,18 @@ def limits(plan: Plan) -> list[str]:
     ]
 
 
+def _strange_words(plan: Plan, source: ClipSource) -> list[str]:
+    """One sentence where class names hold words that the model's tokenizer has no token for; else []."""
+    classes = plan.own.trained.classes if plan.own else plan.data.classes
+    if not classes:
+        return []
+    from fedaudit.backbones.clip import strange_words
+
+    words = strange_words(source, classes)
+    named = ", ".join(words[:4]) + (" and more" if len(words) > 4 else "")
+    return [STRANGE.format(words=named)] if words else []
+
+
 def _shared_noise(plan: Plan) -> list[str]:
     """One sentence where one method is trained with noise of several epsilons; else []."""
     noised = [(v.method, v.privacy.epsilon) for v in plan.methods.values() if v and v.privacy]
@@ -104,6 +117,11 @@ def _attacked(plan: Plan) -> list[str]:
     return [KNOWN + (SHADOWS if shadows else ""), OF_CLIENTS]
 
 
+STRANGE = (
+    "The model's tokenizer has no token for {words}: each such word is a random embedding that follows from its "
+    "letters. What the model says of these classes before training (zero-shot) means nothing; after training, what "
+    "prompts learned of them counts."
+)
 ALL_TRAINED = (
     "Clients train on all of their records (--holdout 0), as in the papers: nobody is held out, so that membership "
     "cannot be attacked in this training."

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import DamagedPicture, InputError
 from fedaudit.tasks.metrics import caption_scores
 
 IMAGE = "<image>"  # where a prompt shows its picture
@@ -54,16 +54,20 @@ class Record:
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """Pixels [H, W, 3] in RGB, of an animation the first frame. InputError: the file is missing or no image."""
+        """Pixels [H, W, 3] in RGB, of an animation the first frame. DamagedPicture: the file is missing or no image."""
         if isinstance(self.picture, np.ndarray):
             return self.picture
         try:
             pixels = np.asarray(user_files.decode(self.picture))
         except OSError as error:
             where = f"{self.called}: {self.picture if isinstance(self.picture, Path) else 'its image'}"
-            raise InputError(f"{where} is no readable image ({error.strerror or error})") from error
+            raise DamagedPicture(f"{where} is no readable image ({error.strerror or error})") from error
         self._check(pixels)
         return pixels
+
+    def require_image(self) -> None:
+        """DamagedPicture as `image`."""
+        _ = self.image
 
     @property
     def content(self) -> bytes:

@@ -18,7 +18,7 @@ from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.tasks import image_layouts as layouts
 from fedaudit.tasks.class_folders import Rows
-from fedaudit.tasks.classification import Labelled, Picture
+from fedaudit.tasks.classification import Labelled
 from fedaudit.tasks.local_files import need, one_line, path_below, read_json
 
 
@@ -53,19 +53,15 @@ def load(name: str, root: Path, rng: np.random.Generator) -> Labelled:
 
 
 def labelled(name: str, base: Path, train: Rows, test: Rows, renamed: Mapping[str, str] | None = None) -> Labelled:
-    """The data set of these rows; underscores in class names become spaces. One training picture of each class is
-    decoded. InputError: a class has no name for prompts, no records, or that picture is damaged. renamed: class name
-    in the files to that in prompts."""
+    """The data set of these rows; underscores in class names become spaces. InputError: a class has no name for
+    prompts, or no records. renamed: class name in the files to that in prompts."""
     names = {raw: (renamed or {}).get(raw, raw).replace("_", " ").strip() for _, raw in (*train, *test)}
     classes = tuple(sorted(set(names.values())))
     _check_names(names, base)
     label_of = {raw: classes.index(class_name) for raw, class_name in names.items()}
     labels = [np.array([label_of[raw] for _, raw in rows], np.int64) for rows in (train, test)]
     pictures = [[picture for picture, _ in rows] for rows in (train, test)]
-    data_set = Labelled(name, classes, pictures[0], labels[0], pictures[1], labels[1])
-    for first in np.unique(data_set.labels, return_index=True)[1]:
-        _check_readable(data_set.pictures[first])
-    return data_set
+    return Labelled(name, classes, pictures[0], labels[0], pictures[1], labels[1])
 
 
 @contextmanager
@@ -141,16 +137,6 @@ def _check_files(rows: Rows, base: Path) -> None:
                 names_in[parent] = {one.name for one in parent.iterdir()} if parent.is_dir() else set()
             if picture.name not in names_in[parent]:
                 raise InputError(f"{picture}: no such file, but the lists of {base} name it; unpack the images again")
-
-
-def _check_readable(picture: Picture) -> None:
-    """Raise InputError unless this picture can be decoded. Others are checked when they are used."""
-    if isinstance(picture, Path):
-        try:
-            with user_files.picture(picture) as opened:
-                opened.load()
-        except OSError as error:
-            raise InputError(f"{picture} is no readable image ({error.strerror or error})") from error
 
 
 IMAGE_SETS: dict[str, ImageSet] = {

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.errors import InputError, each
 from fedaudit.tasks import duplicates
 from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips
 from fedaudit.tasks.metrics import caption_scores
@@ -143,11 +143,10 @@ def table_items(
 
 
 def _pictures(items: Sequence[Item]) -> dict[str, Path | bytes]:
-    """The pictures of drawn items, {item id: path, or bytes from a parquet row}. InputError for the first bad one."""
+    """The pictures of drawn items, {item id: path, or bytes from a parquet row}. InputError names all bad ones."""
     loaded = contents({item.source for item in items if isinstance(item.source, Row)})
     pictures = {item.id: loaded[item.source] if isinstance(item.source, Row) else item.source for item in items}
-    for item in items:
-        _check_picture(item, pictures[item.id])
+    each(lambda item: _check_picture(item, pictures[item.id]), items)
     return pictures
 
 
