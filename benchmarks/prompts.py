@@ -157,7 +157,7 @@ class Text:
 
     def __init__(self, clip: FrozenCLIP, names: Sequence[str], context: int) -> None:
         self.model, self.tower, self.context = clip.model, clip._tower, context
-        rows = [self.tower.encode(f"{name} .") for name in names]  # [SOS] name . [EOS]
+        rows = [self.tower.tokenizer.encode(f"{name} .") for name in names]  # [SOS] name . [EOS]
         self.tokens = sorted({len(row) - 1 for row in rows})  # behind the context
         self.ends = torch.tensor([context + len(row) - 1 for row in rows])
         self.ids = torch.tensor([row + [0] * (clip.context_length - context - len(row)) for row in rows])

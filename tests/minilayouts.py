@@ -5,6 +5,8 @@ Picture n is `minidata.picture(n)`. Every builder takes the root and returns wha
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -88,6 +90,40 @@ def imagefolder_of_one(root: Path) -> Found:
     return {"all": {n: str(n % 3) for n in range(33)}}
 
 
+def _csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    write(path, text.getvalue().encode("utf-8-sig"))
+
+
+def splits_with_csv(root: Path) -> Found:
+    for split, numbers in (("train", range(24)), ("test", range(100, 109))):
+        _csv(root / split / "metadata.csv", [("file_name", "label"), *((f"{n}.png", NAMES[n % 3]) for n in numbers)])
+        for n in numbers:
+            write(root / split / f"{n}.png", picture(n, "PNG"))
+    return SPLIT
+
+
+def labels_beside_images(root: Path) -> Found:
+    _csv(root / "labels.csv", [("filename", "class", "note"), *((f"{n}.png", NAMES[n % 3], "") for n in range(33))])
+    for n in range(33):
+        write(root / f"images/{n}.png", picture(n, "PNG"))
+    clutter(root)
+    return WHOLE
+
+
+def doubled(root: Path) -> Found:
+    _class_folders(root / "archive/seg_train/seg_train", range(24))
+    _class_folders(root / "archive/seg_test/seg_test", range(100, 109))
+    clutter(root)
+    return SPLIT
+
+
+def doubled_train(root: Path) -> Found:
+    _class_folders(root / "train/train", range(33))
+    return WHOLE
+
+
 def _features(names: Sequence[str] | None) -> dict[str, object]:
     label = {"names": list(names), "_type": "ClassLabel"} if names else {"dtype": "int64", "_type": "Value"}
     return {"image": {"_type": "Image"}, "label": label}
@@ -151,6 +187,7 @@ FOLDERS: Mapping[str, Callable[[Path], Found]] = {
     name.__name__: name
     for name in (
         flat, train_and_test, train_and_val, train_alone, a_class_called_train, imagefolder, imagefolder_of_one,
+        splits_with_csv, labels_beside_images, doubled, doubled_train,
         parquet, parquet_with_img, parquet_of_no_split_and_test, saved_to_disk, saved_dataset,
     )
 }  # fmt: skip
@@ -195,6 +232,17 @@ def imagefolder_of_texts(root: Path) -> dict[str, dict[int, Pair]]:
     return {"train": {n: ((f"text of {n}",), (), "all", "") for n in range(60)}, "test": {}}
 
 
+def csv_of_texts(root: Path) -> dict[str, dict[int, Pair]]:
+    texts = {n: f'text, "of" {n}\nin two lines' for n in range(60)}
+    _csv(
+        root / "mine.csv",
+        [("image", "text", "group", "client"), *((f"{n}.png", text, NAMES[n % 3], n % 2) for n, text in texts.items())],
+    )
+    for n in texts:
+        write(root / f"images/{n}.png", picture(n, "PNG"))
+    return {"train": {n: ((text,), (), NAMES[n % 3], str(n % 2)) for n, text in texts.items()}, "test": {}}
+
+
 def _text_rows(numbers: Iterable[int]) -> pa.Table:
     pictures = {n: {"bytes": picture(n, "PNG"), "path": "image.png"} for n in numbers}
     rows = [{"image": shown, "caption": [f"a {n}", f"b {n}"], "client": n % 2} for n, shown in pictures.items()]
@@ -218,7 +266,7 @@ def saved_texts(root: Path) -> dict[str, dict[int, Pair]]:
 
 PAIRS: Mapping[str, Callable[[Path], dict[str, dict[int, Pair]]]] = {
     name.__name__: name
-    for name in (one_list, lists_of_splits, imagefolder_of_texts, parquet_of_texts, saved_texts)
+    for name in (one_list, lists_of_splits, imagefolder_of_texts, csv_of_texts, parquet_of_texts, saved_texts)
 }  # fmt: skip
 
 # --- Karpathy's split of MSCOCO

@@ -128,14 +128,14 @@ def test_a_folder_with_vocabulary_and_merges_is_read_as_by_transformers(older: P
 
     theirs = CLIPTokenizer.from_pretrained(older, local_files_only=True)
     clip = load(resolve_clip(str(older), ""))
-    encoded = [clip._tower.encode(text) for text in TEXTS]
+    encoded = [clip._tower.tokenizer.encode(text) for text in TEXTS]
     assert encoded == [theirs(text)["input_ids"] for text in TEXTS]
     assert len({tuple(ids) for ids in encoded}) > 20
-    assert len(clip._tower.encode("the big cat")) == 5  # a token for each word, and two ends
+    assert len(clip._tower.tokenizer.encode("the big cat")) == 5  # a token for each word, and two ends
     theirs.save_pretrained(tmp_path / "saved")
     shutil.copy(tmp_path / "saved" / "tokenizer.json", older)
     again = load(resolve_clip(str(older), ""))
-    assert [again._tower.encode(text) for text in TEXTS] == encoded
+    assert [again._tower.tokenizer.encode(text) for text in TEXTS] == encoded
     assert torch.equal(clip.classes(["cat", "big dog"], 3).tokens, again.classes(["cat", "big dog"], 3).tokens)
 
 

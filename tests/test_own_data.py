@@ -80,6 +80,27 @@ def _without_bytes(table: pa.Table) -> pa.Table:
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda root: None, r"--data-root .*: no data set recognised; it should hold a folder of pictures for"),
     "pictures without a class": (lambda root: write(root / "0.png", picture(0)), "should hold a folder of pictures"),
+    "splits without classes": (
+        lambda root: [write(root / f"{split}/{n}.png", picture(n)) for split in ("train", "test") for n in range(9)],
+        "test/, train/ are splits whose pictures have no class; each should hold a folder for each class, or metadata.csv",
+    ),
+    "one split without classes": (lambda root: write(root / "train/0.png", picture(0)), "train/ are splits whose"),
+    "two folders of a split": (
+        lambda root: [write(root / f"{one}/oak/0.png", picture(0)) for one in ("train", "my_train")],
+        "my_train and .*/train are both of split train",
+    ),
+    "two lists of a split": (
+        lambda root: [write(root / f"{one}.csv", b"file_name,label\n") for one in ("labels", "metadata")],
+        "labels.csv and metadata.csv are lists of one split",
+    ),
+    "a row of too many cells": (
+        lambda root: write(root / "labels.csv", b"file_name,label\n0.png,oak,elm\n"),
+        "labels.csv, line 2 has more cells than the header, file_name, label",
+    ),
+    "a quote that does not end": (
+        lambda root: write(root / "labels.csv", b'file_name,label\n0.png,"oak\n'),
+        "labels.csv, line 1 is no valid CSV",
+    ),
     "one class": (lambda root: write(root / "oak/0.png", picture(0)), "there is one class, 'oak'"),
     "a class without pictures": (_beside("elm/notes.txt"), r"elm holds no images \(.jpg, .*\), it holds notes.txt"),
     "a class in a class": (_beside("oak/old/0.png"), "oak/old is a folder inside a class"),
@@ -92,7 +113,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "two classes of one name": (_beside("night heron/0.png"), "'night heron' and 'night_heron' are both 'night heron'"),
     "a line that is no JSON": (lambda root: write(root / "metadata.jsonl", b"{"), "metadata.jsonl, line 1 is no valid"),
     "a line of no label": (_only({"file_name": "0.png", "text": "an oak"}), "line 1: it has no label .* --task pairs"),
-    "a line without a picture": (_only({"label": 0}), "line 1: it names no picture; image or file_name must hold"),
+    "a line without a picture": (_only({"label": 0}), "line 1: it names no picture; image or file_name or"),
     "a line of no picture": (_only({"file_name": "0.png", "label": 0}), "0.png: no such file, but .*line 1"),
     "a picture elsewhere": (_only({"file_name": "../0.png", "label": 0}), "../0.png lies outside"),
     "no label in a table": (_table(lambda t: t.drop_columns("label")), "has no column label or .*; it has image"),

@@ -1,8 +1,8 @@
 """Classification of one's own pictures: a folder for each class, or the usual files of the Hugging Face hub.
 
 `--data-root DIR` holds a folder per class, or `train/` and `test/` (or `val/`) with these; parquet files or a folder of
-`datasets.save_to_disk` with `image` and `label`; or an imagefolder whose `metadata.jsonl` has labels. Without a test
-split three tenths of each class, drawn at random, are for testing. Layouts: docs/guides/own-data.md.
+`datasets.save_to_disk` with `image` and `label`; or pictures with a list of their labels. Without a test split three
+tenths of each class, drawn at random, are for testing. Layouts: docs/guides/own-data.md.
 """
 
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.imagesets import labelled, unpacked
 from fedaudit.tasks.local_files import choose_splits, identifier
 from fedaudit.tasks.partition_params import Partitioned
-from fedaudit.tasks.picture_lists import listed_pictures, metadata_files, split_folders, visible_folders
-from fedaudit.tasks.tables import Row, contents, table_rows, tables_of_splits
+from fedaudit.tasks.picture_lists import inside, listed_pictures, lists, split_folders, visible_folders
+from fedaudit.tasks.tables import SPLIT, Row, contents, table_rows, tables_of_splits
 
 SOURCE = "a folder of pictures for each class, or parquet files with image and label"
-LABELS = ("label", "labels", "fine_label", "class", "category")  # columns, and keys of metadata.jsonl
+LABELS = ("label", "labels", "fine_label", "class", "category")  # columns, and keys of lists
 
 
 class Facts(TaskFacts):
@@ -48,16 +48,17 @@ def load(data_root: str, rng: np.random.Generator) -> Labelled:
     """Load the pictures in a folder with their classes. InputError for whatever is missing or unreadable."""
     root = local_files.folder(data_root, flag="--data-root", source=SOURCE)
     with unpacked("--task folder", root):
-        by_split = _metadata(root) or _tables(root) or _class_folders(root)
+        root = inside(root)
+        by_split = _lists(root) or _tables(root) or _class_folders(root)
         pool, tested = choose_splits(by_split, ("test", "val"))
         rows = by_split[pool], by_split[tested] if tested is not None else []
         train, test = rows if tested is not None else with_test(rows[0], rng)
     return labelled("folder", root, train, test)
 
 
-def _metadata(root: Path) -> dict[str, Rows]:
-    """{split: rows} of an imagefolder with metadata.jsonl."""
-    return {split: list(_listed(path)) for split, path in metadata_files(root).items()}
+def _lists(root: Path) -> dict[str, Rows]:
+    """{split: rows} of pictures with lists of their labels."""
+    return {split: list(_listed(path)) for split, path in lists(root).items()}
 
 
 def _listed(path: Path) -> Iterator[tuple[Path, str]]:
@@ -90,12 +91,18 @@ def _class_name(label: Any, where: object) -> str:
 
 def _class_folders(root: Path) -> dict[str, Rows]:
     """{split: rows} of a folder per class, in `root` or in a folder per split. InputError: there is no folder, or one
-    lies beside the splits."""
+    lies beside the splits, or splits hold pictures without classes."""
     there = visible_folders(root)
     if not there:
         raise InputError(f"--data-root {root}: no data set recognised; it should hold {SOURCE}")
     splits = split_folders(root)
-    if beside := [one for one in there if splits and one not in splits.values()]:
+    named = {match[1]: one.name for one in there if (match := SPLIT.fullmatch(one.name.lower()))}
+    if not splits and (len(named) > 1 or len(named) == len(there)):
+        raise InputError(
+            f"--data-root {root}: {', '.join(f'{name}/' for name in named.values())} are splits whose pictures have no "
+            "class; each should hold a folder for each class, or metadata.csv with the columns file_name and label"
+        )
+    if beside := [one for one in there if splits and not any(path.is_relative_to(one) for path in splits.values())]:
         names = ", ".join(f"{path.name}/" for path in splits.values())
         raise InputError(f"{beside[0]} lies beside {names} and is of no split; move it out of {root}")
     return {split: class_folders(path) for split, path in splits.items()} or {"train": class_folders(root)}

@@ -1,9 +1,9 @@
-"""One's own pairs of a picture and a text, for LoRA: a list in JSON lines, or the usual files of the Hugging Face hub.
+"""One's own pairs of a picture and a text, for LoRA: a list, or the usual files of the Hugging Face hub.
 
-`--data-root` names a list with a JSON object a line (`image`, `text`, optionally `client`, `group`, `references`), or a
-folder with `train.jsonl` and `test.jsonl`, an imagefolder with `metadata.jsonl`, parquet files, or a folder of
-`datasets.save_to_disk`. Where pairs name clients, each client draws from its own; else clients draw by group,
-Dirichlet(0.5), as in FedRand, section 4.1. Layouts: docs/guides/own-data.md.
+`--data-root` names a list in JSON lines or CSV (`image`, `text`, optionally `client`, `group`, `references`), or a folder with `train.jsonl`
+and `test.jsonl`, an imagefolder with `metadata.jsonl`, parquet files, or a folder of `datasets.save_to_disk`. Where
+pairs name clients, each client draws from its own; else clients draw by group, Dirichlet(0.5), as in FedRand, section
+4.1. Layouts: docs/guides/own-data.md.
 """
 
 import re
@@ -14,7 +14,6 @@ from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Any
 
-from fedaudit.machinery import user_files
 from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.parameters import Parameters, choice, number, text, whole
 from fedaudit.tasks import local_files
@@ -22,10 +21,10 @@ from fedaudit.tasks.base import Federation
 from fedaudit.tasks.captions import INSTRUCTION
 from fedaudit.tasks.local_files import Item, choose_splits, federate, identifier
 from fedaudit.tasks.metrics import answer_scores, caption_scores
-from fedaudit.tasks.picture_lists import listed_pictures, metadata_files
-from fedaudit.tasks.tables import Row, is_clutter, split_of, table_rows, tables_of_splits
+from fedaudit.tasks.picture_lists import inside, listed_pictures, lists
+from fedaudit.tasks.tables import Row, table_rows, tables_of_splits
 
-SOURCE = "a list of pairs with a JSON object a line (image, text), or parquet files with image and text"
+SOURCE = "a list of pairs in JSON lines or CSV (image, text), or parquet files with image and text"
 COLUMNS = {
     "text": ("text", "caption", "captions", "answer"),
     "group": ("group", "category", "label"),
@@ -40,7 +39,7 @@ Pair = tuple[Path | Row, dict[str, Any], str]  # picture, values by the names in
 
 @dataclass(frozen=True)
 class Params(Parameters):
-    data_root: str = text("", "list of pairs (JSON lines), or the folder that holds it")
+    data_root: str = text("", "list of pairs (JSON lines or CSV), or the folder that holds it")
     images_root: str = text("", "folder that the list's pictures lie below (default: the list's own)")
     prompt: str = text("", "instruction with one <image> (default: FedRand's); {key}: a value of the pair")
     score: str = choice(
@@ -85,23 +84,12 @@ def _lists(params: Params, columns: Columns) -> BySplit:
     root, images = Path(params.data_root).expanduser().absolute(), None
     if params.images_root:
         images = local_files.folder(params.images_root, flag="--images-root", source="the pictures of the list")
-    files = {"train": root} if root.is_file() else _list_files(_folder(params))
+    files = {"train": root} if root.is_file() else lists(inside(_folder(params)), any_name=True)
     return {split: partial(_listed, path, images, columns) for split, path in files.items()}
 
 
 def _folder(params: Params) -> Path:
     return local_files.folder(params.data_root, flag="--data-root", source=SOURCE)
-
-
-def _list_files(root: Path) -> dict[str, Path]:
-    """{split: list}; one that names no split is for training. InputError: two lists are of one split."""
-    files: dict[str, Path] = {}
-    for path in user_files.listed(root):
-        if path.suffix == ".jsonl" and not is_clutter(path.name):
-            other = files.setdefault(split_of(Path(path.name)) or "train", path)
-            if other != path:
-                raise InputError(f"--data-root {root}: {other.name} and {path.name} are lists of one split; name one")
-    return files or metadata_files(root)
 
 
 def _listed(path: Path, images: Path | None, columns: Columns) -> Iterator[Pair]:
