@@ -368,6 +368,19 @@ def left_open(run: Path) -> None:
     (stage / "client-00.safetensors").touch()
 
 
+def first_factors(run: Path) -> None:
+    """In the first round all clients send matrices A alone, as a round of FedRand may be, and B stays zero."""
+    paths, start = rounds(run)[0], load_file(models(run)[0])
+    for path in paths:
+        rewrite(path, lambda sent: {n: t for n, t in sent.items() if n.endswith(".A")})
+    moved = load_file(models(run)[1])
+    rewrite(models(run)[1], lambda after: {n: t if n.endswith(".A") else start[n] for n, t in after.items()})
+    lost = difference(moved, load_file(models(run)[1]))
+    for r, sent in enumerate(rounds(run)[1:], 1):  # the later rounds go on from there
+        for path in (*sent, models(run)[r + 1]):
+            rewrite(path, lambda state: {n: t - lost[n] if n in lost else t for n, t in state.items()})
+
+
 CHANGES = edit("run.json", uploads="changes")
 RECORDINGS = {
     "as exported": Recording(lambda run: None, RIGHT),
@@ -391,6 +404,7 @@ RECORDINGS = {
     "states before training": Recording(uploads(lambda sent, before: before), REFUSED, "before training"),
     "states that share memory": Recording(shared_memory, "uploads", "byte-identical"),
     "the model of one client": Recording(one_client, "weights"),
+    "factors A alone in the first round": Recording(first_factors, RIGHT),
     "clients by 64-bit names": Recording(named, RIGHT),
     "a round in which all clients failed": Recording(nobody_came, RIGHT),
     "without the second round": Recording(no_second_round, "gaps", "1 is 2"),

@@ -20,7 +20,7 @@ import pytest
 
 from fedaudit.attacks.facts import ATTACKS
 from fedaudit.audits import facts
-from fedaudit.command import choices, cli, compare_runs, exits, flags, new_plugin, nightly, paper
+from fedaudit.command import choices, cli, compare_runs, exits, flags, help_texts, new_plugin, nightly, paper
 from fedaudit.command.config import presets
 from fedaudit.command.listing import KINDS
 from fedaudit.machinery import plugins
@@ -36,7 +36,7 @@ OTHERS = {  # programs that are not ours, some in other environments: tests/test
     "pip", "pytest", "ray", "ruff", "source", "sphinx-build", "unset", "flower/bin/pip", "nvflare/bin/pip", "../../nvflare/bin/python",
 }  # fmt: skip
 MISSING = ("--backbone", "--weights", "--data-root", "--run", "--config")  # what may name something that is not here
-EXAMPLES = commands(re.sub(r"(?<=\S)  +\S.*$", "", cli.EXAMPLES, flags=re.MULTILINE))
+EXAMPLES = commands(re.sub(r"(?<=\S)  +\S.*$", "", help_texts.EXAMPLES, flags=re.MULTILINE))
 LINES = documented() + [("--help", tuple(words)) for words in EXAMPLES if len(words) > 1]
 LINES += [(".ci/run", tuple(words)) for words in commands((ROOT / ".ci" / "run").read_text()) if "audit.py" in words]
 

@@ -188,7 +188,7 @@ def test_every_reduction_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "schedule", "complaint"),
     [
-        ({"colluders": 5}, SCHEDULE, r"10 users are too few for t = 5"),
+        ({"colluders": 5}, SCHEDULE, r"--clients 10: too few users for --colluders 5"),
         ({"colluders": 3, "absent": 0, "wrong": 2}, SCHEDULE, r"2 \(ell \+ t - 1\) \+ 1 \+ 2 x 2 \+ 0, that is 11"),
         ({"precision": 1e-9}, SCHEDULE, "a prime above .* less precision"),
         ({}, dataclasses.replace(SCHEDULE, per_round=5), "--per-round 5: all users of SecFPP take part"),

@@ -99,7 +99,7 @@ def test_small_groups_and_few_users_are_refused() -> None:
     for asked in (meeting().sums, meeting().squared_distances):
         with pytest.raises(InputError, match=r"a group of 7 users: at least t \+ 2 = 8"):
             asked(np.zeros((20, 12)), [np.arange(20), np.arange(7)])
-    with pytest.raises(InputError, match="15 users are too few"):
+    with pytest.raises(InputError, match="--clients 15: too few users"):
         Protocol(15, Tolerance(6, 2, 1), 10**5, 12)
     with pytest.raises(InputError, match="beyond the range"):
         meeting().sums(np.full((20, 3), 1001.0), [np.arange(20)])

@@ -237,7 +237,7 @@ def test_the_limit_e_plus_one_who_agree_forge_a_result() -> None:
 
 def test_what_cannot_be_decoded_is_refused_with_the_inequality() -> None:
     for users, tolerance, largest, words in (
-        (12, Tolerance(6), 1, r"12 users are too few for t = 6 .* that is 13 for ell = 1"),
+        (12, Tolerance(6), 1, r"--clients 12: too few users for --colluders 6, .* that is 13 for ell = 1"),
         (10, Tolerance(4, 2, 1), 1, r"needed are 2 \(ell \+ t - 1\) \+ 1 \+ 2 x 1 \+ 2, that is 13 for ell = 1"),
         (10, Tolerance(2), 2**49, r"a prime above .* up to 2\^50"),
     ):

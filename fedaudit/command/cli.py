@@ -38,6 +38,8 @@ from fedaudit.command import (
 )
 from fedaudit.command.argv import check, given_fields
 from fedaudit.command.config import config_words, preset_words
+from fedaudit.command.following import follow
+from fedaudit.command.help_texts import ABOUT, EXAMPLES, Help
 from fedaudit.command.listing import listing
 from fedaudit.command.owners import is_of_attacks, owners
 from fedaudit.command.window import columns_of_window, examples, hanging, tell
@@ -49,44 +51,11 @@ from fedaudit.machinery.progress import Progress
 from fedaudit.pipeline import index
 from fedaudit.pipeline.kept_rounds import thin
 from fedaudit.pipeline.plan import Plan
-from fedaudit.tasks.facts import TaskFacts
+from fedaudit.tasks.facts import TaskFacts, clients_of
 from fedaudit.trainers.learners import facts, privacy_of, private
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-EXAMPLES = """\
-examples:
-  audit.py --method fedrand --attack maxrenyi        train FedRand, attack it, write a report
-  audit.py --method fedavg,fedper,fedpara,fedrand    four methods, compared in one report
-  audit.py --method fedper,fedper:shared_layers=4    variants of a method in one report
-  audit.py --method fedrand --no-past --rho 0.3      an ablation of FedRand's Table 3
-  audit.py --method fedavg,dpfedavg --epsilon 10,1   DP-SGD on adapters, beside the same without noise
-  audit.py --method dpfpl --epsilon 0.1              private prompts on a frozen CLIP: utility, what noise proves
-  audit.py --method dpfpl --attack shadow            50 shadow models per target client, with and without noise
-  audit.py --method fedotp --attack all --targets 4  every attack on prompts, under every threat model
-  audit.py --method dpfpl --attack lira,shadow --canaries 100
-  audit.py --method promptfl,fedotp,fedpgp,dpfpl --epsilon none,0.4,0.1 --seeds 3
-  audit.py --preset private-demo                     noise from none to so much that the prompt is of no use
-  audit.py --preset memorising                       prompts that leak: few pictures, many rounds
-  audit.py --method dpfpl --epsilon none,0.4,0.1 --attack loss --audit curves   leakage against utility
-  audit.py --audit curves --out fedaudit-runs        the same over all runs on disk; trains nothing
-  audit.py --audit cost --out fedaudit-runs          bytes, rounds, seconds, memory of these, at equal utility
-  audit.py --compare fedaudit-runs/reports/A fedaudit-runs/reports/B     two reports on one page, and what differs
-  audit.py --paper dpfpl:figure3                     a paper's table or figure, ours beside the print; list, or all
-  audit.py --task vqa                                questions instead of captions
-  audit.py --task coco --data-root DIR --backbone llava-hf/llava-1.5-7b-hf --dtype bfloat16 --preset paper
-  audit.py --split records.jsonl --out my-run        coins that say who is a member, before a training elsewhere
-  audit.py --run FOLDER                              audit a training that was done elsewhere (docs/guides/own-runs.md)
-  audit.py --method fedrand --fail-if "auroc.low > 0.6"   exit code 1 when that much leakage is shown
-  audit.py --task images --data-root DIR --backbone ViT-B-16 --weights FILE --check   what fits, what is missing
-  audit.py --config run.yaml --dry-run               what a configuration would run, how long, how much disk
-  audit.py --nightly matrix.yaml                     a matrix of audits: gates, and what changed since earlier nights
-  audit.py --new attack surprise --plugins FOLDER    a small attack of your own with its test (docs/guides/plugins.md)
-  audit.py check FOLDER                              plugins of your own, held against the contracts of ours
-  audit.py --list                                    methods, attacks, audits and tasks
-  audit.py --list attacks                            one of the lists
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -285,19 +254,6 @@ def read_command(words: Sequence[str], scale: Sequence[str] = ()) -> Command:
     )  # fmt: skip
 
 
-ABOUT = (
-    "Train a federated method, attack what each party saw, and report how much leaked. The flags depend on --method, "
-    "--attack, --task and --audit: give these beside --help to see theirs."
-)
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help whose lines end between words: names with hyphens can be copied."""
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return hanging("", " ".join(text.split()), width)
-
-
 def _parser() -> flags.Parser:
     width = shutil.get_terminal_size().columns
     parser = flags.Parser(
@@ -305,7 +261,7 @@ def _parser() -> flags.Parser:
         usage="audit.py [--method NAME] [--attack NAME] [--task NAME] [options]",
         description="\n".join(hanging("", ABOUT, width)),
         epilog=examples(EXAMPLES, width),
-        formatter_class=_Help,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     parser.owner_of = owners
@@ -349,7 +305,12 @@ def _read_training(
     parser, groups, swept = training_parser(methods, task, learner, attacks, audits)
     if "privacy" not in swept:
         choices.check_noise(methods, learner, sources)
-    return _parse(parser, groups, sources, swept=swept)
+    on_shares = any(plugin.facts.on_shares for plugin, _ in methods.values())
+    options, made = _parse(parser, groups, sources, swept=swept, on_shares=on_shares)
+    if "clients" not in given_fields(itertools.chain(*sources.values())):
+        options.clients = clients_of(task, made[f"task {task.name}"], options.clients)
+        follow(options, {**sources, "own files": ["--clients"]}, (), on_shares=on_shares)
+    return options, made
 
 
 Classes = dict[str, "type[DataclassInstance]"]  # parameter classes by the title of their group of flags
@@ -387,11 +348,12 @@ def _parse(
     groups: Mapping[str, type[DataclassInstance]],
     sources: choices.Sources,
     swept: Mapping[str, type[DataclassInstance]] = MappingProxyType({}),
+    on_shares: bool = False,
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """Parse the words of all sources. Return the options, and the parameter object of each of the `groups`, by title.
 
     `groups` and `swept` map titles to parameter classes; those in `swept` get flags, but no object, since a sweep
-    makes several. InputError names the source that is wrong, unless it is the command line.
+    makes several. `on_shares` as in `follow`. InputError names the source that is wrong, unless it is the command line.
     """
     for title, params in {**swept, **groups}.items():
         flags.add_fields(parser, title, params)
@@ -406,4 +368,5 @@ def _parse(
         except InputError as error:
             raise InputError(f"{source}: {error}" if source else str(error)) from None
     options = parser.parse_args([*itertools.chain(*sources.values())])
+    follow(options, sources, [*groups.values(), *swept.values()], on_shares=on_shares)
     return options, {title: flags.params_from_options(params, options) for title, params in groups.items()}

@@ -170,9 +170,11 @@ class _Checks:
         sending = {k: state for k, state in now.sent.items() if state}
         still = [k for k, state in sending.items() if same_effect(state, {name: now.before[name] for name in state})]
         self.trained |= does_more or len(still) < len(sending)
+        # what clients sent may do nothing in the model's place: factors A alone, while all factors B are zero
+        could_do_more = any(not same_effect({**now.before, **state}, now.before) for state in sending.values())
         if sending and len(still) == len(sending):
             self.untrained.append(now.number)
-        elif sending and not does_more and now.following == now.number + 1:
+        elif could_do_more and not does_more and now.following == now.number + 1:
             self.still.append(now.number)
         self._note_alike(now)
         failed = self.run.notes.get(str(now.index), {}).get("failed")

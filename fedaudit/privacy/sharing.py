@@ -51,8 +51,8 @@ class Sharing:
         slices = (answers - 1) // degree - t + 1
         if slices < 1:
             raise InputError(
-                f"{users} users are too few for t = {t} colluders, {absent} absent and {wrong} wrong ones: needed are "
-                f"{degree} (ell + t - 1) + 1 + 2 x {wrong} + {absent}, that is "
+                f"--clients {users}: too few users for --colluders {t}, --absent {absent} and --wrong {wrong}: needed "
+                f"are {degree} (ell + t - 1) + 1 + 2 x {wrong} + {absent}, that is "
                 f"{degree * t + 1 + 2 * wrong + absent} for ell = 1"
             )
         return cls(field_above(2 * largest), users, slices, degree, tolerance)

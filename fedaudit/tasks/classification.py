@@ -182,7 +182,8 @@ def _partition(domain: Labelled, params: Any, clients: int, rng: np.random.Gener
     if params.partition == "dirichlet":
         return partitions.dirichlet(domain.names, clients, params.dirichlet, rng, least=LEAST)
     if params.partition == "dominant":
-        shares = partitions.dominant(domain.names, clients, params.shots or SHOTS, rng)
+        fewest = int(np.unique(domain.names, return_counts=True)[1].min())
+        shares = partitions.dominant(domain.names, clients, params.shots or min(SHOTS, fewest), rng)
     elif params.shots:
         shares = partitions.few_shot(domain.names, clients, params.shots, rng)
     else:

@@ -31,11 +31,28 @@ LABELS = ("label", "labels", "fine_label", "class", "category")  # columns, and 
 
 class Facts(TaskFacts):
     learner = "prompts"
+    own_files = True
 
 
 @dataclass(frozen=True)
 class Params(Partitioned):
     data_root: str = text("", "folder of pictures: a folder for each class, maybe in train/ and test/")
+
+
+def clients_in(params: Params, usual: int) -> int:
+    """`usual`, or as many as there are classes if each client needs one of its own."""
+    if params.partition != "pathological":
+        return usual
+    root = inside(local_files.folder(params.data_root, flag="--data-root", source=SOURCE))
+    with unpacked("--task folder", root):
+        if files := tables_of_splits(root):
+            pool, _ = choose_splits(files, ())
+            rows = table_rows(files[pool], {"label": LABELS}, needed=("label",))
+            names = {_class_name(values["label"], row) for row, values in rows}
+        else:
+            by_split = _lists(root) or _class_folders(root)
+            names = {name for _, name in by_split[choose_splits(by_split, ())[0]]}
+    return min(usual, len(names))
 
 
 def folder(params: Params, *, clients: int, seed: int) -> Federation:

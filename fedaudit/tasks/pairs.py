@@ -1,9 +1,9 @@
 """One's own pairs of a picture and a text, for LoRA: a list, or the usual files of the Hugging Face hub.
 
-`--data-root` names a list in JSON lines or CSV (`image`, `text`, optionally `client`, `group`, `references`), or a folder with `train.jsonl`
-and `test.jsonl`, an imagefolder with `metadata.jsonl`, parquet files, or a folder of `datasets.save_to_disk`. Where
-pairs name clients, each client draws from its own; else clients draw by group, Dirichlet(0.5), as in FedRand, section
-4.1. Layouts: docs/guides/own-data.md.
+`--data-root` names a list in JSON lines or CSV (`image`, `text`, optionally `client`, `group`, `references`), or a
+folder with `train.jsonl` and `test.jsonl`, an imagefolder with `metadata.jsonl`, parquet files, or a folder of
+`datasets.save_to_disk`. Where pairs name clients, each client draws from its own; else clients draw by group,
+Dirichlet(0.5), as in FedRand, section 4.1. Layouts: docs/guides/own-data.md.
 """
 
 import re
@@ -19,6 +19,7 @@ from fedaudit.machinery.parameters import Parameters, choice, number, text, whol
 from fedaudit.tasks import local_files
 from fedaudit.tasks.base import Federation
 from fedaudit.tasks.captions import INSTRUCTION
+from fedaudit.tasks.facts import TaskFacts
 from fedaudit.tasks.local_files import Item, choose_splits, federate, identifier
 from fedaudit.tasks.metrics import answer_scores, caption_scores
 from fedaudit.tasks.picture_lists import inside, listed_pictures, lists
@@ -54,6 +55,15 @@ class Params(Parameters):
     def check(self) -> None:
         if self.prompt and self.prompt.count("<image>") != 1:
             raise ValueError(f"prompt must hold <image> once, not {self.prompt!r}")
+
+
+class Facts(TaskFacts):
+    own_files = True
+
+
+def clients_in(params: Params, usual: int) -> int:
+    """The number of clients that the pairs name; `usual` if they name none."""
+    return len({item.client for item in load(params)[0]} - {""}) or usual
 
 
 def pairs(params: Params, *, clients: int, seed: int) -> Federation:

@@ -26,7 +26,7 @@ def pathological(labels: Labels, clients: int, rng: np.random.Generator) -> list
     if clients > len(names):
         raise InputError(
             f"--clients {clients}: a pathological split needs at least one class per client, and there are "
-            f"{len(names)} classes"
+            f"{len(names)} classes; give --partition dirichlet, or fewer clients"
         )
     return [np.flatnonzero(np.isin(labels, classes)) for classes in np.array_split(rng.permutation(names), clients)]
 
