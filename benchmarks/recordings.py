@@ -430,7 +430,8 @@ RECORDINGS = {
         both(merged, edit("run.json", scale="global rank", aggregation="stacking")), "aggregation", "could not be checked"
     ),
     "adapters of the vision tower": Recording(
-        renamed(lambda n: peft_name(n, prefix="base_model.model.model.vision_tower.vision_model.encoder.")), REFUSED, "vision"
+        renamed(lambda n: peft_name(n, prefix="base_model.model.model.vision_tower.vision_model.encoder.")), REFUSED,
+        "vision_tower", by_model=True,
     ),
     "half of the held-out records are members": Recording(members_again, "records", "left out"),
     "held-out records with members' pictures": Recording(same_pictures, "pictures"),

@@ -185,6 +185,19 @@ def test_a_run_of_adapters_is_held_against_the_model(tmp_path: Path, capsys: Cap
                    "layers.0.q_proj.A is in one of them only)"]  # fmt: skip
 
 
+def test_adapters_of_another_part_of_the_model_are_refused_by_name(tmp_path: Path, capsys: Capture) -> None:
+    tower = "base_model.model.model.vision_tower.encoder."
+    folder = run_of_adapters(
+        tmp_path / "run",
+        lambda tensors: [tensors.update({f"{tower}{n[:-2]}.lora_{n[-1]}.weight": tensors.pop(n)}) for n in [*tensors]],
+    )
+    said = f"error: --run {folder}: model.vision_tower.encoder.layers.0.self_attn.q_proj is no layer of the language model (model.language_model)"
+    code, _, (line,) = check(["--run", str(folder)], capsys)
+    assert (code, line.startswith(said)) == (2, True)
+    assert main(["--run", str(folder), "--attack", "none", "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(said)
+
+
 def test_a_run_that_is_damaged_or_names_no_model_of_here(tmp_path: Path, capsys: Capture) -> None:
     folder = run_of_adapters(tmp_path / "run", lambda tensors: None)
     code, out, err = check(["--run", str(folder), "--backbone", str(tmp_path / "gone")], capsys)

@@ -91,8 +91,6 @@ def test_the_numbers_of_peft_must_be_those_of_run_json(tmp_path: Path) -> None:
         ({"modules_to_save": ["lm_head"]}, "modules_to_save .*lm_head.* trains more than"),
         ({"bias": "all"}, "bias all trains more"),
         ({"lora_bias": True}, "lora_bias True trains more"),
-        ({"init_lora_weights": "pissa"}, "init_lora_weights pissa changes the backbone's own weights"),
-        ({"init_lora_weights": "olora"}, "init_lora_weights olora changes"),
         ({"peft_type": "LOHA"}, "peft_type LOHA is another kind"),
         ({"target_modules": ["q_proj", "o_proj"]}, "holds no adapter of o_proj, which .*target_modules; it has q_proj, v_proj"),
         ({"r": 8}, r"layers\.0\.q_proj\.A has rank 4, where .*adapter_config\.json states 8"),

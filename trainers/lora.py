@@ -65,7 +65,7 @@ class Settings(Parameters):
     target_modules: str = text(
         "all",
         "adapted projections: all, attention (the paper's), or names",
-        form=r"\w+(,\w+)*",
+        form=r"[\w.]+(,[\w.]+)*",
         said="all, attention, or names such as q_proj,v_proj",
     )
     learning_rate: float = number(4e-3, "AdamW learning rate", above=0, most=1000)

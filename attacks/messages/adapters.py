@@ -152,10 +152,13 @@ class Descents:
         yield from (-part for part in self.learner.gradients(self.start, records, each=True))
 
     def over(self, change: State, directions: Tensor) -> Tensor:
-        """Directions [R, Q] in the tensors of a change only, of directions [R, P] in all."""
+        """Directions [R, Q] in what moves of the tensors of a change, of directions [R, P] in all."""
         ends = np.cumsum([t.numel() for t in self.start.values()])
         places = {name: slice(end - t.numel(), end) for (name, t), end in zip(self.start.items(), ends, strict=True)}
-        return torch.cat([directions[:, :0], *(directions[:, places[name]] for name in change)], 1)
+        parts = (
+            _moving(name, t, directions[:, places[name]].unflatten(1, t.shape)).flatten(1) for name, t in change.items()
+        )
+        return torch.cat([directions[:, :0], *parts], 1)
 
     def regression(self, change: State, records: Sequence[str]) -> ridge.Regression:
         """The regression of a change on the directions of n records, which are still to be added; the last ones are
@@ -165,7 +168,18 @@ class Descents:
 
 
 def _flat(change: State) -> Tensor:
-    return torch.cat([torch.zeros(0), *(t.flatten() for t in change.values())])
+    return torch.cat([torch.zeros(0), *(_moving(name, t, t).flatten() for name, t in change.items())])
+
+
+def _moving(name: str, change: Tensor, values: Tensor) -> Tensor:
+    """The `values` [.., *] of a factor without those components of the rank, rows of A and columns of B, that its
+    `change` [*] leaves as they are: such as were never trained, in place of a backbone that was changed."""
+    axis = 0 if name.endswith(".A") else 1
+    moves = change.any(1 - axis)
+    if moves.all():
+        return values
+    kept = moves.nonzero().flatten().to(values.device)
+    return values.index_select(values.ndim - change.ndim + axis, kept)
 
 
 def _cosine(directions: Tensor, change: State) -> Tensor:

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ELSEWHERE = re.compile(r"vision|visual|image|projector|connector|lm_head")  # parts that get no adapters
 
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+_OF_LANGUAGE = ("model", "transformer", "decoder", "language_model", "text_model", "lm", "llm")  # what layers lie in
 _Class = TypeVar("_Class")
 
 
@@ -46,7 +48,8 @@ class Opened:
         self.language_prefix: str = next((name for name, m in self.model.named_modules() if m is part), "")
         if not self.language_prefix:
             raise ValueError("its language model is no part of its own")
-        # now, because adapters add linear layers later
+        # now, because adapters add layers later
+        self._modules = [name for name, _ in self.model.named_modules()]
         self._linear = [
             f"{self.language_prefix}.{name}"
             for name, module in part.named_modules()
@@ -95,16 +98,37 @@ class Opened:
         elif which == "attention":
             chosen = [n for n in self._linear if _ATTENTION.search(self.short(n).rpartition(".")[0])]
         else:
-            names = {n.rpartition(".")[2] for n in self._linear}
-            for name in set(which.split(",")) - names:
+            ends, whole = ({name(n) for n in self._linear} for name in (_end, self.short))
+            for name in set(which.split(",")) - ends - whole:
                 raise InputError(
                     f"--target-modules {which}: the language model of {self.path} has no {name}; valid are all, "
-                    f"attention, or some of " + ", ".join(sorted(names))
+                    f"attention, or some of " + ", ".join(sorted(ends))
                 )
-            chosen = [n for n in self._linear if n.rpartition(".")[2] in which.split(",")]
+            chosen = [n for n in self._linear if {_end(n), self.short(n)} & {*which.split(",")}]
         if not chosen:
             raise self._refused(f"its language model has no linear layers to adapt ({which})")
         return list(chosen)
+
+    def require_language(self, places: Iterable[str]) -> None:
+        """InputError: one of the layers, by their names in a model that was trained, is not of the language model.
+
+        A name tells where a layer is if this model has modules that end with it; a name that is not here, as older
+        versions of transformers gave others, must name no part of a model but those that a language model is in.
+        """
+        outer = {*self.language_prefix.split("."), *_OF_LANGUAGE}
+        for place in places:
+            named = [name for name in self._modules if f".{name}".endswith(f".{place}")]
+            parts = place.split(".")
+            above = parts[: next((i for i, part in enumerate(parts) if part == "layers" or part.isdecimal()), 0)]
+            if not above:
+                continue
+            known = all(name.startswith(f"{self.language_prefix}.") for name in named)
+            if not (known if named else {*above} <= outer):
+                raise InputError(
+                    f"{place} is no layer of the language model ({self.language_prefix}): attacks ask that one alone, "
+                    "about pictures that were encoded once, without an adapter; train with target_modules that match "
+                    "nothing else, as a pattern .*language_model.*q_proj"
+                )
 
     def short(self, name: str) -> str:
         """A name in `self.model` as one in the language model, such as `layers.0.self_attn.q_proj`."""
@@ -170,6 +194,10 @@ class Opened:
 
     def _refused(self, reason: str) -> InputError:
         return InputError(f"--backbone {self.path}: {reason}")
+
+
+def _end(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def user_class(file: Path, base: type[_Class]) -> type[_Class]:

@@ -19,6 +19,7 @@ from fedaudit.backbones.resolve import display_name
 from fedaudit.backbones.weight_files import read_weights
 from fedaudit.command import exits
 from fedaudit.command.window import tell
+from fedaudit.external.adapters import Adapters
 from fedaudit.machinery.errors import InputError, each, sentences, shown
 from fedaudit.machinery.samples import Sample
 from fedaudit.pipeline.plan import Plan
@@ -196,6 +197,12 @@ def _faults_of_adapters(plan: Plan, model: Any) -> Iterator[str]:
     --target-modules names."""
     layers = model.projections(str(vars(plan.settings)["target_modules"]))
     if plan.own is None:
+        return
+    assert isinstance(plan.own.trained, Adapters)
+    try:
+        model.require_language(plan.own.trained.places)
+    except InputError as error:
+        yield f"--run {plan.own.path}: {error}"
         return
     weights = {model.short(name): model.model.get_submodule(name).weight.shape for name in layers}
     expected = {f"{name}.{half}": shape["BA".index(half)] for name, shape in weights.items() for half in "AB"}

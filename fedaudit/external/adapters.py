@@ -7,14 +7,14 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.headers import read_header
-from fedaudit.external.names import ClientNames
+from fedaudit.external.names import ClientNames, unwrapped
 from fedaudit.external.peft_config import NAME, PeftConfig
 from fedaudit.external.schema import RUN, one_line
 from fedaudit.external.tensors import ROUNDING, Shape, TensorFile, numbered, precision_of, size_of
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from fedaudit.trainers.base import State
 
 _HALF = re.compile(r"(?P<layer>[\w.-]+?)\.(?:(?P<own>[AB])|lora_(?P<peft>[AB])(?:\.(?P<name>\w+))?\.weight)", re.ASCII)
-_OF_PICTURES = re.compile(
-    r"vision|visual|image_encoder|clip|siglip|projector|connector|resampler|qformer|perceiver", re.I
-)
 SCALES = ("own rank", "global rank")  # what alpha is divided by, where ranks differ
 SAY_SCALE = f'{RUN} ("format": 2) must say what alpha is divided by: "scale", "{SCALES[0]}" or "{SCALES[1]}"'
 
@@ -46,6 +43,8 @@ class Adapters:
     targets: tuple[str, ...]  # last components of the adapted layers' names: k_proj, q_proj
     bases: tuple[TensorFile, ...] = ()  # what was merged into the backbone before rounds
     scale_read: bool = False  # whether the scale was read of the model or its configuration, not told
+    places: tuple[str, ...] = ()  # names in their model of the adapted layers, as files have them
+    notes: tuple[str, ...] = ()  # sentences on peft's configuration
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -79,12 +78,55 @@ def canonical(name: str) -> str | None:
     The name begins at the component `layers`; without one, at the parent of the last number (`h.0.attn.c_attn`).
     """
     half = _HALF.fullmatch(name)
-    parts = half["layer"].split(".") if half else []
+    parts = place(name).split(".") if half else []
     numbers = [i for i, part in enumerate(parts[:-1]) if part.isdecimal()]
     if not half or not numbers:
         return None
     start = next((i - 1 for i in numbers if i and parts[i - 1] == "layers"), max(numbers[-1] - 1, 0))
     return ".".join([*parts[start:], half["own"] or half["peft"]])
+
+
+def place(name: str) -> str:
+    """The layer that a factor is of, by its name in the model that was trained, as far as the factor's name tells:
+    without peft's own modules, and those that wrap others in a training."""
+    half = _HALF.fullmatch(name)
+    parts = unwrapped(half["layer"] if half else name).split(".")
+    return ".".join(parts[2:] if parts[:2] == ["base_model", "model"] else parts)
+
+
+def places(adapters: Iterable[TensorFile]) -> tuple[str, ...]:
+    """The layers that adapters are of, each once, sorted (`place`)."""
+    return tuple(sorted({place(in_file) for adapter in adapters for in_file in adapter.names.values()}))
+
+
+def targets_of(model: TensorFile, config: PeftConfig | None) -> tuple[str, ...]:
+    """The adapted layers as the learner's target_modules names them: the ends of their names, or their whole names
+    where the configuration may leave some out."""
+    layers = {name[:-2] for name in model.shapes}
+    return tuple(sorted(layers if config and config.partial else {layer.rpartition(".")[2] for layer in layers}))
+
+
+def notes_of(config: PeftConfig | None) -> tuple[str, ...]:
+    """Sentences on what a configuration says that a reader of the report should know."""
+    if config is None:
+        return ()
+    said = []
+    if config.unknown:
+        said.append(
+            f"{config.path.name} has settings that FedAudit does not know ({'; '.join(config.unknown)}): if they "
+            "change what an adapted layer computes, attacks ask another model than the trained one."
+        )
+    if config.start is False:
+        said.append(
+            f"The adapter started from random numbers ({config.path.name}: init_lora_weights is false): the model "
+            "before training was not the backbone."
+        )
+    if config.of_backbone:
+        said.append(
+            f"The backbone is used less what the first adapter does, as {config.path.name} says (init_lora_weights "
+            f"{config.start})."
+        )
+    return tuple(said)
 
 
 def read_owners(files: OwnFiles, names: ClientNames) -> dict[int, TensorFile]:
@@ -169,12 +211,6 @@ def read_adapter(files: OwnFiles, path: Path) -> TensorFile:
     entries = read_header(files, path)
     for in_file, entry in entries.items():
         name, shape = canonical(in_file), entry["shape"]
-        if tower := _OF_PICTURES.search(in_file.partition(".layers.")[0]):
-            raise InputError(
-                f"{path}: {one_line(in_file)} adapts what reads pictures ({tower[0]}), and attacks ask the language "
-                "model about pictures that were encoded once, without an adapter; train with target_modules that "
-                "match the language model only, as a pattern .*language_model.*q_proj"
-            )
         if name is None:
             raise InputError(
                 f"{path}: {one_line(in_file)} is no name of an adapter's tensor; valid are "
@@ -182,7 +218,10 @@ def read_adapter(files: OwnFiles, path: Path) -> TensorFile:
             )
         if name in names:
             both = f"{one_line(names[name])} and {one_line(in_file)} are both {one_line(name)}"
-            raise InputError(f"{path}: {both}; each tensor once")
+            raise InputError(
+                f"{path}: {both}; each tensor once, of the language model alone: train with target_modules that match "
+                "no other part, as a pattern .*language_model.*q_proj"
+            )
         if entry["dtype"] not in ROUNDING or len(shape) != 2 or 0 in shape:
             raise InputError(
                 f"{path}: {in_file} is {one_line(entry['dtype'])} {one_line(str(shape))}, where a factor of an "
@@ -229,7 +268,13 @@ def _check_global(adapter: TensorFile, config: PeftConfig | None, *, several: bo
             )
     check_pairs(adapter)
     present = {name.split(".")[-2] for name in shapes}
-    if config and (absent := sorted(set(config.targets) - present)):
+    numbers = {int(part) for name in shapes for part in name.split(".") if part.isdecimal()}
+    if config and config.numbers is not None and numbers != config.numbers:
+        raise InputError(
+            f"{adapter.path} holds adapters of the layers {one_line(str(sorted(numbers)))}, and {config.path} says "
+            f"{one_line(str(sorted(config.numbers)))} (layers_to_transform)"
+        )
+    if config and not config.partial and (absent := sorted(set(config.targets) - present)):
         raise InputError(
             f"{adapter.path} holds no adapter of {absent[0]}, which {config.path} names in target_modules; it has "
             f"{', '.join(sorted(present))}"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.external.files import OwnFiles
+from fedaudit.external.names import unwrapped
 from fedaudit.external.schema import one_line
 from fedaudit.external.tensors import check_values
 from fedaudit.machinery import user_files
@@ -124,7 +125,7 @@ def _prompt_tensors(path: Path, content: object) -> dict[str, object]:
         what = _listing([*dict.keys(content)]) if isinstance(content, dict) else "no dictionary"
         raise InputError(f'{path} holds {what}, where a checkpoint of Dassl has "state_dict"')
     pairs = dict.items(entries)  # an OrderedDict that was unpickled may have any attributes, such as `items`
-    tensors = {name.removeprefix("module."): tensor for name, tensor in pairs if isinstance(name, str)}
+    tensors = {unwrapped(name): tensor for name, tensor in pairs if isinstance(name, str)}
     learner = {name.removeprefix(_LEARNER): tensor for name, tensor in tensors.items() if name.startswith(_LEARNER)}
     if not learner:
         return tensors

@@ -25,6 +25,7 @@ Matrix = NDArray[np.float64]
 
 EXACT = 1e-4  # of a client's step: a right recording leaves about 1e-7 unexplained
 REFUSED = 0.9  # of a client's step: right recordings lie far below, uploads that are no states above
+SMALL = 1e-5  # times the sizes of its factors: a smaller product is rounding
 ROUNDINGS = 4  # of the stored dtype, that may come together
 
 
@@ -163,6 +164,17 @@ def same_effect(one: State, other: State) -> bool:
     return one.keys() == other.keys() and all(
         torch.equal(tensor, other[name]) or idle(name) for name, tensor in one.items()
     )
+
+
+def does_something(adapter: State) -> bool:
+    """Whether a product B A of an adapter is not zero, beyond rounding; False for prompts."""
+    for name, b in adapter.items():
+        if name.endswith(".B"):
+            b, a = b.double(), adapter[f"{name[:-2]}.A"].double()
+            size = ((b.mT @ b) * (a @ a.mT)).sum().clamp_min(0).sqrt()  # of the product, without making it
+            if size > SMALL * b.norm() * a.norm():
+                return True
+    return False
 
 
 def changes(before: State, sent: Mapping[int, State], sign: int = 1) -> dict[int, State]:

@@ -1,10 +1,19 @@
-"""Names of clients in a run's files: their numbers, or what a framework calls them, as 64-bit node ids."""
+"""Names in a run's files: of clients, which are their numbers or what a framework calls them, as 64-bit node ids; and
+of tensors, without what wrapped modules in the training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from fedaudit.external.schema import CLIENT, Kind
+
+# what wraps modules in a training; names of their tensors contain these
+WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "module", "_module", "_fsdp_wrapped_module"}
+
+
+def unwrapped(name: str) -> str:
+    """A tensor's or module's name without the wrappers of its training."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ NAME = "adapter_config.json"
 _PLAIN = re.compile(r"\^?[\w.]+", re.ASCII)  # keys of patterns; others could match for ever
 _TRAINED_MORE = "trains more than the two factors of a layer, which attacks do not ask"
 _BASE_CHANGED = "changes the backbone's own weights, so that the model without adapter is not the backbone"
+_STARTS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")  # initialisations that leave the backbone alone
+# initialisations that take what the first adapter does out of the backbone
+_OF_BACKBONE = re.compile(r"pissa(_niter_\d+)?|olora|corda|lora_ga", re.ASCII)
 
 # values that leave an adapter what it is; any other is refused with the reason
 _NEEDED: Mapping[str, tuple[Collection[Any], str]] = {
@@ -37,8 +40,14 @@ _NEEDED: Mapping[str, tuple[Collection[Any], str]] = {
     "kasa_config": ((None,), _BASE_CHANGED),
     "velora_config": ((None,), "changes how layers are trained and run"),
     "monteclora_config": ((None,), "draws adapters at random"),
-    "init_lora_weights": ((True, False, None, "gaussian", "eva", "orthogonal", "lora_ga"), _BASE_CHANGED),
 }
+_KNOWN = {  # that change nothing here, or are read
+    *_NEEDED, "init_lora_weights", "r", "lora_alpha", "alpha_pattern", "rank_pattern", "use_rslora", "target_modules",
+    "exclude_modules", "layers_to_transform", "layers_pattern", "lora_dropout", "fan_in_fan_out", "task_type",
+    "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "megatron_core",
+    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config",
+    "ensure_weight_tying",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,15 @@ class PeftConfig:
     ranks: Mapping[str, int]
     base: str  # the model that was adapted, as peft names it; "" if it does not
     targets: tuple[str, ...]  # last components of the adapted layers' names; () if a pattern says it
+    start: object = True  # init_lora_weights
+    numbers: frozenset[int] | None = None  # of the layers that are adapted; None: not stated
+    partial: bool = False  # whether it may leave out some layers that have a target's name
+    unknown: tuple[str, ...] = ()  # "key = value" of what is not known here
+
+    @property
+    def of_backbone(self) -> bool:
+        """Whether what the first adapter does was taken out of the backbone's weights before training."""
+        return isinstance(self.start, str) and bool(_OF_BACKBONE.fullmatch(self.start.lower()))
 
     def layer_rank(self, layer: str) -> int:
         return self.ranks.get(_key(self.ranks, layer), self.rank)
@@ -76,7 +94,16 @@ def read_peft_config(files: OwnFiles, folders: Collection[Path]) -> PeftConfig |
         value = about.get(key)
         if (tuple(value) if isinstance(value, list) else value) not in plain and key in about:
             raise InputError(f"{path}: {key} {one_line(str(value))} {reason}; FedAudit cannot audit such an adapter")
-    targets = about.get("target_modules")
+    start = about.get("init_lora_weights", True)
+    if start not in _STARTS and not (isinstance(start, str) and _OF_BACKBONE.fullmatch(start.lower())):
+        raise InputError(
+            f"{path}: init_lora_weights {one_line(str(start))} may change the backbone's own weights, as loftq does; "
+            "save the changed backbone as a model, name it by --backbone, and write init_lora_weights true"
+        )
+    targets, chosen = about.get("target_modules"), about.get("layers_to_transform")
+    numbers = [chosen] if isinstance(chosen, int) else chosen
+    if numbers is not None and not (isinstance(numbers, list) and all(type(n) is int for n in numbers)):
+        raise InputError(f"{path}: layers_to_transform must be numbers of layers, not {one_line(str(chosen))}")
     return PeftConfig(
         path=path,
         alpha=_number(path, "lora_alpha", about.get("lora_alpha", 8)),
@@ -86,7 +113,23 @@ def read_peft_config(files: OwnFiles, folders: Collection[Path]) -> PeftConfig |
         ranks={key: int(rank) for key, rank in _pattern(path, "rank_pattern", about).items()},
         base=str(about.get("base_model_name_or_path") or ""),
         targets=tuple(t.rpartition(".")[2] for t in targets if isinstance(t, str)) if isinstance(targets, list) else (),
+        start=start,
+        numbers=None if numbers is None else frozenset(numbers),
+        partial=numbers is not None or bool(about.get("exclude_modules")) or _is_pattern(targets),
+        unknown=tuple(
+            one_line(f"{key} = {value}") for key, value in about.items() if key not in _KNOWN and not _is_off(value)
+        ),
     )
+
+
+def _is_pattern(targets: object) -> bool:
+    """Whether target_modules says which layers are meant, not only the ends of their names."""
+    return isinstance(targets, str) or (isinstance(targets, list) and any("." in str(target) for target in targets))
+
+
+def _is_off(value: object) -> bool:
+    """Whether a value of a configuration asks for nothing."""
+    return value is None or value is False or value in ("", "none", [], {})
 
 
 def _pattern(path: Path, name: str, about: Mapping[str, Any]) -> dict[str, float]:

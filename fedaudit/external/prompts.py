@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedaudit.external.checkpoints import read_checkpoint
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.headers import ITEM, read_header
+from fedaudit.external.names import unwrapped
 from fedaudit.external.schema import RUN, one_line
 from fedaudit.external.tensors import ROUNDING, TensorFile, precision_of, size_of
 from fedaudit.machinery.errors import InputError, nearest
@@ -40,6 +41,8 @@ OWN_PARTS = (OWN, *_FACTORS)  # what a client keeps
 @dataclass(frozen=True, eq=False)
 class Prompts:
     """Facts about the prompts of an external run, from its run.json and the headers of its files."""
+
+    notes: ClassVar[tuple[str, ...]] = ()  # sentences on a configuration
 
     rule: str  # the method of this project by which the files are read
     params: DataclassInstance  # of that method
@@ -150,7 +153,7 @@ def read_start(files: OwnFiles, path: Path) -> TensorFile | None:
 
 def tensor_name(in_file: str, *, own: bool) -> str:
     """This project's name of a tensor: p_G or p_L for a context `ctx`, else its own."""
-    name = in_file.removeprefix(_PREFIX)
+    name = unwrapped(in_file).removeprefix(_PREFIX)
     return (OWN if own else SHARED) if name == "ctx" else name
 
 

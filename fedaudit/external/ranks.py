@@ -73,7 +73,8 @@ class _Stack:
             elif partner(name) not in adapter.shapes:
                 factors[name] = self._scale(layer, rank) / self._scale(layer, rank_of(name, model.shapes[name]))
         scaled_base = base and dataclasses.replace(
-            base, factors={name: self.rank / self.alpha for name in base.shapes if name.endswith(".B")}
+            base,
+            factors={n: base.factors.get(n, 1.0) * self.rank / self.alpha for n in base.shapes if n.endswith(".B")},
         )
         precision = max(adapter.precision, base.precision if base else 0.0)
         return StackedFile(

@@ -5,6 +5,7 @@ Importing this module is light, and `read` needs no torch: it reads only the hea
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -18,10 +19,13 @@ from fedaudit.external.adapters import (
     SCALES,
     Adapters,
     check_tensors,
+    notes_of,
+    places,
     read_adapter,
     read_owners,
     read_scales,
     scaled,
+    targets_of,
     without_b,
 )
 from fedaudit.external.coins import COINS, read_coins
@@ -172,6 +176,8 @@ def _read_adapters(
     owners = read_owners(files, names)
     config = read_peft_config(files, (files.root, files.root / "models"))
     bases = _bases(files, about, recorded)
+    if config and config.of_backbone:
+        bases = [_taken_out(config, recorded, any(bases))] * len(models)
     scale, changes = about.get("scale"), about.get("uploads") == "changes"
     rank = check_tensors(models, uploads, owners, config, several=scale is not None)
     scales = read_scales(files.root / RUN, about.get("scaling", {}), models[0], config)
@@ -191,9 +197,11 @@ def _read_adapters(
     elif config or scales:
         scale_of, one = (config.scale, config.scale("")) if config else (scales.__getitem__, alpha / rank)
         models, uploads, private = scaled(models, uploads, private, scale_of, one)
-    targets = tuple(sorted({name.split(".")[-2] for name in models[0].shapes}))
-    merged = tuple(base for base in bases if base is not None)
-    trained = Adapters(alpha, rank, targets, merged, scale_read=bool(config or scales))
+    merged = tuple({base.path: base for base in bases if base is not None}.values())
+    all_files = [*recorded.models, *owners.values(), *(file for sent in recorded.uploads for file in sent.values())]
+    trained = Adapters(
+        alpha, rank, targets_of(models[0], config), merged, bool(config or scales), places(all_files), notes_of(config)
+    )
     further = [config.path] if config else []
     return _Recorded(recorded.numbers, models, uploads, private, recorded.notes), trained, further
 
@@ -210,6 +218,22 @@ def _bases(files: OwnFiles, about: Mapping[str, Any], recorded: _Recorded) -> li
             'merged into the backbone; "aggregation" must name the rule: "stacking", or "other"'
         )
     return bases
+
+
+def _taken_out(config: PeftConfig, recorded: _Recorded, merged: bool) -> TensorFile:
+    """What was taken out of the backbone before training, as a base: the first adapter with the other sign. InputError:
+    that adapter is not in the run, or what clients received was merged into the backbone."""
+    first = recorded.models[0]
+    if first.factors or merged:
+        what = "a run whose adapters are merged into the backbone" if merged else "a run without its first model"
+        raise InputError(
+            f"{config.path}: init_lora_weights {config.start} takes the first adapter out of the backbone's weights, "
+            f"and {what} does not tell which it was; save the changed backbone as a model, name it by --backbone, and "
+            "write init_lora_weights true"
+        )
+    return dataclasses.replace(
+        first, factors={name: -config.scale(name[:-2]) for name in first.shapes if name.endswith(".B")}
+    )
 
 
 def _read_prompts(

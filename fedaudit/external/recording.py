@@ -347,7 +347,11 @@ class _Checks:
             )
 
     def _of_start(self) -> Iterator[Remark]:
-        if any(name.endswith(".B") and tensor.any() for name, tensor in self.start.items()):
+        for sentence in self.run.trained.notes:
+            yield Remark("adapter", sentence, note=True)
+        from fedaudit.external.explain import does_something
+
+        if does_something(self.run.models[0].load()):
             yield Remark(
                 "start",
                 "The adapter is not zero before the first round (a warm start, or an initialisation such as PiSSA): "

@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedaudit.external.adapters import Adapters, check_tensors, read_adapter, scaled, without_b
+from fedaudit.external.adapters import (
+    Adapters,
+    check_tensors,
+    notes_of,
+    places,
+    read_adapter,
+    scaled,
+    targets_of,
+    without_b,
+)
 from fedaudit.external.checkpoints import find
 from fedaudit.external.coins import COINS, read_coins
 from fedaudit.external.files import OwnFiles
@@ -74,11 +83,18 @@ def read_adapter_run(place: Path, flags: Flags) -> OwnRun:
     config = read_peft_config(files, (tensors.parent,))
     if config is None:
         raise InputError(f"{tensors.parent / NAME} is missing; it says how the adapter in {tensors.name} is scaled")
+    if config.of_backbone:
+        raise InputError(
+            f"{config.path}: init_lora_weights {config.start} takes the first adapter out of the backbone's weights, "
+            "and one adapter does not tell which it was; save it with path_initial_model_for_weight_conversion, or "
+            "save the changed backbone as a model, name it by --backbone, and write init_lora_weights true"
+        )
     adapter = read_adapter(files, tensors)
     rank = check_tensors([adapter, adapter], [{0: adapter}], {}, config)
     models, uploads, _ = scaled([adapter], [{0: adapter}], [], config.scale, config.scale(""))
-    targets = tuple(sorted({name.split(".")[-2] for name in adapter.shapes}))
-    trained = Adapters(config.scale("") * config.rank, rank, targets, scale_read=True)
+    trained = Adapters(
+        config.scale("") * config.rank, rank, targets_of(adapter, config), (), True, places([adapter]), notes_of(config)
+    )
     return _run(
         place, tensors, "adapter", config.base, trained, sources,
         read_lists(sources, None, client=0), [without_b(adapter), *models], uploads, [{}], {NAME: config.path},

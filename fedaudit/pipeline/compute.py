@@ -16,6 +16,7 @@ from fedaudit.attacks.settings import Probing
 from fedaudit.backbones import EMBEDDED
 from fedaudit.backbones.clip_source import ClipSource
 from fedaudit.backbones.texts import check_texts
+from fedaudit.external.adapters import Adapters
 from fedaudit.external.prompts import START_TOKEN
 from fedaudit.external.reading import PROMPTS
 from fedaudit.machinery.errors import DamagedPicture, InputError, each
@@ -82,6 +83,7 @@ def _open(plan: Plan, workshop: Workshop) -> None:
             method_of(cell) if cell.variant else None,
             [pack(plan.own.models[r].load()) for r in (0, -1)],
             pack(token.load()) if token else None,
+            plan.own.trained.places if isinstance(plan.own.trained, Adapters) else (),
         )
         try:
             next(executor.map(_try_models, [trial]))
@@ -98,6 +100,7 @@ class _Trial:
     method: Method[Any] | None  # that they are read by; None for adapters
     models: Sequence[bytes]  # the start, and another one
     start_token: bytes | None  # {START_TOKEN: the start token's embedding in the text encoder of the training}
+    places: Sequence[str]  # of adapters, in the model that was trained
 
 
 def _try_models(bench: Bench, trial: _Trial) -> None:
@@ -105,6 +108,7 @@ def _try_models(bench: Bench, trial: _Trial) -> None:
     from fedaudit.trainers.lora import Learner
 
     if isinstance(bench.learner, Learner):
+        bench.learner.vlm.require_language(trial.places)
         bench.learner.load_adapter(unpack(trial.models[0]))
         return
     assert isinstance(bench.learner, Classifier)

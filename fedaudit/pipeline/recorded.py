@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedaudit.external.adapters import Adapters
+from fedaudit.external.explain import does_something
 from fedaudit.external.recording import NOISE, Remark
 from fedaudit.external.run import OwnRun
 from fedaudit.pipeline.methods import method_of, transcript_of
@@ -285,11 +286,6 @@ class HalfFit:
 def scaled(adapter: State, by: float) -> State:
     """The adapter at another scale."""
     return {name: tensor * by if name.endswith(".B") else tensor for name, tensor in adapter.items()}
-
-
-def does_something(adapter: State) -> bool:
-    """Whether a factor B is not zero."""
-    return any(bool(tensor.any()) for name, tensor in adapter.items() if name.endswith(".B"))
 
 
 @dataclass(frozen=True, eq=False)
