@@ -131,6 +131,7 @@ class Options(TypedDict, total=False):
     shadows: int | None
     shared_layers: int | None
     shots: int | None
+    show_records: bool | None
     sigma: str | None
     slice: str | None
     solved_rounds: int | None

@@ -27,7 +27,7 @@ TABLES = {  # columns that pages rely on even in an empty table; a table not lis
     "newcomers": "start when test client accuracy",
     "privacy": "threat_model whose claimed provable every_step replace_one delta why",
     "noise": "release party std dimension sensitivity clip clip_norm sampler batch steps noise signal ratio clipped",
-    "records": "threat_model way client record label kind member rank percentile",  # plus one column per score
+    "records": "threat_model way client record kind member rank percentile",  # plus a label, and one column per score
     # label "mean": the mean over a client's classes
     "classes": "threat_model way client label signal success low high members nonmembers",
     "agreement": "threat_model way signal_a signal_b spearman overlap chance",

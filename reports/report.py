@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +34,18 @@ from fedaudit.reports.verdict_cards import SYMBOLS
 
 __all__ = ["TABLES", "Evidence", "build"]
 
+
+@dataclass(frozen=True)
+class Records:
+    """What a page says of single records: whether they are somebody's own and it shows them (`own_shown`), or, where it
+    hides them (`hidden`), the SHA-256 of their table."""
+
+    own_shown: bool = False
+    hidden: bool = False
+    sha256: str = ""
+
+
+AS_USUAL = Records()  # of built-in and public data
 MANY = 6  # runs that fit side by side as columns
 FEW = 4  # runs whose epsilons and utility stand in words at the top of the page
 
@@ -44,12 +57,14 @@ def build(
     each: Each = map,
     across: Mapping[str, Compared] = MappingProxyType({}),
     note: Mapping[str, Any] | None = None,
+    single: Records = AS_USUAL,
 ) -> None:
     """Write the report of one or more methods and seeds under one task and attack, through `write(name, bytes)`.
 
     `each` works as `map` and may draw figures in parallel. `across` holds, by audit, the results of audits that compare
-    runs, `note` how and when the report was made (`fedaudit.pipeline.provenance`). `index.html` is written last, after
-    all files that it holds. ValueError as in `check`, before any writing.
+    runs, `note` how and when the report was made (`fedaudit.pipeline.provenance`), `single` what the page says of
+    single records. `index.html` is written last, after all files that it holds. ValueError as in `check`, before any
+    writing.
     """
     check(evidence)
     write = self_contained(write)
@@ -69,7 +84,7 @@ def build(
         for name, table in section.figure_tables.items():
             write(f"figures/{name}.csv", csv(table))
         write_drawings(section.drawn.values(), write)
-    write("index.html", _render_page(page, filled, note))
+    write("index.html", _render_page(page, filled, note, single))
 
 
 def rows_as_json(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -85,7 +100,7 @@ def rows_as_json(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return ("[\n " + ",\n ".join(f"{{\n  {flat(row)[1:-1]}\n }}" for row in rows) + "\n]\n").encode()
 
 
-def _render_page(page: Page, filled: Mapping[str, Section], note: Mapping[str, Any] | None) -> bytes:
+def _render_page(page: Page, filled: Mapping[str, Section], note: Mapping[str, Any] | None, single: Records) -> bytes:
     """The bytes of index.html with the `filled` sections."""
     evidence = page.evidence
     subjects = {"membership": "membership leakage", "utility": "utility", "privacy": "privacy"}
@@ -104,6 +119,7 @@ def _render_page(page: Page, filled: Mapping[str, Section], note: Mapping[str, A
         "first": _first_screen(page, filled, notes),
         "demonstration": is_demonstration(page),
         "note": note,
+        "single": single,
         "left_out": page.left_out,
         "several": any(len(v.evidence) > 1 for v in page.runs),
         "symbols": SYMBOLS,

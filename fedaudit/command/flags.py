@@ -177,6 +177,8 @@ def add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--export-adapters", metavar="FOLDER", help="write the models as adapters that peft loads")
     add_places_of_work(group)
     switch = argparse.BooleanOptionalAction  # so that --no-NAME can override a configuration file
+    text = "ids, texts, pictures and scores of your own records on the page, not only in its folder"
+    group.add_argument("--show-records", action=switch, default=False, help=text)
     text = "say what would run, how long and how much disk"
     group.add_argument("--dry-run", action=switch, default=False, help=text)
     text = "say in half a minute whether data, run and frozen model fit and what is missing, and run nothing"

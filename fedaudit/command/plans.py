@@ -172,6 +172,7 @@ def _shared(options: argparse.Namespace, made: Mapping[str, Any]) -> dict[str, A
         "gpus": _gpus(device),
         "memory": options.memory or 0,
         "keep_rounds": options.keep_rounds,
+        "show_records": options.show_records,
         **_workers(options),
     }
 

@@ -37,6 +37,8 @@ def check(plan: Plan, options: argparse.Namespace, given: GivenFields, ignored: 
     _check_limits(plan, options)
     _check_layers(plan)
     _check_shadow_kind(plan)
+    if options.show_records and not plan.own_files:
+        raise InputError("--show-records: has no effect, since records of built-in and public data are always shown")
     if getattr(options, "epsilon", None) == (math.inf,):
         ignored = ignored - {"epsilon"}  # --epsilon none asks for what happens anyway
     for names, deciders, why in _idle(plan, ignored):

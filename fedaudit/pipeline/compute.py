@@ -149,7 +149,10 @@ def _compute(plan: Plan, workshop: Workshop, progress: Progress) -> list[str]:
         evidence = [read_evidence(cell) for cell in plan.cells]
         with progress.stage("writing the report", 1) as advance:
             note = provenance.end(plan, started, reused)
-            write_page(evidence, report, workshop.each, plan.across, note)
+            write_page(
+                evidence, report, workshop.each, plan.across, note,
+                own_files=plan.own_files, show_records=plan.show_records,
+            )  # fmt: skip
             finish(report)
             advance()
     return reused

@@ -121,13 +121,16 @@ REPORT, PAPER, COMPARISON, TWO_REPORTS = (
 
 
 def page(
-    cells: Sequence[Cell], *, figure: str = "", across: Across = NO_AUDITS, accepted: Sequence[str] = ()
-) -> dict[str, Any]:
+    cells: Sequence[Cell], *, figure: str = "", across: Across = NO_AUDITS, accepted: Sequence[str] = (),
+    show_records: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Describe all that a page depends on, as a dict whose hash names its folder: the report of some cells or, with
     `figure` (a module of reports/papers/), a paper's figure drawn from them. `across`: parameters of audits that
-    compare runs, by name, `accepted`: checks of a recording whose doubts void nothing."""
+    compare runs, by name, `accepted`: checks of a recording whose doubts void nothing, `show_records`: whether single
+    records of the user's own files are shown."""
     runs = [cell.analysis_key for cell in cells]
     about = page_of(runs, PAPER if figure else REPORT, figure=figure, across=across)
+    about |= {"records": "shown"} if show_records else {}
     return about | ({"accepted": sorted(accepted)} if accepted else {})
 
 

@@ -44,7 +44,9 @@ def cautions(plan: Plan) -> list[str]:
 
 def limits(plan: Plan) -> list[str]:
     """All sentences on limits that the report shows."""
-    remarks = plan.data.remarks if plan.own is None else ()
+    remarks = list(plan.data.remarks) if plan.own is None else []
+    if plan.own_files and not plan.show_records:  # what follows a colon names records
+        remarks = [f"{remark.partition(':')[0]}: the terminal names them." for remark in remarks]
     first = [*remarks, *cautions(plan), *canary_notes(plan), *_shared_noise(plan)]
     small = (
         "The built-in model and task are small: they show how methods compare and that the tools work, not how much a "
@@ -101,6 +103,8 @@ def _strange_words(plan: Plan, source: ClipSource) -> list[str]:
 
     words = strange_words(source, classes)
     named = ", ".join(words[:4]) + (" and more" if len(words) > 4 else "")
+    if plan.own_files and not plan.show_records:
+        named = f"{len(words)} words in the names of classes"
     return [STRANGE.format(words=named)] if words else []
 
 

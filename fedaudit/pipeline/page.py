@@ -18,17 +18,25 @@ from fedaudit.pipeline.notes import limits
 from fedaudit.pipeline.plan import Cell
 from fedaudit.pipeline.provenance import Note
 from fedaudit.reports.figures.drawing import Each
-from fedaudit.reports.report import Evidence, build
+from fedaudit.reports.records_page import write_records
+from fedaudit.reports.report import Evidence, Records, build
 from fedaudit.reports.runs import entries
+from fedaudit.reports.without_records import without_records
 
 
 def write_page(
-    evidence: Sequence[Evidence], folder: Folder, each: Each, across: Across = NO_AUDITS, note: Note | None = None
-) -> None:
+    evidence: Sequence[Evidence], folder: Folder, each: Each, across: Across = NO_AUDITS, note: Note | None = None,
+    *, own_files: bool = False, show_records: bool = False,
+) -> None:  # fmt: skip
     """Write the report of a plan's cells to `folder`. `each` maps a function over jobs, in the workers if there are
-    any; `across` are the parameters of the audits that compare runs, by name; `note` says how the report was made."""
+    any; `across` are the parameters of the audits that compare runs, by name; `note` says how the report was made.
+    Single records of `own_files` are written to a page of their own, unless they are to be shown (`show_records`)."""
     results = compare_all([audited_run(e) for e in evidence], across)
-    build(evidence, folder.write, each=each, across=results, note=note)
+    single = Records(own_shown=own_files and show_records)
+    if own_files and not show_records:
+        single = Records(hidden=True, sha256=write_records(evidence, folder.write, each=each))
+        evidence = without_records(evidence)
+    build(evidence, folder.write, each=each, across=results, note=note, single=single)
 
 
 def compare_all(runs: Sequence[AuditedRun], across: Across) -> dict[str, Compared]:

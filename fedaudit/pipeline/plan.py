@@ -19,6 +19,7 @@ from fedaudit.machinery.plugins import Plugin
 from fedaudit.machinery.store import inside, key_of
 from fedaudit.pipeline import keys
 from fedaudit.pipeline.data import ROOT, Data
+from fedaudit.tasks.facts import TASKS
 from fedaudit.terms.threat_models import ACTIVE_SERVER
 from fedaudit.trainers.learners import METHODS, LearnerFacts, MethodFacts, facts, trained_by
 
@@ -80,6 +81,7 @@ class Plan:
     worker_gpus: float = 0
     own: OwnRun | None = None  # audited instead of a training of ours
     accepted_doubts: Sequence[str] = ()  # checks of its recording whose doubts void nothing
+    show_records: bool = False  # whether the page shows single records of the user's own files
     newcomers: int = 0  # how many clients, the last ones, join only after the last round
     # parameters of the audits that compare all cells, by name; their results stand on the page only
     across: Mapping[str, DataclassInstance] = field(default_factory=dict)
@@ -142,8 +144,14 @@ class Plan:
         few = len(self.methods) <= 3  # of more methods, their parameters are left out
         labels = dict.fromkeys(label if few else label.partition(":")[0] for label in self.methods)
         name = f"{_slug('-'.join(labels))[:80]}-{_joined(self.attacks) or self.task}"
-        about = keys.page(self.cells, across=self.across, accepted=self.accepted_doubts)
+        shown = self.own_files and self.show_records
+        about = keys.page(self.cells, across=self.across, accepted=self.accepted_doubts, show_records=shown)
         return self.out / "reports" / f"{name}-{key_of(about)[:8]}"
+
+    @property
+    def own_files(self) -> bool:
+        """Whether the records are the user's own, which a page that is sent on should not show."""
+        return self.own is not None or TASKS[self.task].facts.own_files
 
     @property
     def learner(self) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from fedaudit.reports.section import Page
 
+PRIVATE = "private"  # folder of a report's tables that are not sent on
 FOLDER = "comparisons"  # under --out
 TABLES = ("records", "accuracy", "utility")
 CONFIDENCE = 0.95
@@ -67,7 +68,7 @@ class _Tables(Mapping[str, "pd.DataFrame"]):
     """The tables of a run by name, each read from the report's CSV files when first used."""
 
     def __init__(self, path: Path, read: Callable[[str], pd.DataFrame]) -> None:
-        self._names = [name for name in TABLES if (path / f"{name}.csv").is_file()]
+        self._names = [name for name in TABLES if _file(path, name).is_file()]
         self._read = functools.cache(read)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
@@ -84,8 +85,15 @@ class _Tables(Mapping[str, "pd.DataFrame"]):
 
 def _table(path: Path, label: str, seed: int, name: str) -> pd.DataFrame:
     """The rows of one training in a report's table `name`."""
-    table = _csv(path / f"{name}.csv")
-    return table[(table.method == label) & (table.seed == seed)].drop(columns=["method", "seed"])
+    table = _csv(_file(path, name))
+    of_run = table[(table.method == label) & (table.seed == seed)]
+    return of_run.drop(columns=[column for column in ("method", "seed", "number") if column in of_run])
+
+
+def _file(path: Path, name: str) -> Path:
+    """A report's table, of somebody's own records the one with ids and scores."""
+    private = path / PRIVATE / f"{name}.csv"
+    return private if private.is_file() else path / f"{name}.csv"
 
 
 @functools.lru_cache(maxsize=2 * len(TABLES))

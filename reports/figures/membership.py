@@ -183,7 +183,9 @@ def _scores_plot(scores: Table, methods: Sequence[str], signal: str) -> Plot:
                 panel.stairs(density, edges, linewidth=1.4, **look)
                 bins = {"n": len(values), "low": edges[:-1], "high": edges[1:], "density": density}
                 data.append(Table({"method": method, "threat_model": threat, "kind": kind, **bins}))
-        panel.set(title=f"{method}\n{threat}: {', '.join(part.way.unique()) or 'no model'}", xlabel=signal_name(signal))
+        unit = f", {part.unit.iloc[0]}" if "unit" in part else ""
+        title = f"{method}\n{threat}: {', '.join(part.way.unique()) or 'no model'}"
+        panel.set(title=title, xlabel=f"{signal_name(signal)}{unit}")
         panel.xaxis.set_major_locator(MaxNLocator(5))
         panel.tick_params(labelbottom=True)
     name_rows(axes, "density")

@@ -13,12 +13,13 @@ from fedaudit.reports.figures import membership
 from fedaudit.reports.figures.drawing import draw
 from fedaudit.reports.rows import MethodRow
 from fedaudit.reports.section import Page, Row, Section
+from fedaudit.reports.without_records import IN_CLIENT
 
 ORDER = 60
 LISTED = 20  # records of a run whose scores the page lists
 FIRST = ("roc", "scores", "classes", "rounds")  # kinds of figures of which the first is in sight, others are folded
 FEW = 3  # signals that are drawn below each other; if there are more, the first alone
-NO_SCORES = {"method", "seed", *TABLES["records"].split()}  # all other columns of the table are scores
+NO_SCORES = {"method", "seed", "label", *TABLES["records"].split()}  # all other columns of the table are scores
 
 
 def section(page: Page) -> Section | None:
@@ -36,7 +37,15 @@ def section(page: Page) -> Section | None:
         return None
     return Section(
         links=[("figures", "Who is exposed"), *([("exposed", "Exposed records")] if shots else [])],
-        context={"exposed": {"drawn": list(drawn), "first": _first(list(drawn)), "shots": shots, "scores": scores}},
+        context={
+            "exposed": {
+                "drawn": list(drawn),
+                "first": _first(list(drawn)),
+                "shots": shots,
+                "scores": scores,
+                "ranks": any(name.endswith(IN_CLIENT) for v in page.detailed for name in v.table("records")),
+            }
+        },
         drawn=drawn,
         tables=page.files("records", "classes"),
         figure_tables={name: table.drop(columns="png") for name, table in page.files("exposed").items()},
@@ -61,6 +70,7 @@ def _top_records(v: MethodRow) -> Row:
     table, shots = v.table("records"), v.table("exposed")
     threat, model = (shots if len(shots) else table)[["threat_model", "way"]].iloc[0]
     part = table[(table.threat_model == threat) & (table.way == model)]
-    scores = [name for name in part if name not in NO_SCORES and part[name].notna().any()]
+    names = (name for name in part if name not in NO_SCORES and not name.endswith(IN_CLIENT))
+    scores = [name for name in names if part[name].notna().any()]
     rows = part.sort_values(["rank", "record"]).head(LISTED).to_dict("records")
     return {"name": v.title, "threat": threat, "model": model, "scores": scores, "rows": rows, "total": len(part)}
