@@ -33,6 +33,6 @@ def write_records(evidence: Sequence[Evidence], write: Write, *, each: Each = ma
     for section in filled.values():
         for name, table in section.figure_tables.items():
             write(f"{FOLDER}/{name}.csv", csv(table))
-    shown = dict.fromkeys(SECTIONS) | template_parts(filled)
-    write(NAME, render("records.html", shown | {"task": page.evidence[0].task, "digest": digest}))
+    variables = dict.fromkeys(SECTIONS) | template_parts(filled)
+    write(NAME, render("records.html", variables | {"task": page.evidence[0].task, "digest": digest}))
     return digest

@@ -1,4 +1,4 @@
-"""What a page about somebody's own data may show when it is sent on: no record's id, text, picture, path or score.
+"""Takes out of a page about somebody's own data what should not be sent on: records' ids, texts, pictures, scores.
 
 Whoever has the model could find a record by its score. So each record is a running number, and each score a rank, from
 which every AUROC, interval, scan and permutation p-value follows. The rest stays in the folder: `records_page`.
@@ -65,8 +65,8 @@ def _hidden(name: str, table: pd.DataFrame, numbers: Mapping[str, int], codes: M
     if name == "trajectories":
         return table[table.record == MEAN]
     if name == "contents":
-        known = table.assign(cosine=table.cosine.mean()) if "cosine" in table else table
-        return known.drop(columns=[column for column in known if column in ("record", "label", "nearest")])
+        averaged = table.assign(cosine=table.cosine.mean()) if "cosine" in table else table
+        return averaged.drop(columns=[column for column in averaged if column in ("record", "label", "nearest")])
     if name == "classes":
         return table.assign(label=table.label.map(codes))
     return table.drop(columns=[column for column in ("record", "text", "label", "asked", "png") if column in table])
@@ -87,9 +87,9 @@ def _ranked(table: pd.DataFrame, numbers: Mapping[str, int]) -> pd.DataFrame:
 
 def _percentiles(table: pd.DataFrame, numbers: Mapping[str, int]) -> pd.DataFrame:
     """The table `scores` with the percentile of each among those of its adversary, as figures draw them."""
-    known = (*TABLES["scores"].split(), "label", "member")
+    others = (*TABLES["scores"].split(), "label", "member")
     percentiles = {
-        score: table.groupby(_SEEN_FROM)[score].rank(pct=True).mul(100) for score in table if score not in known
+        score: table.groupby(_SEEN_FROM)[score].rank(pct=True).mul(100) for score in table if score not in others
     }
     return table.assign(record=table.record.astype(str).map(numbers), unit="percentile", **percentiles)
 

@@ -11,7 +11,8 @@ import pytest
 
 from fedaudit.command import cli
 from fedaudit.external.reading import read
-from fedaudit.machinery.errors import InputError, sentences
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import sentences
 from tests.bad_run_files import FILES, VALUES
 from tests.bad_run_texts import JSON
 from tests.bad_runs import REFUSED

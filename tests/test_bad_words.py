@@ -51,7 +51,7 @@ LINES = {
         # what would have no effect
         "--rho": ("--rho 0x1p-2", "--method fedrand:rho=0.3,fedavg --rho 0.7"),
         "--canary-kind": ("--canary-kind natural",),
-        "--dirichlet": ("--method dpfpl --dirichlet 0.1",),
+        "--dirichlet": ("--method dpfpl --partition pathological --dirichlet 0.1",),
         "--local-steps": ("--local-epochs 1 --local-steps 4",),
         "--weights": ("--method dpfpl --backbone vit --weights openai", "--weights openai"),
         "--list": ("--list --method fedavg",),

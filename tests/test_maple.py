@@ -87,7 +87,7 @@ def slow_loss(learner: Learner, leaves: Sequence[Tensor], pixels: Tensor, record
 
 def suffixes(clip: FrozenCLIP) -> list[list[int]]:
     tower = clip._tower
-    return [[*tower._inner(f"{name} .", name), tower.end] for name in prompt_toy.NAMES]
+    return [[*tower.tokenizer.tokens(f"{name} .", name), tower.end] for name in prompt_toy.NAMES]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 9])
@@ -117,7 +117,7 @@ def test_without_visual_prompts_an_image_is_plain_clips() -> None:
         texts = clip.classes(prompt_toy.NAMES, 4)
         words = clip.words("a photo of a")
         cosines = ours @ clip.text(words, texts).T
-        ids = torch.tensor([[clip._tower.start, *clip._tower._inner("a photo of a", ""), *s, *[0] * 9][: clip.context_length]
+        ids = torch.tensor([[clip._tower.start, *clip._tower.tokenizer.tokens("a photo of a", ""), *s, *[0] * 9][: clip.context_length]
                             for s in suffixes(clip)])  # fmt: skip
         theirs = plain @ clip.model.encode_text(ids, normalize=True).T
     torch.testing.assert_close(ours, plain, atol=1e-6, rtol=0)

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from fedaudit.command import cli
-from fedaudit.machinery.errors import InputError, sentences
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import sentences
 from fedaudit.tasks import coco as coco_task
 from fedaudit.tasks import folder as folder_task
 from fedaudit.tasks import pairs as pairs_task

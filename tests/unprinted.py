@@ -55,7 +55,7 @@ def _undrawn(_: object) -> None:
     """In the place of what draws one figure."""
 
 
-def _write_rows(evidence: Sequence[Evidence], folder: Folder, *_: object) -> None:
+def _write_rows(evidence: Sequence[Evidence], folder: Folder, *_: object, **__: object) -> None:
     from fedaudit.reports.corrected_verdicts import with_verdicts
     from fedaudit.reports.report import rows_as_json
     from fedaudit.reports.runs import runs

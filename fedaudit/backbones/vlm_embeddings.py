@@ -58,7 +58,7 @@ class Reader(Opened):
             text=[record.prompt.replace(IMAGE, self._placeholder) for record in records],
             return_tensors="pt",
             padding=True,
-        ).to(self.dtype)
+        ).to("cpu", self.dtype)
         return {name: value for name, value in inputs.items() if name != "labels"}
 
     def _reached(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:

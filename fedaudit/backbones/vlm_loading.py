@@ -122,8 +122,8 @@ class Opened:
             above = parts[: next((i for i, part in enumerate(parts) if part == "layers" or part.isdecimal()), 0)]
             if not above:
                 continue
-            known = all(name.startswith(f"{self.language_prefix}.") for name in named)
-            if not (known if named else {*above} <= outer):
+            inside = all(name.startswith(f"{self.language_prefix}.") for name in named)
+            if not (inside if named else {*above} <= outer):
                 raise InputError(
                     f"{place} is no layer of the language model ({self.language_prefix}): attacks ask that one alone, "
                     "about pictures that were encoded once, without an adapter; train with target_modules that match "

@@ -20,7 +20,8 @@ from fedaudit.backbones.weight_files import read_weights
 from fedaudit.command import exits
 from fedaudit.command.window import tell
 from fedaudit.external.adapters import Adapters
-from fedaudit.machinery.errors import InputError, each, sentences, shown
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import each, first_of, sentences
 from fedaudit.machinery.samples import Sample
 from fedaudit.pipeline.plan import Plan
 from fedaudit.pipeline.workers import federation_of
@@ -50,7 +51,7 @@ def check(plan: Plan, faults: Sequence[str], *, whole: bool) -> int:
         model = _kept(lambda: _of_model(plan, federation, missing), missing)
         if model is not None:
             tell(f"model: {model}")
-    for sentence in shown(missing):
+    for sentence in first_of(missing):
         tell(f"error: {sentence}", sys.stderr)
     for sentence in doubts:
         tell(f"doubt: {sentence}", sys.stderr)

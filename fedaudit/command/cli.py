@@ -308,8 +308,10 @@ def _read_training(
     on_shares = any(plugin.facts.on_shares for plugin, _ in methods.values())
     options, made = _parse(parser, groups, sources, swept=swept, on_shares=on_shares)
     if "clients" not in given_fields(itertools.chain(*sources.values())):
-        options.clients = clients_of(task, made[f"task {task.name}"], options.clients)
-        follow(options, {**sources, "own files": ["--clients"]}, (), on_shares=on_shares)
+        fitting = clients_of(task, made[f"task {task.name}"], options.clients)
+        if fitting != options.clients:
+            options.clients = fitting
+            follow(options, {**sources, "own files": ["--clients"]}, (), on_shares=on_shares)
     return options, made
 
 

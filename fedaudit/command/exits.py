@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from fedaudit.machinery.errors import InputError, sentences, shown
+from fedaudit.machinery.errors import InputError
 from fedaudit.machinery.executor import WorkerDied
+from fedaudit.machinery.faults import first_of, sentences
 
 DONE = 0
 CROSSED = 1  # a gate is crossed; used for nothing else
@@ -72,7 +73,7 @@ def _code(error: BaseException, debug: bool) -> int:
         _say(STOPPED)
         return 128 + signal.SIGINT
     if isinstance(error, InputError):
-        for sentence in shown(sentences(error)):
+        for sentence in first_of(sentences(error)):
             _say(f"error: {sentence}")
         return MENDABLE
     _say(f"error: {_sentence(error)}; {_traceback(error, debug)}")

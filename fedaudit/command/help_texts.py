@@ -1,4 +1,4 @@
-"""What `--help` says of the whole command, and how its lines end. Imports nothing heavy."""
+"""Texts that `--help` shows of the whole command, and its way to break lines. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -110,23 +110,23 @@ def notes_of(config: PeftConfig | None) -> tuple[str, ...]:
     """Sentences on what a configuration says that a reader of the report should know."""
     if config is None:
         return ()
-    said = []
+    sentences = []
     if config.unknown:
-        said.append(
+        sentences.append(
             f"{config.path.name} has settings that FedAudit does not know ({'; '.join(config.unknown)}): if they "
             "change what an adapted layer computes, attacks ask another model than the trained one."
         )
     if config.start is False:
-        said.append(
+        sentences.append(
             f"The adapter started from random numbers ({config.path.name}: init_lora_weights is false): the model "
             "before training was not the backbone."
         )
     if config.of_backbone:
-        said.append(
+        sentences.append(
             f"The backbone is used less what the first adapter does, as {config.path.name} says (init_lora_weights "
             f"{config.start})."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 def read_owners(files: OwnFiles, names: ClientNames) -> dict[int, TensorFile]:

@@ -60,7 +60,8 @@ from fedaudit.external.schema import (
     parse,
 )
 from fedaudit.external.tensors import Read, TensorFile, model_paths, numbered, read_by_round
-from fedaudit.machinery.errors import InputError, at_once, each
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import at_once, each
 
 ADAPTERS, PROMPTS = "adapters", "prompts"  # kinds of what was trained
 NO_UPLOAD = TensorFile(Path(), {}, {}, 0)  # of a client that took part and sent nothing
@@ -221,8 +222,8 @@ def _bases(files: OwnFiles, about: Mapping[str, Any], recorded: _Recorded) -> li
 
 
 def _taken_out(config: PeftConfig, recorded: _Recorded, merged: bool) -> TensorFile:
-    """What was taken out of the backbone before training, as a base: the first adapter with the other sign. InputError:
-    that adapter is not in the run, or what clients received was merged into the backbone."""
+    """Return what was taken out of the backbone before training, as a base: the first adapter with the other sign.
+    InputError: that adapter is not in the run, or what clients received was merged into the backbone."""
     first = recorded.models[0]
     if first.factors or merged:
         what = "a run whose adapters are merged into the backbone" if merged else "a run without its first model"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedaudit.external.schema import RUN
-from fedaudit.machinery.errors import InputError, at_once, each, sentences
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import at_once, each, sentences
 from fedaudit.machinery.samples import Sample
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from fedaudit.external.files import OwnFiles
 from fedaudit.external.names import NUMBERED, ClientNames
 from fedaudit.external.schema import ANY_TEXT, IMAGE, INTEGER, LINE, PATH, TEXT, TEXTS, Kind, fields, one_of, parse
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError, each
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import each
 from fedaudit.machinery.samples import Sample
 
 if TYPE_CHECKING:

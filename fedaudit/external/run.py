@@ -23,7 +23,8 @@ from fedaudit.external.recording import Remark, of_records, remarks
 from fedaudit.external.records import OF_CLIENTS, Lists, check_pixels, federation
 from fedaudit.external.tensors import TensorFile
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError, at_once, each
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import at_once, each
 from fedaudit.machinery.samples import Sample
 
 if TYPE_CHECKING:

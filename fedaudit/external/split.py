@@ -31,7 +31,8 @@ from fedaudit.external.coins import (
 from fedaudit.external.files import OwnFiles
 from fedaudit.external.records import OF_CLIENTS, Entry, ListFile, pixels, read_candidates
 from fedaudit.machinery.atomic import write_atomic
-from fedaudit.machinery.errors import InputError, each
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import each
 
 if TYPE_CHECKING:
     from fedaudit.tasks.base import Federation

@@ -14,7 +14,8 @@ from fedaudit.external.names import NUMBERED, ClientNames
 from fedaudit.external.peft_config import NAME as PEFT_CONFIG
 from fedaudit.external.schema import CLIENT, RUN, one_line
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError, each
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import each
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,7 +19,8 @@ from fedaudit.backbones.texts import check_texts
 from fedaudit.external.adapters import Adapters
 from fedaudit.external.prompts import START_TOKEN
 from fedaudit.external.reading import PROMPTS
-from fedaudit.machinery.errors import DamagedPicture, InputError, each
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import DamagedPicture, each
 from fedaudit.machinery.progress import Progress
 from fedaudit.machinery.store import Folder, claim, refuse_files, undisturbed
 from fedaudit.machinery.threads import allow_threads
@@ -50,8 +51,13 @@ def compute(plan: Plan, progress: Progress) -> list[str]:
         try:
             return _compute(plan, workshop, progress)
         except DamagedPicture:
-            each(Record.require_image, workshop.federation.records.values())
+            _require_pictures(workshop.federation)
             raise
+
+
+def _require_pictures(federation: Federation) -> None:
+    """InputError names all pictures that cannot be decoded."""
+    each(Record.require_image, federation.records.values())
 
 
 def check(plan: Plan, federation: Federation, progress: Progress) -> None:
@@ -69,6 +75,12 @@ def check(plan: Plan, federation: Federation, progress: Progress) -> None:
         for cell in plan.cells:
             method_of(cell, federation.sizes)
     from_files = plan.own is not None or plan.data.digest is not None
+    if from_files and plan.own is None:
+        try:
+            each(Record.require_image, {record.group: record for record in federation.records.values()}.values())
+        except InputError:
+            _require_pictures(federation)
+            raise
     if from_files and isinstance(plan.backbone, Path) and not plan.backbone_code:
         check_texts(plan.backbone, federation.records.values())
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedaudit.pipeline.plan import Plan
     from fedaudit.tasks.base import Federation, Record
 
+LABELS = "labels"  # in the index: names of classes
 PIXELS = "pixels.json"  # of the cache: `duplicates.known_pictures`
 ROOT = "_root"  # how the names of parameters that are folders of data end
 
@@ -91,7 +92,7 @@ class Data:
         """Names of the classes in the user's files, () for other tasks. InputError as `federation`."""
         if self._plan.task_params is None or not roots(self._plan.task_params):
             return ()
-        return tuple(self._index["classes"]) if self._fresh else self.federation.classes
+        return tuple(self._index[LABELS]) if self._fresh else self.federation.classes
 
     def save(self) -> None:
         """Write to the cache what the next command need not read again: the hash, with sizes and times of the files
@@ -109,8 +110,8 @@ class Data:
         settled = time.time_ns() - user_files.GRAIN_NS  # what is newer could change again within a tick of the clock
         if all(stamp is not None and stamp[1] < settled for stamp in watched.values()):
             digests = {path: list(entry) for path, entry in user_files.known_digests().items() if path in watched}
-            told = {"remarks": self.federation.remarks, "classes": self.federation.classes}
-            about = {"digest": digest, "watched": watched, "pictures": digests, **told}
+            texts = {"remarks": self.federation.remarks, LABELS: self.federation.classes}
+            about = {"digest": digest, "watched": watched, "pictures": digests, **texts}
             self._unsaved[self._name] = about
         return digest
 
@@ -119,7 +120,7 @@ class Data:
         """Whether the index is there, and no file that it rests on was changed since."""
         watched: dict[str, list[int]] = self._index.get("watched", {})
         return (
-            "classes" in self._index
+            LABELS in self._index
             and bool(watched)
             and all(_stamp(Path(path)) == tuple(stamp) for path, stamp in watched.items())
         )

@@ -144,8 +144,10 @@ class Plan:
         few = len(self.methods) <= 3  # of more methods, their parameters are left out
         labels = dict.fromkeys(label if few else label.partition(":")[0] for label in self.methods)
         name = f"{_slug('-'.join(labels))[:80]}-{_joined(self.attacks) or self.task}"
-        shown = self.own_files and self.show_records
-        about = keys.page(self.cells, across=self.across, accepted=self.accepted_doubts, show_records=shown)
+        about = keys.page(
+            self.cells, across=self.across, accepted=self.accepted_doubts,
+            show_records=self.own_files and self.show_records,
+        )  # fmt: skip
         return self.out / "reports" / f"{name}-{key_of(about)[:8]}"
 
     @property

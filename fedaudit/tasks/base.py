@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import DamagedPicture, InputError
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import DamagedPicture
 from fedaudit.tasks.metrics import caption_scores
 
 IMAGE = "<image>"  # where a prompt shows its picture

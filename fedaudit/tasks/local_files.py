@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedaudit.machinery import user_files
-from fedaudit.machinery.errors import InputError, each
+from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import each
 from fedaudit.tasks import duplicates
 from fedaudit.tasks.base import Client, Federation, Record, Score, client_name, coin_flips
 from fedaudit.tasks.metrics import caption_scores

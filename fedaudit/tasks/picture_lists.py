@@ -90,7 +90,7 @@ def lists(root: Path, *, any_name: bool = False) -> dict[str, Path]:
         if other != path:
             raise InputError(f"--data-root {root}: {other.name} and {path.name} are lists of one split; name one")
     in_folders = {split: _lists_in(folder, any_name) for split, folder in split_folders(root).items()}
-    return files or {split: found[0] for split, found in in_folders.items() if found}
+    return files or {split: paths[0] for split, paths in in_folders.items() if paths}
 
 
 def _lists_in(folder: Path, any_name: bool) -> list[Path]:
