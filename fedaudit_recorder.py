@@ -256,8 +256,10 @@ class Recorder:
         for name in (HIDDEN, "models", "uploads"):
             os.makedirs(self._path(name), exist_ok=True)
         setup, path = {"every": self.every, "about": self._about}, self._path(HIDDEN, "recorder.json")
+        # looked for first: another process that starts now writes recorder.json before it
+        foreign = os.path.exists(self._path("run.json")) or self._models()
         if not os.path.exists(path):
-            if os.path.exists(self._path("run.json")) or self._models():
+            if foreign:
                 raise ValueError(f"{self.folder} holds a run that no recorder wrote; name another folder")
             _create_json(path, setup, self._path(HIDDEN))
         before = _read_json(path, {})
@@ -339,8 +341,6 @@ class Recorder:
         where = f"{what} of client {client} in round {r}"
         if isinstance(client, str):
             _require_name(client, where)
-            if "/" in client or os.sep in client:
-                raise ValueError(f"{where}: a client's name is part of a file's name and holds no {os.sep}")
         else:
             try:
                 client = operator.index(client)
@@ -828,8 +828,10 @@ def _of_round(notes: Iterable[Mapping[str, Any]], sent: Iterable[str]) -> dict[s
 
 
 def _file_of(client: Any) -> str:
-    """The name of a client's files, without the ending."""
-    return f"client-{client}" if isinstance(client, str) else f"client-{client:02d}"
+    """The name of a client's files, without the ending; a slash in it is written as in an address, %2F."""
+    if not isinstance(client, str):
+        return f"client-{client:02d}"
+    return "client-" + client.replace("%", "%25").replace("/", "%2F").replace("\\", "%5C")
 
 
 def _run(root: str, clients: Iterable[str]) -> dict[str, Any]:

@@ -37,8 +37,8 @@ __all__ = ["TABLES", "Evidence", "build"]
 
 @dataclass(frozen=True)
 class Records:
-    """Statements of a page on single records: whether they are somebody's own and it shows them (`own_shown`), or, where it
-    hides them (`hidden`), the SHA-256 of their table."""
+    """Statements of a page on single records: whether they are somebody's own and it shows them (`own_shown`), or,
+    where it hides them (`hidden`), the SHA-256 of their table."""
 
     own_shown: bool = False
     hidden: bool = False

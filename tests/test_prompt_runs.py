@@ -22,6 +22,7 @@ from fedaudit.external.prompts import Prompts
 from fedaudit.external.reading import read
 from fedaudit.external.single import Flags, find_single, read_checkpoint_run
 from fedaudit.machinery.errors import InputError
+from fedaudit.machinery.faults import sentences
 from fedaudit.machinery.store import claim
 from fedaudit.tasks.base import Client, Federation, Record, client_name
 from fedaudit.tasks.metrics import answer_scores
@@ -280,7 +281,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(name: str, tmp_path: Path) -> 
     change(run)
     with pytest.raises(InputError, match=message) as caught:
         read(run)
-    assert "\n" not in str(caught.value)
+    assert all("\n" not in sentence for sentence in sentences(caught.value))
 
 
 @pytest.fixture

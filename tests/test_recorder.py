@@ -30,6 +30,7 @@ import fedaudit
 import fedaudit_recorder
 from fedaudit.contracts.method_worlds import CLIENTS, ROUNDS
 from fedaudit.external import adapters, reading, round_notes, schema, tensors
+from fedaudit.external.names import ClientNames
 from fedaudit.external.reading import read
 from fedaudit.external.run import OwnRun
 from fedaudit.machinery.errors import InputError
@@ -404,13 +405,23 @@ def test_uploads_that_could_not_be_audited(state: Any, message: str, begun: Reco
         (-1, "numbers of clients are 0 to 99999"), (100_000, r"pass larger ones as texts, str\(100000\)"),
         (1.5, "a client is a whole number or a text, not 1.5"), (None, "a whole number or a text"),
         ("", "a name is one line"), ("a\nb", "a name is one line"), (" a", "a name is one line"),
-        ("a" * 101, "at most 100 bytes"), ("../a", "holds no /"),
+        ("a" * 101, "at most 100 bytes"),
     ],
 )  # fmt: skip
 def test_clients_that_could_not_be_named(client: Any, message: str, begun: Recorder) -> None:
     refused(message, begun.upload, 0, client, adapter(1))
     refused(message, begun.owner, 0, client, adapter(1))
     refused(message, begun.failed, 0, client)
+
+
+@pytest.mark.parametrize("client", ["ward 2/ICU", "50 %", "a\\b", "../a", "a%2Fb"])
+def test_any_line_names_a_client(client: str, begun: Recorder) -> None:
+    begun.upload(0, client, adapter(1), records=5)
+    begun.close(adapter(1))
+    (file,) = Path(begun.folder, "uploads/round-000").iterdir()
+    names = ClientNames((client,))
+    assert names.number(file.stem.removeprefix("client-")) == names.number(client) == 0
+    assert json.loads(Path(begun.folder, "rounds.json").read_text()) == {"0": {"uploads": {client: {"records": 5}}}}
 
 
 def test_numbers_of_numpy_are_numbers_and_texts_do_not_stand_beside_numbers(begun: Recorder) -> None:

@@ -53,11 +53,12 @@ def embedded(tokens: Sequence[int | str], table: Tensor) -> Tensor:
     """Embeddings [n, d] of tokens, from a `table` [vocabulary, d]. That of a word without a token follows from its
     letters alone: normal, with mean and spread of the table."""
     if not any(isinstance(token, str) for token in tokens):
-        return table[torch.tensor(tokens, dtype=torch.int64)]
+        return table[torch.tensor(tokens, dtype=torch.int64, device=table.device)]
     return torch.stack([_of_letters(token, table) if isinstance(token, str) else table[token] for token in tokens])
 
 
 def _of_letters(word: str, table: Tensor) -> Tensor:
     letters = unicodedata.normalize("NFC", word).casefold().encode()
     rng = np.random.default_rng(int.from_bytes(hashlib.sha256(letters).digest()))
-    return table.mean(0) + table.std(0) * torch.from_numpy(rng.standard_normal(table.shape[1])).to(table)
+    drawn = torch.tensor(rng.standard_normal(table.shape[1]), dtype=table.dtype, device=table.device)
+    return table.mean(0) + table.std(0) * drawn

@@ -4,6 +4,7 @@ of tensors, without what wrapped modules in the training."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from fedaudit.external.schema import CLIENT, Kind
 
@@ -41,9 +42,9 @@ class ClientNames:
         )
 
     def number(self, name: str | int) -> int | None:
-        """A client's number; None if there is no such client."""
+        """A client's number, by its name or by that in the names of its files; None if there is no such client."""
         if self.names:
-            return self.numbers.get(str(name))
+            return self.numbers.get(str(name), self.numbers.get(unquote(str(name))))
         return int(name) if str(name).isascii() and str(name).isdecimal() else None
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +43,16 @@ from fedaudit.trainers.base import Method, pack, plugin_name, unpack
 from fedaudit.trainers.protocols import Bench, Classifier
 
 
+PATIENCE = 5.0  # seconds that work without progress of its own may last without a word
+
+
 def compute(plan: Plan, progress: Progress) -> list[str]:
     """Make the plan's report and all that it needs. Returns names of the parts that were on disk, for messages."""
     allow_threads(plan.threads)
     with Workshop(plan, progress) as workshop:
-        check(plan, workshop.federation, progress)
+        with _announced(progress, f"making the data of task {plan.task}, which may take minutes"):
+            federation = workshop.federation
+        check(plan, federation, progress)
         if any(not intact(cell.analysis_folder) and not intact(cell.training_folder) for cell in plan.cells):
             _open(plan, workshop)
         try:
@@ -53,6 +60,18 @@ def compute(plan: Plan, progress: Progress) -> list[str]:
         except DamagedPicture:
             _require_pictures(workshop.federation)
             raise
+
+
+@contextmanager
+def _announced(progress: Progress, sentence: str) -> Iterator[None]:
+    """Say the sentence if what is done inside the `with` block takes more than `PATIENCE` seconds."""
+    timer = threading.Timer(PATIENCE, progress.say, [sentence])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _require_pictures(federation: Federation) -> None:

@@ -84,7 +84,9 @@ def _row(out: Path, folder: Path) -> Row:
 def _without_replaced(rows: list[Row]) -> list[Row]:
     """The rows without audits that were stopped and whose command has ended since, with other code, as another
     report."""
-    ended = {row["command"]: row["finished"] for row in rows if row["done"] and "command" in row}
+    ended: dict[str, str] = {}
+    for row in (row for row in rows if row["done"] and "command" in row):
+        ended[row["command"]] = max(ended.get(row["command"], ""), row["finished"])
     return [row for row in rows if row["done"] or ended.get(row.get("command"), "") <= row.get("started", "")]
 
 
