@@ -494,7 +494,8 @@ def _half(name: str, where: str) -> tuple[str, str]:
             f"{where}: {name} is no factor of an adapter; valid are layers.0.self_attn.q_proj.A (or .B) and peft's "
             "...layers.0.self_attn.q_proj.lora_A.weight, as get_peft_model_state_dict(model) gives them"
         )
-    if _OF_PICTURES.search(name.partition(".layers.")[0]):
+    above = name.partition(".layers.")[0].split(".")
+    if any(_OF_PICTURES.search(part) for part in above if "language" not in part.lower()):
         raise ValueError(f"{where}: {name} adapts what reads pictures; only adapters of the language model are audited")
     return half.group("layer"), half.group("own") or half.group("peft")
 

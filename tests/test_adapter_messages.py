@@ -12,7 +12,7 @@ import torch
 
 from fedaudit.attacks.base import View
 from fedaudit.attacks.knowledge import Rounds
-from fedaudit.attacks.messages.adapters import AdapterMessages, projections, residuals, row_space
+from fedaudit.attacks.messages.adapters import AdapterMessages, Descents, _flat, projections, residuals, row_space
 from fedaudit.attacks.messages.rebuild import rebuild, round_start
 from fedaudit.attacks.questions.texts import TextQuestions
 from fedaudit.contracts.method_worlds import WORLDS
@@ -194,6 +194,38 @@ def test_on_the_model_a_member_of_one_sgd_step_leaves_no_residual_and_others_do(
     found = projections(learner, start, top, [member, other])
     assert found[0] < 1e-5
     assert found[1] > 0.5
+
+
+def test_components_that_nobody_trains_say_nothing_of_a_message(world: Any) -> None:
+    """As a base that stands beside the adapter has, or what was taken out of the backbone: rows of A and columns of B."""
+    learner = world.learner
+    start = {
+        name: torch.randn(t.shape, generator=torch.Generator().manual_seed(i)) * 0.1
+        for i, (name, t) in enumerate(learner.parameters.items())
+    }
+    change = {
+        name: torch.randn(t.shape, generator=torch.Generator().manual_seed(9 + i))
+        for i, (name, t) in enumerate(start.items())
+    }
+    for name, tensor in change.items():
+        tensor.narrow(0 if name.endswith(".A") else 1, 0, 1).zero_()
+    descents = Descents(learner, start)
+    records = world.candidates[0][:3] if hasattr(world, "candidates") else [*learner.data][:3]
+    (part,) = descents.parts(records)
+    whole = dict(zip(start, part.split([t.numel() for t in start.values()], 1), strict=True))
+    kept = [
+        whole[name]
+        .unflatten(1, t.shape)
+        .narrow(1 if name.endswith(".A") else 2, 1, t.shape[0 if name.endswith(".A") else 1] - 1)
+        .flatten(1)
+        for name, t in start.items()
+    ]
+    assert torch.equal(descents.over(change, part), torch.cat(kept, 1))
+    flat = _flat(change)
+    assert len(flat) == sum(k.shape[1] for k in kept)
+    assert flat.all()
+    full = {name: t + 1.0 for name, t in change.items()}
+    assert torch.equal(descents.over(full, part), part)
 
 
 def test_with_b_zero_the_first_step_moves_no_a(world: Any) -> None:

@@ -86,6 +86,16 @@ def test_what_was_interrupted_is_named_until_it_ends_under_another_name(tmp_path
     assert "begun begun" not in text
 
 
+def test_of_several_ends_of_a_command_the_last_one_counts() -> None:
+    def row(name: str, finished: str = "", started: str = "") -> dict[str, object]:
+        return {"name": name, "command": "audit.py", "done": bool(finished), "finished": finished, "started": started}
+
+    ends = [row("z", "2026-01-01"), row("a", "2026-03-01")]
+    assert index._without_replaced([*ends, row("m", started="2026-02-01")]) == ends
+    later = row("m", started="2026-04-01")
+    assert index._without_replaced([*ends, later]) == [*ends, later]
+
+
 def test_a_report_of_an_earlier_version_has_the_date_of_its_files(tmp_path: Path) -> None:
     report(tmp_path, "old", None, "fedavg")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", written(tmp_path).rows[1][-1])

@@ -25,6 +25,7 @@ from fedaudit.tasks.captions import INSTRUCTION, captions
 from fedaudit.tasks.captions import Params as Captions
 from tests import minidata, minilayouts
 from tests.minidata import picture, write
+from tests.unprinted import nothing_printed
 
 NUMBER = {picture(n, form): n for n in range(720) for form in ("PNG", "JPEG")}
 SMALL = {"records": 4, "reference": 5, "test": 6}
@@ -352,3 +353,64 @@ def test_pairs_become_a_report(tmp_path: Path, unsafe_but_quick: None) -> None:
     more = "--reference 4 --test 2 --method fedavg --attack loss --local-steps 1 --threads 1 --quiet"
     assert cli.main([*words.split(), *more.split(), "--out", str(tmp_path / "out")]) == 0
     assert list(tmp_path.glob("out/reports/*/index.html"))
+
+
+KINDS = {  # of pictures by the name of a class: how one is made of noise, and saved
+    "Äpfel": ((320, 240), "RGB", "JPEG"),
+    "golden retriever": ((240, 320), "RGB", "PNG"),
+    "eastern_screech-owl": ((40, 40), "RGB", "PNG"),
+    "猫": ((3, 1), "RGB", "BMP"),
+    "747-400": ((1, 1), "L", "PNG"),
+    "o'brien": ((500, 7), "RGBA", "WEBP"),
+    "(unnamed)": ((64, 64), "P", "GIF"),
+    "x" * 60: ((300, 200), "CMYK", "JPEG"),
+    "sixteen bits": ((50, 60), "I;16", "TIFF"),
+    "ink": ((90, 33), "1", "PNG"),
+}  # fmt: skip
+
+
+def noise(size: tuple[int, int], mode: str, rng: np.random.Generator) -> Image.Image:
+    width, height = size
+    if mode == "I;16":
+        return Image.fromarray(rng.integers(0, 2**16, (height, width), np.uint16))
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).convert(mode)
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a class for each of `KINDS`, and a list of pairs."""
+    root, rng, lines = tmp_path_factory.mktemp("kinds"), np.random.default_rng(0), []
+    for name, (size, mode, form) in KINDS.items():
+        for i in range(8):
+            picture_of = saved(noise(size, mode, rng), form)
+            write(root / "folder" / name / f"{i} ü.{form.lower()}", picture_of)
+            lines.append(
+                {"image": f"../folder/{name}/{i} ü.{form.lower()}", "text": f"{name} number {i}", "group": name}
+            )
+    write(
+        root / "lists/pairs.jsonl", "\n".join(json.dumps(one | {"image": one["image"][3:]}) for one in lines).encode()
+    )
+    return root
+
+
+@pytest.mark.parametrize("task", ["folder", "pairs"])
+def test_ordinary_pictures_reach_the_page_with_the_built_in_models(
+    task: str, kinds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"--task {task} --attack loss --rounds 1 --threads 1 --quiet --out {tmp_path}"
+    if task == "folder":
+        words += f" --method promptfl --epsilon none --data-root {kinds / 'folder'}"
+    else:
+        words += f" --method fedavg --data-root {kinds / 'lists/pairs.jsonl'} --images-root {kinds} --records 4 --reference 6 --test 4 --clients 2 --local-steps 1"
+    with nothing_printed():
+        assert cli.main(words.split()) == 0, capsys.readouterr().err
+    (report,) = (tmp_path / "reports").glob("*/index.html")
+    page = report.read_text()
+    assert ("has no token for" in page) == (task == "folder")
+    assert (report.parent / "records.html").exists()
+    findings = json.loads((report.parent / "findings.json").read_text())
+    assert all(
+        f["value"] is not None
+        for f in findings
+        if f["metric"] == "auroc" and f["headline"] and f["nonmembers"] == "held-out"
+    )

@@ -27,6 +27,7 @@ from fedaudit.reports.evidence import Evidence
 from fedaudit.reports.without_records import IN_CLIENT
 from tests import evidence, minidata, minilayouts, prompt_evidence
 from tests.test_membership import NAMES, SIGNALS, claims, made_up
+from tests.unprinted import no_pages, nothing_printed
 
 FEW = {"rounds": 1, "threads": 1, "quiet": True, "attack": "loss"}
 LORA = {"method": "fedavg", "local_steps": 1, "records": 4, "reference": 5, "test": 2}
@@ -54,17 +55,18 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     minilayouts.one_list(place / "pairs")
     lines = (place / "pairs/mine.jsonl").read_text()
     (place / "pairs/mine.jsonl").write_text(lines.replace("text of", "Gertrude walks towards"))
-    fedaudit.audit(**FEW | LORA, clients=2, per_round=2, novel=3, out=place / "a", export_run=place / "my-run")
-    fedaudit.audit(
-        **FEW,
-        method="promptfl",
-        clients=2,
-        train=6,
-        test=2,
-        epsilon="none",
-        out=place / "b",
-        export_run=place / "prompts",
-    )
+    with no_pages():
+        fedaudit.audit(**FEW | LORA, clients=2, per_round=2, novel=3, out=place / "a", export_run=place / "my-run")
+        fedaudit.audit(
+            **FEW,
+            method="promptfl",
+            clients=2,
+            train=6,
+            test=2,
+            epsilon="none",
+            out=place / "b",
+            export_run=place / "prompts",
+        )
     return {
         "pairs": {**LORA, "task": "pairs", "data_root": str(place / "pairs/mine.jsonl")},
         "folder": {"method": "promptfl", "task": "folder", "data_root": str(place / "folder"), "epsilon": "none"},
@@ -78,7 +80,8 @@ def test_nothing_of_a_record_is_in_the_page_or_in_its_archive(kind: str, sources
     options = {**FEW, **sources[kind], "out": tmp_path}
     if "run" in options:
         del options["rounds"]
-    audit = fedaudit.audit(**options)
+    with nothing_printed():
+        audit = fedaudit.audit(**options)
     shown = everything_in(audit.report)
     words = [f"--{k.replace('_', '-')}={v}" for k, v in options.items() if k != "quiet"]
     records = federation_of(read_command([*words, "--quiet"]).plan).records.values()
@@ -109,7 +112,8 @@ def test_nothing_of_a_record_is_in_the_page_or_in_its_archive(kind: str, sources
 
 def test_shown_if_asked_for(sources: Any, tmp_path: Path) -> None:
     options = {**FEW, **sources["pairs"], "out": tmp_path}
-    hidden, shown = fedaudit.audit(**options), fedaudit.audit(**options, show_records=True)
+    with nothing_printed():
+        hidden, shown = fedaudit.audit(**options), fedaudit.audit(**options, show_records=True)
     assert hidden.report != shown.report
     files = everything_in(shown.report)
     assert "<b>Contains training records.</b>" in files["index.html"]
@@ -170,7 +174,8 @@ def changed(name: str, table: pd.DataFrame) -> pd.DataFrame:
 def written(found: list[Evidence]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     folder = type("Folder", (), {"write": staticmethod(files.__setitem__)})
-    write_page(found, folder, map, own_files=True)
+    with nothing_printed():
+        write_page(found, folder, map, own_files=True)
     return files
 
 

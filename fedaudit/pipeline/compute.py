@@ -42,7 +42,6 @@ from fedaudit.terms.threat_models import CLUSTERING_SERVER, SERVER
 from fedaudit.trainers.base import Method, pack, plugin_name, unpack
 from fedaudit.trainers.protocols import Bench, Classifier
 
-
 PATIENCE = 5.0  # seconds that work without progress of its own may last without a word
 
 

@@ -86,8 +86,9 @@ def _without_replaced(rows: list[Row]) -> list[Row]:
     report."""
     ended: dict[str, str] = {}
     for row in (row for row in rows if row["done"] and "command" in row):
-        ended[row["command"]] = max(ended.get(row["command"], ""), row["finished"])
-    return [row for row in rows if row["done"] or ended.get(row.get("command"), "") <= row.get("started", "")]
+        command = str(row["command"])
+        ended[command] = max(ended.get(command, ""), str(row["finished"]))
+    return [row for row in rows if row["done"] or ended.get(str(row.get("command")), "") <= row.get("started", "")]
 
 
 def _written(file: Path) -> str:

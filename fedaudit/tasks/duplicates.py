@@ -50,6 +50,11 @@ def undecoded() -> Iterator[list[Stored]]:
         _undecoded.pop()
 
 
+def decoding() -> bool:
+    """Whether pictures may be read as a whole here: not inside `undecoded`."""
+    return not _undecoded
+
+
 def known_pictures() -> dict[str, _Known]:
     """All that this process knows of files' pictures, by path, for `remember` in another one."""
     return dict(_known)
