@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fedaudit.reports.evidence import TABLES, Evidence
+from fedaudit.reports.templates import csv
 
 LEFT_OUT = ("exposed", "tokens", "contents_shown")  # tables that show records
 IN_CLIENT = "/in client"  # end of a column with the rank of a score among those of the record's client
@@ -43,7 +44,7 @@ def numbers_of(evidence: Sequence[Evidence]) -> dict[str, int]:
     records = sorted({str(record) for table in tables for record in table.record})
     digest = hashlib.sha256(b"order")
     for table in tables:
-        digest.update(table.to_csv(index=False).encode())
+        digest.update(csv(table))
     order = np.random.default_rng(int.from_bytes(digest.digest())).permutation(len(records))
     return {record: int(place) for record, place in zip(records, order, strict=True)}
 

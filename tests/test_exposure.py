@@ -52,7 +52,16 @@ LOSS = [5, 4, 1, 1, 6, math.nan, 100, 100]
 
 def test_records_by_hand():
     found = tables(by_hand(SHADOW, LOSS))["records"]
-    assert found.columns.tolist() == [*TABLES["records"].split(), "shadow", "loss"]
+    assert found.columns.tolist() == [
+        "threat_model",
+        "way",
+        "client",
+        "record",
+        "label",
+        *TABLES["records"].split()[4:],
+        "shadow",
+        "loss",
+    ]
     kinds = ["canary", "left-out canary", "reference", "other client"]
     assert found.kind.tolist() == ["member"] * 2 + ["held-out"] * 2 + kinds
     assert found.member.tolist() == [True, True, False, False, True, False, False, False]

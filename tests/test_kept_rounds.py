@@ -104,10 +104,10 @@ def test_an_export_has_all_rounds(tmp_path: Path) -> None:
 def test_rounds_of_a_cell_of_a_night_that_failed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = compute.write_page
 
-    def failing(evidence: Any, *rest: Any) -> None:
+    def failing(evidence: Any, *rest: Any, **more: Any) -> None:
         if evidence[0].method.startswith("local"):
             raise RuntimeError("a page that cannot be written")
-        write(evidence, *rest)
+        write(evidence, *rest, **more)
 
     monkeypatch.setattr(compute, "write_page", failing)
     sizes = dict(re.findall(r"--(\S+) (\S+)", SIZES))

@@ -519,7 +519,6 @@ def test_the_recorder_and_the_reader_know_the_same(tmp_path: Path) -> None:
     assert set(round_notes.UPLOAD) == fedaudit_recorder._NOTES
     assert set(schema._COLUMNS) == fedaudit_recorder._COLUMNS
     assert (fedaudit_recorder.LARGEST, fedaudit_recorder.CLIENTS) == (tensors.LARGEST, schema.CLIENTS)
-    assert fedaudit_recorder._OF_PICTURES == adapters._OF_PICTURES
     for name in (
         A, "layers.0.A", "h.0.attn.c_attn.lora_B.weight", "q_proj.A", "layers.x.q.A", "layers.0.q.lora_A",
         "base_model.model.layers.3.q_proj.lora_A.default.weight", "layers.0.q.C", "layers.0.q.lora_A.a.b.weight",
