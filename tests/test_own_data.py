@@ -25,7 +25,7 @@ from fedaudit.tasks.captions import INSTRUCTION, captions
 from fedaudit.tasks.captions import Params as Captions
 from tests import minidata, minilayouts
 from tests.minidata import picture, write
-from tests.unprinted import nothing_printed
+from tests.unprinted import nothing_drawn
 
 NUMBER = {picture(n, form): n for n in range(720) for form in ("PNG", "JPEG")}
 SMALL = {"records": 4, "reference": 5, "test": 6}
@@ -402,7 +402,7 @@ def test_ordinary_pictures_reach_the_page_with_the_built_in_models(
         words += f" --method promptfl --epsilon none --data-root {kinds / 'folder'}"
     else:
         words += f" --method fedavg --data-root {kinds / 'lists/pairs.jsonl'} --images-root {kinds} --records 4 --reference 6 --test 4 --clients 2 --local-steps 1"
-    with nothing_printed():
+    with nothing_drawn():
         assert cli.main(words.split()) == 0, capsys.readouterr().err
     (report,) = (tmp_path / "reports").glob("*/index.html")
     page = report.read_text()

@@ -27,7 +27,7 @@ from fedaudit.reports.evidence import Evidence
 from fedaudit.reports.without_records import IN_CLIENT
 from tests import evidence, minidata, minilayouts, prompt_evidence
 from tests.test_membership import NAMES, SIGNALS, claims, made_up
-from tests.unprinted import no_pages, nothing_printed
+from tests.unprinted import no_pages, nothing_drawn, nothing_printed
 
 FEW = {"rounds": 1, "threads": 1, "quiet": True, "attack": "loss"}
 LORA = {"method": "fedavg", "local_steps": 1, "records": 4, "reference": 5, "test": 2}
@@ -80,7 +80,7 @@ def test_nothing_of_a_record_is_in_the_page_or_in_its_archive(kind: str, sources
     options = {**FEW, **sources[kind], "out": tmp_path}
     if "run" in options:
         del options["rounds"]
-    with nothing_printed():
+    with nothing_drawn():  # figures: the next test but one
         audit = fedaudit.audit(**options)
     shown = everything_in(audit.report)
     words = [f"--{k.replace('_', '-')}={v}" for k, v in options.items() if k != "quiet"]
@@ -112,7 +112,7 @@ def test_nothing_of_a_record_is_in_the_page_or_in_its_archive(kind: str, sources
 
 def test_shown_if_asked_for(sources: Any, tmp_path: Path) -> None:
     options = {**FEW, **sources["pairs"], "out": tmp_path}
-    with nothing_printed():
+    with nothing_drawn():
         hidden, shown = fedaudit.audit(**options), fedaudit.audit(**options, show_records=True)
     assert hidden.report != shown.report
     files = everything_in(shown.report)
