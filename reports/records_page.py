@@ -34,5 +34,8 @@ def write_records(evidence: Sequence[Evidence], write: Write, *, each: Each = ma
         for name, table in section.figure_tables.items():
             write(f"{FOLDER}/{name}.csv", csv(table))
     variables = dict.fromkeys(SECTIONS) | template_parts(filled)
-    write(NAME, render("records.html", variables | {"task": page.evidence[0].task, "digest": digest}))
+    write(
+        NAME,
+        render("records.html", variables | {"task": page.evidence[0].task, "digest": digest, "folder": f"{FOLDER}/"}),
+    )
     return digest

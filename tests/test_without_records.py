@@ -98,6 +98,7 @@ def test_nothing_of_a_record_is_in_the_page_or_in_its_archive(kind: str, sources
         assert "data:image" not in text
     page = (audit.report.parent / "records.html").read_text()
     assert "This page contains training records." in page
+    assert "under every threat model, stand in <code>private/records.csv</code>" in page
     assert any(record.id in page for record in records)
     data = (audit.report.parent / "private/records.csv").read_bytes()
     assert f'<code class="hash">{hashlib.sha256(data).hexdigest()}</code>' in shown["index.html"]
