@@ -279,6 +279,8 @@ def draw(domain: str, classes: Sequence[int], rng: Rng) -> NDArray[np.uint8]:
     3]. All randomness is from `rng`: font or proportions, placing, weight, colours and the grain of the style."""
     look = LOOKS[domain]
     picked = [forms[rng.integers(len(forms))] for forms in (_forms(CLASSES[c]) for c in classes)]
-    parts = (torch.stack(picked[start : start + CHUNK]) for start in range(0, len(picked), CHUNK))
-    empty = [np.empty((0, SIZE, SIZE, 3), np.uint8)]
-    return np.concatenate(empty + [finish(look(PLACING.place(part, rng), rng)) for part in parts])
+    drawn = np.empty((len(picked), SIZE, SIZE, 3), np.uint8)  # before, so that what a chunk takes is free for the next
+    for start in range(0, len(picked), CHUNK):
+        part = torch.stack(picked[start : start + CHUNK])
+        drawn[start : start + CHUNK] = finish(look(PLACING.place(part, rng), rng))
+    return drawn
