@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fedaudit.external.schema import RUN
 from fedaudit.machinery.errors import InputError
-from fedaudit.machinery.faults import at_once, each, sentences
+from fedaudit.machinery.faults import at_once, each, refuse, sentences
 from fedaudit.machinery.samples import Sample
 
 if TYPE_CHECKING:
@@ -66,12 +66,8 @@ def remarks(run: OwnRun, some: Sample) -> list[Remark]:
         if not damaged:
             checks.add(received)
             checks.trained |= any(map(checks.is_trained, private))
-    each(_refuse, damaged)
+    refuse(damaged)
     return checks.remarks(whole=not some.partial)
-
-
-def _refuse(sentence: str) -> None:
-    raise InputError(sentence)
 
 
 def of_records(copies: int, shared_pictures: int) -> list[Remark]:

@@ -42,11 +42,16 @@ def each(read: Callable[[Thing], Result], things: Iterable[Thing]) -> list[Resul
             results.append(read(thing))
         except InputError as error:
             faults += sentences(error)
+    refuse(faults)
+    return results
+
+
+def refuse(faults: Sequence[str]) -> None:
+    """Raise InputError if there are faults: a sentence for each."""
     if len(faults) > 1:
         raise Faults(faults)
     if faults:
         raise InputError(*faults)
-    return results
 
 
 def at_once(*reads: Callable[[], Any]) -> list[Any]:
